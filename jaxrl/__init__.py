@@ -1,0 +1,24 @@
+"""jaxrl: reinforcement learning as one compiled program.
+
+Environment stepping, inference and learning are one `lax.scan`; a population is a `vmap` of it.
+"""
+
+from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
+from jaxrl.algos.ppo import PPOConfig, ppo
+from jaxrl.envs import make
+from jaxrl.train import train
+from jaxrl.types import Algorithm, Box, Discrete, Env, TimeStep, Trajectory
+
+__all__ = [
+    "Algorithm",
+    "Box",
+    "Discrete",
+    "Env",
+    "PPOConfig",
+    "TimeStep",
+    "Trajectory",
+    "make",
+    "ppo",
+    "train",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,309 @@
+"""PPO: proximal policy optimization with the clipped surrogate (Schulman et al. 2017,
+arXiv 1707.06347).
+
+With `ratio = pi(a|s) / pi_old(a|s)` and advantages A by GAE(lambda), each of `num_epochs` passes
+over the rollout minimizes, minibatch by minibatch (eq. 7 and 9),
+
+    -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 / 2 - c_e entropy
+
+with the value loss clipped alike, advantages normalized per minibatch, gradients clipped by
+global norm and Adam's learning rate annealed, as in Huang et al. 2022, "The 37 implementation
+details of PPO". Truncated episodes bootstrap from their true last observation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl import config as fields
+from jaxrl import networks, normalize, optim, returns
+from jaxrl.rollout import Simulation, episode_metrics, rollout, start
+from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
+
+
+@struct.dataclass
+class PPOConfig:
+    """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
+
+    learning_rate: float = 2.5e-4
+    anneal_updates: int = 0
+    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_epsilon: float = 0.2
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    max_grad_norm: float = 0.5
+    adam_eps: float = 1e-5
+    target_kl: float | None = None
+    """Stop the epochs of an update once the approximate KL divergence exceeds this."""
+    num_steps: int = fields.static(128)
+    """Steps of each environment in a rollout (T)."""
+    num_epochs: int = fields.static(4)
+    num_minibatches: int = fields.static(4)
+    clip_value: bool = fields.static(True)
+    normalize_advantages: bool = fields.static(True)
+    normalize_observations: bool = fields.static(False)
+    normalize_rewards: bool = fields.static(False)
+    torso: str = fields.static("auto")
+    """One of `networks.TORSOS`, or "auto". This and the next three are unused if a network is
+    passed to `ppo`."""
+    hidden_sizes: tuple[int, ...] | None = fields.static(None)
+    activation: str | None = fields.static(None)
+    compute_dtype: str = fields.static("float32")
+
+    def __post_init__(self) -> None:
+        fields.check_positive(self, "max_grad_norm", "adam_eps", "target_kl", "clip_epsilon")
+        fields.check_not_negative(self, "learning_rate", "anneal_updates")
+        fields.check_not_negative(self, "value_coef", "entropy_coef")
+        fields.check_unit_interval(self, "gamma", "gae_lambda")
+        fields.check_count(self, "num_steps", "num_epochs", "num_minibatches")
+        fields.check_choice(self, "torso", ("auto", *networks.TORSOS))
+        fields.check_choice(self, "activation", (None, *networks.ACTIVATIONS))
+        fields.check_choice(self, "compute_dtype", ("float32", "bfloat16"))
+
+
+class PPOState(NamedTuple):
+    """Everything PPO carries from update to update; arrays only."""
+
+    params: PyTree
+    opt_state: PyTree
+    simulation: Simulation
+    key: Array
+    num_updates: Array
+    obs_statistics: normalize.RunningStatistics | None
+    return_statistics: tuple[normalize.RunningStatistics, Array] | None
+
+
+class PolicyExtras(NamedTuple):
+    """What the behaviour policy knew when it acted; leaves `[T, N]`."""
+
+    log_prob: Array
+    value: Array
+
+
+class Batch(NamedTuple):
+    """Transitions to learn from, leaves `[B, ...]`."""
+
+    obs: PyTree
+    action: Array
+    log_prob: Array
+    value: Array
+    advantage: Array
+    target: Array
+    valid: Array
+
+
+def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
+    """PPO on `env`.
+
+    Args:
+      network: a Flax module, `obs [B, ...] -> (distribution, value [B])`; None builds one from
+        the config's torso.
+    """
+
+    def network_of(config: PPOConfig) -> nn.Module:
+        if network is not None:
+            return network
+        return networks.actor_critic(
+            env.observation_space,
+            env.action_space,
+            config.torso,
+            config.hidden_sizes,
+            config.activation,
+            jnp.dtype(config.compute_dtype),
+        )
+
+    def init(config: PPOConfig, key: Array) -> PPOState:
+        check_sizes(config, env)
+        network_key, env_key, key = jax.random.split(key, 3)
+        simulation = start(env, env_key)
+        space = env.observation_space
+        params = network_of(config).init(network_key, jnp.zeros((1, *space.shape), space.dtype))
+        return PPOState(
+            params=params,
+            opt_state=optim.adam(config.adam_eps, config.max_grad_norm).init(params),
+            simulation=simulation,
+            key=key,
+            num_updates=jnp.int32(0),
+            obs_statistics=normalize.start(space.shape) if config.normalize_observations else None,
+            return_statistics=(normalize.start(()), jnp.zeros(env.num_envs))
+            if config.normalize_rewards
+            else None,
+        )
+
+    def apply(config: PPOConfig, state: PPOState, params: PyTree, obs: PyTree) -> Any:
+        if state.obs_statistics is not None:
+            obs = normalize.standardize(state.obs_statistics, obs)
+        return network_of(config).apply(params, obs)
+
+    def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
+        key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
+
+        def policy(obs: PyTree, key: Array) -> tuple[Array, PolicyExtras]:
+            distribution, value = apply(config, state, state.params, obs)
+            action = distribution.sample(key)
+            return action, PolicyExtras(distribution.log_prob(action), value)
+
+        simulation, trajectory = rollout(
+            env, policy, state.simulation, rollout_key, config.num_steps
+        )
+        _, last_value = apply(config, state, state.params, simulation.timestep.obs)
+        metrics = episode_metrics(simulation, trajectory)
+        return_statistics, trajectory = scale_rewards(config, state, trajectory)
+        batch = targets(config, trajectory, last_value)
+        optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
+        learning_rate = optim.linear_decay(
+            config.learning_rate, state.num_updates, config.anneal_updates
+        )
+
+        def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
+            distribution, value = apply(config, state, params, minibatch.obs)
+            return loss(config, distribution, value, minibatch)
+
+        def learn(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
+            params, opt_state = carry
+            minibatch = jax.tree.map(lambda x: x[rows], batch)
+            grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            return (optim.apply_updates(params, updates, learning_rate), opt_state), losses
+
+        def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            learner, count, _, sums = carry
+            rows = shuffled_rows(jax.random.fold_in(shuffle_key, count), config, env.num_envs)
+            learner, losses = jax.lax.scan(learn, learner, rows)
+            means = jax.tree.map(jnp.mean, losses)
+            return learner, count + 1, means["approx_kl"], jax.tree.map(jnp.add, sums, means)
+
+        def unfinished(carry: tuple[Any, ...]) -> Array:
+            _, count, approx_kl, _ = carry
+            more = count < config.num_epochs
+            return more if config.target_kl is None else more & ~(approx_kl > config.target_kl)
+
+        nothing = dict.fromkeys(LOSSES, jnp.float32(0))
+        (params, opt_state), epochs, _, sums = jax.lax.while_loop(
+            unfinished,
+            epoch,
+            ((state.params, state.opt_state), jnp.int32(0), jnp.float32(0), nothing),
+        )
+        metrics |= {name: total / epochs for name, total in sums.items()}
+        metrics |= {"epochs": epochs, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
+        obs_statistics = state.obs_statistics
+        if obs_statistics is not None:
+            obs_statistics = normalize.update(obs_statistics, trajectory.obs, trajectory.valid)
+        return PPOState(
+            params=params,
+            opt_state=opt_state,
+            simulation=simulation,
+            key=key,
+            num_updates=state.num_updates + 1,
+            obs_statistics=obs_statistics,
+            return_statistics=return_statistics,
+        ), metrics
+
+    def act(
+        config: PPOConfig, state: PPOState, carry: PyTree, obs: PyTree, key: Array, greedy: bool
+    ) -> tuple[PyTree, Array]:
+        distribution, _ = apply(config, state, state.params, obs)
+        return carry, distribution.mode() if greedy else distribution.sample(key)
+
+    return Algorithm(init, update, act, env, "ppo")
+
+
+LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+
+
+def check_sizes(config: PPOConfig, env: Env) -> None:
+    """Raise unless the rollout splits evenly into minibatches."""
+    size = env.num_envs * config.num_steps
+    if size % config.num_minibatches:
+        raise ValueError(
+            f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size} is not divisible "
+            f"by PPOConfig.num_minibatches = {config.num_minibatches}"
+        )
+
+
+def scale_rewards(
+    config: PPOConfig, state: PPOState, trajectory: Trajectory
+) -> tuple[Any, Trajectory]:
+    """Divide rewards by the running standard deviation of discounted returns, if asked to."""
+    if state.return_statistics is None:
+        return None, trajectory
+    statistics, running = state.return_statistics
+    ended = trajectory.terminated | trajectory.truncated
+    running, sums = normalize.discounted_sums(trajectory.reward, ended, running, config.gamma)
+    statistics = normalize.update(statistics, sums, trajectory.valid)
+    reward = normalize.rescale(statistics, trajectory.reward)
+    return (statistics, running), trajectory._replace(reward=reward)
+
+
+def targets(config: PPOConfig, trajectory: Trajectory, last_value: Array) -> Batch:
+    """Advantages and value targets of a rollout, flattened to `[T * N, ...]`."""
+    value = trajectory.extras.value
+    advantage = returns.generalized_advantages(
+        trajectory.reward,
+        value,
+        last_value,
+        trajectory.terminated,
+        trajectory.truncated,
+        config.gamma,
+        config.gae_lambda,
+    )
+    batch = Batch(
+        obs=trajectory.obs,
+        action=trajectory.action,
+        log_prob=trajectory.extras.log_prob,
+        value=value,
+        advantage=advantage,
+        target=advantage + value,
+        valid=trajectory.valid.astype(jnp.float32),
+    )
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+
+def shuffled_rows(key: Array, config: PPOConfig, num_envs: int) -> Array:
+    """A random split of the rollout's rows, `[num_minibatches, rows of each]`."""
+    rows = jax.random.permutation(key, config.num_steps * num_envs)
+    return rows.reshape(config.num_minibatches, -1)
+
+
+def loss(
+    config: PPOConfig, distribution: Any, value: Array, batch: Batch
+) -> tuple[Array, Metrics]:
+    """The clipped surrogate, value and entropy losses, over valid transitions."""
+    total = jnp.maximum(batch.valid.sum(), 1.0)
+
+    def mean(x: Array) -> Array:
+        return (x * batch.valid).sum() / total
+
+    advantage = batch.advantage
+    if config.normalize_advantages:
+        centered = advantage - mean(advantage)
+        advantage = centered * jax.lax.rsqrt(mean(centered**2) + 1e-8)
+
+    log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    clipped_ratio = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
+    policy_loss = -mean(jnp.minimum(ratio * advantage, clipped_ratio * advantage))
+
+    error = (value - batch.target) ** 2
+    if config.clip_value:
+        change = jnp.clip(value - batch.value, -config.clip_epsilon, config.clip_epsilon)
+        error = jnp.maximum(error, (batch.value + change - batch.target) ** 2)
+    value_loss = 0.5 * mean(error)
+
+    entropy = mean(distribution.entropy())
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    return loss, {
+        "loss": loss,
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": mean(ratio - 1 - log_ratio),
+        "clip_fraction": mean(jnp.abs(ratio - 1) > config.clip_epsilon),
+    }

@@ -1,0 +1,47 @@
+"""Environments: one adapter a file, all under the `Env` contract, found by `make`."""
+
+from __future__ import annotations
+
+import difflib
+from types import ModuleType
+from typing import Any
+
+from jaxrl.envs import envpool, gymnax, probes
+from jaxrl.types import Env
+
+_BACKENDS: dict[str, tuple[ModuleType, Any]] = {
+    "gymnax": (gymnax, gymnax.GymnaxEnv),
+    "envpool": (envpool, envpool.EnvpoolEnv),
+    "probe": (probes, probes.ProbeEnv),
+}
+
+
+def make(id: str, num_envs: int = 1, **options: Any) -> Env:
+    """Make N environments of one id.
+
+    Args:
+      id: `"CartPole-v1"` looks in gymnax, then in envpool; `"gymnax/..."`, `"envpool/..."` and
+        `"probe/..."` force the backend.
+      num_envs: how many are stepped together (N).
+      **options: go to the backend, such as `max_episode_steps=1000` or `episodic_life=True`.
+
+    Raises:
+      ValueError: for an unknown id (near matches are named), bad options, or `num_envs < 1`.
+    """
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ValueError(f"num_envs must be an integer >= 1, got {num_envs!r}")
+    backend, _, name = id.partition("/")
+    if backend in _BACKENDS:
+        candidates = [backend]
+    else:
+        name, candidates = id, ["gymnax", "envpool"]
+    for candidate in candidates:
+        module, env_class = _BACKENDS[candidate]
+        if name in module.ids():
+            return env_class(name, num_envs, tuple(sorted(options.items())))
+    known = {n: f"{c}/{n}" for c in reversed(candidates) for n in _BACKENDS[c][0].ids()}
+    near = [known[n] for n in difflib.get_close_matches(name, known, 5, 0.5)]
+    raise ValueError(
+        f"unknown environment id {id!r} among {' and '.join(candidates)}; "
+        + (f"did you mean {', '.join(near)}?" if near else "no id comes near it")
+    )

@@ -1,0 +1,85 @@
+"""Running mean and variance, for observations and for the scale of returns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.types import Array
+
+CLIP = 10.0
+EPSILON = 1e-8
+
+
+class RunningStatistics(NamedTuple):
+    """Mean and variance of everything seen; `mean` and `variance` of one element's shape."""
+
+    count: Array
+    mean: Array
+    variance: Array
+
+
+def start(shape: tuple[int, ...]) -> RunningStatistics:
+    """A unit prior of negligible weight."""
+    return RunningStatistics(
+        jnp.asarray(1e-4, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32)
+    )
+
+
+def update(statistics: RunningStatistics, batch: Array, valid: Array) -> RunningStatistics:
+    """Merge a weighted batch (Chan et al. 1979, parallel variance).
+
+    Args:
+      batch: `[..., *shape]`.
+      valid: the leading axes of `batch`; rows where it is false do not count.
+    """
+    lead = valid.ndim
+    batch = batch.astype(jnp.float32).reshape(-1, *batch.shape[lead:])
+    weights = valid.reshape(-1, *(1,) * (batch.ndim - 1)).astype(jnp.float32)
+    batch_count = weights.sum()
+    safe_count = jnp.maximum(batch_count, 1.0)
+    batch_mean = (weights * batch).sum(0) / safe_count
+    batch_variance = (weights * (batch - batch_mean) ** 2).sum(0) / safe_count
+    count = statistics.count + batch_count
+    delta = batch_mean - statistics.mean
+    share = batch_count / count
+    variance = (
+        statistics.variance * (1 - share)
+        + batch_variance * share
+        + delta**2 * share * (1 - share)
+    )
+    return RunningStatistics(count, statistics.mean + delta * share, variance)
+
+
+def standardize(statistics: RunningStatistics, x: Array) -> Array:
+    """`(x - mean) / std`, clipped to +-10."""
+    z = (x - statistics.mean) * jax.lax.rsqrt(statistics.variance + EPSILON)
+    return jnp.clip(z, -CLIP, CLIP)
+
+
+def rescale(statistics: RunningStatistics, x: Array) -> Array:
+    """`x / std`, clipped to +-10; the mean stays, so signs do."""
+    return jnp.clip(x * jax.lax.rsqrt(statistics.variance + EPSILON), -CLIP, CLIP)
+
+
+def discounted_sums(
+    rewards: Array, ended: Array, running: Array, gamma: Array | float
+) -> tuple[Array, Array]:
+    """Discounted sums of past rewards, whose spread is the scale of the rewards.
+
+    Args:
+      rewards, ended: `[T, N]`.
+      running: `[N]`, the sums before the first row.
+
+    Returns:
+      The sums after the last row `[N]` (0 after an end), and all of them `[T, N]`.
+    """
+
+    def accumulate(running: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, end = row
+        running = gamma * running + reward
+        return jnp.where(end, 0.0, running), running
+
+    return jax.lax.scan(accumulate, running, (rewards, ended), unroll=16)
