@@ -6,7 +6,9 @@ Environment stepping, inference and learning are one `lax.scan`; a population is
 from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
-from jaxrl.train import train
+from jaxrl.evaluate import evaluate
+from jaxrl.policy import load_policy
+from jaxrl.train import RunResult, run, train
 from jaxrl.types import Algorithm, Box, Discrete, Env, TimeStep, Trajectory
 
 __all__ = [
@@ -15,10 +17,14 @@ __all__ = [
     "Discrete",
     "Env",
     "PPOConfig",
+    "RunResult",
     "TimeStep",
     "Trajectory",
+    "evaluate",
+    "load_policy",
     "make",
     "ppo",
+    "run",
     "train",
 ]
 __version__ = "0.1.0"

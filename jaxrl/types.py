@@ -160,7 +160,8 @@ class Algorithm(NamedTuple):
 
     The config is an argument of each and stored in none, so a scheduler may change it at any
     update. The state holds arrays only; its field `simulation` is what belongs to the
-    environments, everything else is the learner's.
+    environments, everything else is the learner's. Every config has `num_steps`, the steps of
+    each environment in one update.
     """
 
     init: Callable[..., Any]
@@ -171,5 +172,8 @@ class Algorithm(NamedTuple):
     """`act(config, state, carry, obs, key, greedy) -> (carry, action)`, obs `[N, ...]`"""
     env: Any = None
     """The `Env` it was made for."""
+    network: Any = None
+    """The network that the caller passed, None if the config chooses."""
     name: str = ""
-    """Its public name, such that `getattr(jaxrl, name)(env)` makes it again."""
+    """Its public name, such that `getattr(jaxrl, name)(env, network)` makes it again."""
+    config_class: Any = None

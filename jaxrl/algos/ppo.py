@@ -212,7 +212,7 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         distribution, _ = apply(config, state, state.params, obs)
         return carry, distribution.mode() if greedy else distribution.sample(key)
 
-    return Algorithm(init, update, act, env, "ppo")
+    return Algorithm(init, update, act, env, network, "ppo", PPOConfig)
 
 
 LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")

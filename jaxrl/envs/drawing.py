@@ -1,0 +1,221 @@
+"""Pictures of gymnax states, drawn with NumPy alone.
+
+Two ways. An environment observed as a grid (MinAtar, Catch, ...) is drawn from its observation: a
+square for each cell, a colour for each channel. Classic control is a *scene*: a list of shapes in
+the environment's own units, each a field of signed distances from the pixels to its edge, negative
+inside. A pixel within half a pixel of an edge is mixed, so edges are smooth.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.types import PyTree
+
+CELL = 16  # pixels of a grid's cell, the gap to the next cell included
+
+INK, NIGHT, SLATE, CHALK = (8, 12, 24), (15, 23, 42), (51, 65, 85), (241, 245, 249)
+CORAL, AMBER, SKY, MINT = (255, 92, 122), (255, 200, 40), (56, 176, 255), (40, 222, 150)
+
+# MinAtar's first channel is the player and its second what matters most beside it.
+CHANNELS = np.array(
+    (CHALK, CORAL, SKY, AMBER, MINT)
+    + ((160, 120, 255), (249, 115, 22), (190, 242, 60), (240, 110, 240), (148, 112, 80)),
+    np.float32,
+)
+
+
+def draw(name: str, state: PyTree, backend: tuple[Any, Any]) -> np.ndarray:
+    """One state of the gymnax environment `name` as an RGB picture, uint8 `[H, W, 3]`.
+
+    Args:
+      name: the id, without prefix.
+      state: its state, with NumPy leaves and without a batch axis.
+      backend: gymnax's environment and parameters.
+
+    Raises:
+      ValueError: if there is no way to draw this environment.
+    """
+    env, params = backend
+    if name in _SCENES:
+        return _SCENES[name](state, params)
+    shape = getattr(env.observation_space(params), "shape", ())
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"there is no picture of gymnax/{name}; what can be drawn is {', '.join(_SCENES)}, and "
+            "whatever is observed as a grid (the MinAtar games, Catch-bsuite, DeepSea-bsuite, "
+            "Pong-misc, ...)"
+        )
+    return draw_grid(np.asarray(_observer(env)(state, params)))
+
+
+@functools.lru_cache(maxsize=16)
+def _observer(env: Any) -> Callable[[PyTree, PyTree], jax.Array]:
+    """Compiled, or a game such as Freeway takes ten times longer to observe than to draw."""
+    return jax.jit(env.get_obs)
+
+
+def draw_grid(grid: np.ndarray) -> np.ndarray:
+    """Draw `[rows, columns]` or `[rows, columns, channels]` numbers between 0 and 1.
+
+    Later channels lie over earlier ones.
+    """
+    layers = grid[..., None] if grid.ndim == 2 else grid
+    cells = np.full((*grid.shape[:2], 3), NIGHT, np.float32)
+    for channel, strength in enumerate(np.moveaxis(layers, -1, 0)):
+        opacity = np.clip(strength, 0, 1).astype(np.float32)[..., None]
+        cells += opacity * (CHANNELS[channel % len(CHANNELS)] - cells)
+    picture = np.repeat(np.repeat(cells, CELL, axis=0), CELL, axis=1)
+    picture[CELL - 1 :: CELL] = picture[:, CELL - 1 :: CELL] = INK
+    return picture.round().astype(np.uint8)
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+Point = tuple[float, float]
+Shape = tuple[np.ndarray, tuple[int, int, int]]  # signed distances of the pixels, and a colour
+
+
+class Plane(NamedTuple):
+    """Where the pixels lie in the world; y points up."""
+
+    x: np.ndarray  # [1, W]
+    y: np.ndarray  # [H, 1]
+    scale: float  # pixels in a unit
+
+
+def _plane(width: int, height: int, scale: float, origin: Point) -> Plane:
+    """`origin` is the pixel, counted from the bottom left, of the world's (0, 0)."""
+    x = (np.arange(width, dtype=np.float32) + 0.5 - origin[0]) / scale
+    y = (height - 0.5 - np.arange(height, dtype=np.float32) - origin[1]) / scale
+    return Plane(x[None], y[:, None], scale)
+
+
+def _disc(plane: Plane, centre: Point, radius: float) -> np.ndarray:
+    return np.hypot(plane.x - centre[0], plane.y - centre[1]) - radius
+
+
+def _line(plane: Plane, start: Point, end: Point, width: float) -> np.ndarray:
+    """A straight line with round ends."""
+    x, y = plane.x - start[0], plane.y - start[1]
+    dx, dy = end[0] - start[0], end[1] - start[1]
+    along = np.clip((x * dx + y * dy) / max(dx * dx + dy * dy, 1e-12), 0, 1)
+    return np.hypot(x - along * dx, y - along * dy) - width / 2
+
+
+def _box(plane: Plane, centre: Point, size: Point, corner: float) -> np.ndarray:
+    """A rectangle whose corners have the radius `corner`."""
+    x = np.abs(plane.x - centre[0]) - size[0] / 2 + corner
+    y = np.abs(plane.y - centre[1]) - size[1] / 2 + corner
+    outside = np.hypot(np.maximum(x, 0), np.maximum(y, 0))
+    return outside + np.minimum(np.maximum(x, y), 0) - corner
+
+
+def _arc(plane: Plane, radius: float, angle: float, width: float) -> np.ndarray:
+    """Around (0, 0) from the top by `angle`, counterclockwise if positive."""
+    reached = np.arctan2(-plane.x, plane.y) * np.sign(angle)
+    ring = np.abs(np.hypot(plane.x, plane.y) - radius) - width / 2
+    return np.where((reached >= 0) & (reached <= abs(angle)), ring, np.inf)
+
+
+def _paint(plane: Plane, shapes: Sequence[Shape]) -> np.ndarray:
+    """Paint shapes one over the other."""
+    picture = np.full((plane.y.size, plane.x.size, 3), NIGHT, np.float32)
+    for distance, colour in shapes:
+        opacity = np.clip(0.5 - distance * plane.scale, 0, 1)[..., None]
+        picture += opacity * (np.array(colour, np.float32) - picture)
+    return picture.round().astype(np.uint8)
+
+
+# --- scenes --------------------------------------------------------------------------------------
+
+
+def _cartpole(state: Any, params: Any) -> np.ndarray:
+    plane = _plane(600, 400, 600 / (2 * params.x_threshold), (300, 100))
+    pixel = 1 / plane.scale
+    x, angle, length = float(state.x), float(state.theta), 2 * params.length
+    axle = (x, 10 * pixel)
+    tip = (x + length * np.sin(angle), axle[1] + length * np.cos(angle))
+    edge = 2 * params.x_threshold
+    shapes = [
+        (_line(plane, (-edge, 0), (edge, 0), 3 * pixel), SLATE),
+        (_box(plane, (x, 0), (60 * pixel, 34 * pixel), 6 * pixel), SKY),
+        (_line(plane, axle, tip, 11 * pixel), AMBER),
+        (_disc(plane, axle, 4 * pixel), NIGHT),
+    ]
+    return _paint(plane, shapes)
+
+
+def _pendulum(state: Any, params: Any) -> np.ndarray:
+    plane = _plane(500, 500, 200 / params.l, (250, 250))
+    angle, torque = float(state.theta), float(np.ravel(state.last_u)[0])
+    tip = (-params.l * np.sin(angle), params.l * np.cos(angle))
+    turn = np.pi * np.clip(torque / params.max_torque, -1, 1)
+    pixel = 1 / plane.scale
+    shapes = [
+        (np.abs(_disc(plane, (0, 0), 60 * pixel)) - pixel, SLATE),
+        (_arc(plane, 60 * pixel, turn, 8 * pixel), SKY),
+        (_line(plane, (0, 0), tip, 32 * pixel), CORAL),
+        (_disc(plane, (0, 0), 8 * pixel), NIGHT),
+    ]
+    return _paint(plane, shapes)
+
+
+def _acrobot(state: Any, params: Any) -> np.ndarray:
+    plane = _plane(500, 500, 230 / (params.link_length_1 + params.link_length_2), (250, 250))
+    first = float(state.joint_angle1)
+    both = first + float(state.joint_angle2)
+    elbow = (params.link_length_1 * np.sin(first), -params.link_length_1 * np.cos(first))
+    tip = (
+        elbow[0] + params.link_length_2 * np.sin(both),
+        elbow[1] - params.link_length_2 * np.cos(both),
+    )
+    pixel = 1 / plane.scale
+    shapes = [
+        (_line(plane, (-9, 1), (9, 1), 2 * pixel), MINT),
+        (_line(plane, (0, 0), elbow, 20 * pixel), SKY),
+        (_line(plane, elbow, tip, 20 * pixel), AMBER),
+        *((_disc(plane, joint, 5 * pixel), NIGHT) for joint in ((0, 0), elbow)),
+    ]
+    return _paint(plane, shapes)
+
+
+def _mountain_car(state: Any, params: Any) -> np.ndarray:
+    width = params.max_position - params.min_position
+    plane = _plane(600, 400, 600 / width, (-600 * params.min_position / width, 0))
+    pixel = 1 / plane.scale
+
+    def height(x: Any) -> Any:
+        return 0.45 * np.sin(3 * x) + 0.55
+
+    def on_slope(x: float, along: float, above: float) -> Point:
+        """From the hill's point at `x`, so many pixels along the slope and above it."""
+        slope = np.arctan(1.35 * np.cos(3 * x))
+        sin, cos = np.sin(slope) * pixel, np.cos(slope) * pixel
+        return x + along * cos - above * sin, height(x) + along * sin + above * cos
+
+    x, goal = float(state.position), float(params.goal_position)
+    foot, top = (goal, height(goal)), (goal, height(goal) + 50 * pixel)
+    hill = (plane.y - height(plane.x)) / np.hypot(1, 1.35 * np.cos(3 * plane.x))
+    shapes = [
+        (_line(plane, foot, top, 3 * pixel), CHALK),
+        (_box(plane, (goal + 13 * pixel, top[1] - 8 * pixel), (26 * pixel, 16 * pixel), 0), MINT),
+        (hill, SLATE),
+        (_line(plane, on_slope(x, -14, 17), on_slope(x, 14, 17), 18 * pixel), CORAL),
+        *((_disc(plane, on_slope(x, side, 7), 7 * pixel), CHALK) for side in (-13, 13)),
+    ]
+    return _paint(plane, shapes)
+
+
+_SCENES: dict[str, Callable[[Any, Any], np.ndarray]] = {
+    "CartPole-v1": _cartpole,
+    "Pendulum-v1": _pendulum,
+    "Acrobot-v1": _acrobot,
+    "MountainCar-v0": _mountain_car,
+    "MountainCarContinuous-v0": _mountain_car,
+}

@@ -1,0 +1,88 @@
+"""What the experiment scripts share: the common flags, one call of `jaxrl.run`, a printed table."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+
+
+@dataclasses.dataclass
+class RunArgs:
+    """Flags of every training script."""
+
+    env_id: str
+    """Id of the environment; a prefix such as envpool/ or gymnax/ forces the backend."""
+    total_steps: int
+    """Environment steps over all environments."""
+    num_envs: int
+    """Environments stepped together."""
+    seed: int = 1
+    run_dir: Path | None = None
+    """Where everything goes; runs/<algorithm>-<env>-seed<seed> by default."""
+    resume: bool = False
+    """Continue the run in run_dir."""
+    video: bool = False
+    """Record one evaluation episode at the end, into run_dir/video/."""
+    anneal: bool = True
+    """Let the learning rate fall linearly to 0 over the run."""
+    num_evaluations: int = 1
+    """Evaluations on separate environments, evenly spaced, the last one at the end."""
+    eval_episodes: int = 16
+    log_every: int | None = None
+    """Updates a row of metrics.jsonl; about 1000 rows by default."""
+
+
+def launch(
+    make_algorithm: Any, args: RunArgs, config: Any, env_options: dict[str, Any]
+) -> jaxrl.RunResult:
+    """Train as the flags say, then print where things are.
+
+    Bad values end the program with one line, not a traceback.
+    """
+    try:
+        env = jaxrl.make(args.env_id, num_envs=args.num_envs, **env_options)
+        algo = make_algorithm(env)
+        if args.anneal:
+            num_updates = -(-args.total_steps // (args.num_envs * config.num_steps))
+            config = config.replace(anneal_updates=num_updates)
+        name = env.id.partition("/")[2].replace("/", "-")
+        run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
+        result = jaxrl.run(
+            algo,
+            config,
+            seed=args.seed,
+            total_steps=args.total_steps,
+            run_dir=run_dir,
+            resume=args.resume,
+            num_evaluations=args.num_evaluations,
+            eval_episodes=args.eval_episodes,
+            log_every=args.log_every,
+        )
+    except (ValueError, ImportError, OSError, FloatingPointError) as error:
+        sys.exit(f"error: {error}")
+    print_summary(result)
+    if result.interrupted:
+        print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
+        sys.exit(130)
+    if args.video:
+        from play import record
+
+        print(f"video: {record(run_dir, episodes=1, seed=args.seed, greedy=False)}")
+    return result
+
+
+def print_summary(result: jaxrl.RunResult) -> None:
+    """The summary as a table."""
+    table = Table(title=str(result.run_dir))
+    table.add_column("summary")
+    table.add_column(justify="right")
+    for name, value in result.summary.items():
+        table.add_row(name, f"{value:,.2f}" if isinstance(value, float) else str(value))
+    Console().print(table)

@@ -1,0 +1,134 @@
+"""Checkpoints of the whole training state, through Orbax.
+
+A checkpoint holds every array of the state (parameters, optimizer, keys, counters, normalizers,
+environments) and the run's progress. Host environments cannot be saved: their part of the state,
+`state.simulation`, is left out, and a resumed run starts new episodes with an exact learner.
+Saves are atomic, so a kill at any moment leaves the checkpoints before it intact.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from jaxrl.types import PyTree
+
+EPISODES_KEPT_APART = "simulation"
+
+
+def _is_key(x: Any) -> bool:
+    return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _to_host(state: PyTree) -> PyTree:
+    """NumPy copies; typed keys become their data. Copies, because the state will be donated."""
+    return jax.tree.map(
+        lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x, copy=True), state
+    )
+
+
+def _template(state: PyTree) -> PyTree:
+    """Zeros in the shape that `_to_host` gives to a state of this abstract shape."""
+
+    def zeros(x: Any) -> np.ndarray:
+        if _is_key(x):
+            x = jax.eval_shape(jax.random.key_data, x)
+        return np.zeros(x.shape, x.dtype)
+
+    return jax.tree.map(zeros, state)
+
+
+def _like(saved: PyTree, state: PyTree) -> PyTree:
+    """Device arrays from NumPy, keys where `state` has keys."""
+
+    def convert(x: np.ndarray, like: Any) -> jax.Array:
+        if _is_key(like):
+            return jax.random.wrap_key_data(x, impl=jax.random.key_impl(jax.random.key(0)))
+        return jax.numpy.array(x, like.dtype)
+
+    return jax.tree.map(convert, saved, state)
+
+
+def _learner(state: Any, with_environments: bool) -> Any:
+    return state if with_environments else state._replace(**{EPISODES_KEPT_APART: None})
+
+
+class Checkpoints:
+    """The checkpoints of one run directory, the newest `keep` of them."""
+
+    def __init__(self, directory: str | Path, keep: int = 2):
+        self.directory = Path(directory).absolute()
+        self._manager = ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep, create=True, enable_async_checkpointing=False
+            ),
+        )
+
+    def latest(self) -> int | None:
+        """The update count of the newest checkpoint, None if there is none."""
+        return self._manager.latest_step()
+
+    def save(self, num_updates: int, state: Any, progress: dict[str, Any], whole: bool) -> None:
+        """Save the state after `num_updates`; `whole` includes the environments.
+
+        Raises:
+          OSError: if it cannot be written (a full disk); earlier checkpoints stay.
+        """
+        try:
+            self._manager.save(
+                num_updates,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(_to_host(_learner(state, whole))),
+                    progress=ocp.args.JsonSave(progress),
+                ),
+                force=True,
+            )
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise OSError(
+                f"checkpoint {num_updates} could not be written to {self.directory}: {error}. "
+                f"The one before it, {self.latest()}, is intact; free some space and resume"
+            ) from error
+
+    def restore(self, like: Any, whole: bool) -> tuple[Any, dict[str, Any]]:
+        """The newest state, in the shape of `like` (a state or its `eval_shape`), and progress.
+
+        Without `whole`, `simulation` is None.
+
+        Raises:
+          FileNotFoundError: if there is no checkpoint.
+          ValueError: if the newest one is damaged or of another program.
+        """
+        step = self.latest()
+        if step is None:
+            raise FileNotFoundError(f"no checkpoint in {self.directory}")
+        learner = _learner(like, whole)
+        template = _template(learner)
+        try:
+            saved = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
+                ),
+            )
+        except Exception as error:
+            raise ValueError(
+                f"checkpoint {self.directory / str(step)} is damaged or belongs to another network "
+                f"or version: {str(error)[:500]}. Delete that folder to fall back on an earlier one"
+            ) from error
+        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), template)
+        if jax.tree.map(lambda x: (x.shape, x.dtype), saved["state"]) != shapes:
+            raise ValueError(
+                f"checkpoint {self.directory / str(step)} has arrays of other shapes than this "
+                "config and network make"
+            )
+        return _like(saved["state"], learner), saved["progress"]
+
+    def close(self) -> None:
+        """Release Orbax's resources."""
+        self._manager.close()

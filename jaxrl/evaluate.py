@@ -1,0 +1,98 @@
+"""Evaluation over a fixed number of whole episodes, and pictures of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.envs import episodes
+from jaxrl.rollout import Simulation, start
+from jaxrl.types import Algorithm, Array, Env
+
+
+class Evaluation(NamedTuple):
+    """Scores of whole episodes; leaves `[num_envs * episodes_per_env]`, NaN if cut short."""
+
+    episode_return: Array
+    episode_length: Array
+
+
+def evaluate(
+    algo: Algorithm,
+    config: Any,
+    state: Any,
+    env: Env,
+    key: Array,
+    episodes_per_env: int = 1,
+    greedy: bool = False,
+    max_steps: int = 100_000,
+) -> Evaluation:
+    """Play until every environment has finished `episodes_per_env` episodes, or `max_steps`.
+
+    Each environment counts the same number of episodes, its first ones, so short episodes are not
+    favoured. Pure: `jit` it with `static_argnums=(0, 3, 5, 6, 7)`.
+
+    Args:
+      env: as `algo.env.for_evaluation(num_envs)` gives it.
+      key: the same key gives the same environments.
+      greedy: take the policy's mode, not a sample.
+    """
+    start_key, key = jax.random.split(key)
+    simulation = start(env, start_key)
+    rows = jnp.arange(env.num_envs)
+    nothing = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
+
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        _, _, simulation, _, step = carry
+        return (simulation.episodes.count < episodes_per_env).any() & (step < max_steps)
+
+    def play(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        key, memory, simulation, scores, step = carry
+        key, act_key, env_key = jax.random.split(key, 3)
+        memory, action = algo.act(
+            config, state, memory, simulation.timestep.obs, act_key, greedy
+        )
+        env_state, timestep = env.step(env_key, simulation.env_state, action)
+        before, now = simulation.episodes, episodes.update(simulation.episodes, timestep)
+        ended = now.count > before.count
+        # Episodes past the wanted ones, and steps that end none, fall into a column of no use.
+        column = jnp.where(ended, jnp.minimum(before.count, episodes_per_env), episodes_per_env)
+        scores = Evaluation(
+            scores.episode_return.at[rows, column].set(now.return_sum - before.return_sum),
+            scores.episode_length.at[rows, column].set(now.length_sum - before.length_sum),
+        )
+        return key, memory, Simulation(env_state, timestep, now), scores, step + 1
+
+    carry = (key, (), simulation, Evaluation(nothing, nothing), jnp.int32(0))
+    _, _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
+    return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
+
+
+def frames(
+    algo: Algorithm, config: Any, state: Any, env: Env, key: Array, greedy: bool, max_steps: int
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Pictures of one episode of the first environment, and its score so far.
+
+    For envpool, `env` needs the option `render_mode="rgb_array"`.
+    """
+    start_key, key = jax.random.split(key)
+    simulation = jax.jit(start, static_argnums=0)(env, start_key)
+    step = jax.jit(env.step)
+    act = jax.jit(algo.act, static_argnums=5)
+    memory: Any = ()
+    yield env.render(simulation.env_state), 0.0
+    for _ in range(max_steps):
+        key, act_key, env_key = jax.random.split(key, 3)
+        memory, action = act(config, state, memory, simulation.timestep.obs, act_key, greedy)
+        env_state, timestep = step(env_key, simulation.env_state, action)
+        statistics = episodes.update(simulation.episodes, timestep)
+        simulation = Simulation(env_state, timestep, statistics)
+        over = bool(statistics.count[0] > 0)
+        score = statistics.return_sum[0] if over else statistics.running_return[0]
+        yield env.render(env_state), float(score)
+        if over:
+            return

@@ -1,0 +1,139 @@
+"""What makes a run traceable and repeatable: `manifest.json`."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from jaxrl import config as fields
+from jaxrl.envs import make
+from jaxrl.types import Algorithm
+
+NAME = "manifest.json"
+_PACKAGES = (
+    "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "orbax-checkpoint",
+    "numpy",
+)  # fmt: skip
+
+
+def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Everything needed to repeat a run, and where it ran."""
+    return {
+        "algorithm": algo.name,
+        "env": {"id": algo.env.id, "num_envs": algo.env.num_envs, "options": algo.env.options},
+        "config": fields.to_dict(config),
+        "custom_network": algo.network is not None,
+        **arguments,
+        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version()} | _versions(),
+        "git_commit": _git_commit(),
+        "hardware": hardware(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_commit() -> str | None:
+    """The commit of the working directory, `+` if it has changes, None outside git."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Processor and accelerators."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    return {
+        "cpu": model,
+        "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "platform": jax.default_backend(),
+        "devices": [device.device_kind for device in jax.devices()],
+        "system": platform.platform(),
+    }
+
+
+def write(run_dir: Path, manifest: dict[str, Any]) -> None:
+    """Write it whole or not at all."""
+    temporary = run_dir / f".{NAME}"
+    temporary.write_text(json.dumps(manifest, indent=2) + "\n")
+    temporary.replace(run_dir / NAME)
+
+
+def read(run_dir: str | Path) -> dict[str, Any]:
+    """The manifest of a run.
+
+    Raises:
+      FileNotFoundError, ValueError: if there is none, or it cannot be read.
+    """
+    path = Path(run_dir) / NAME
+    if not path.exists():
+        raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {NAME}")
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What a resumed run would do differently, a line each."""
+    lines = []
+    for key in ("algorithm", "env", "config", "seed", "log_every", "num_evaluations"):
+        a, b = (json.loads(json.dumps(manifest[key])) for manifest in (old, new))
+        if isinstance(a, dict):
+            lines += [
+                f"{key}.{name}: {a.get(name)!r} -> {b.get(name)!r}"
+                for name in sorted({*a, *b})
+                if a.get(name) != b.get(name)
+            ]
+        elif a != b:
+            lines.append(f"{key}: {a!r} -> {b!r}")
+    return lines
+
+
+def rebuild(manifest: dict[str, Any], network: nn.Module | None = None) -> tuple[Algorithm, Any]:
+    """The algorithm and config of a run.
+
+    Raises:
+      ValueError: if the run had a network of the caller's own and none is given.
+    """
+    import jaxrl
+
+    if manifest["custom_network"] and network is None:
+        raise ValueError("this run was trained with a network of its own; pass it as network=...")
+    env = make(
+        manifest["env"]["id"], num_envs=manifest["env"]["num_envs"], **manifest["env"]["options"]
+    )
+    algo = getattr(jaxrl, manifest["algorithm"])(env, network)
+    config_class = algo.config_class
+    return algo, fields.from_dict(config_class, manifest["config"])
