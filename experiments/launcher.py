@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from play import record
 
 
 @dataclasses.dataclass
@@ -72,9 +73,9 @@ def launch(
         print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
         sys.exit(130)
     if args.video:
-        from play import record
-
-        print(f"video: {record(run_dir, episodes=1, seed=args.seed, greedy=False)}")
+        path = run_dir / "video" / f"seed{args.seed}.mp4"
+        _, score, length = record(jaxrl.load_policy(run_dir), path, args.seed, False, 5_000)
+        print(f"video: {path}, {length} steps, score {score:g}")
     return result
 
 

@@ -7,7 +7,7 @@ from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
 from jaxrl.evaluate import evaluate
-from jaxrl.policy import load_policy
+from jaxrl.policy import LoadedPolicy, load_policy
 from jaxrl.train import RunResult, run, train
 from jaxrl.types import Algorithm, Box, Discrete, Env, TimeStep, Trajectory
 
@@ -16,6 +16,7 @@ __all__ = [
     "Box",
     "Discrete",
     "Env",
+    "LoadedPolicy",
     "PPOConfig",
     "RunResult",
     "TimeStep",

@@ -52,12 +52,12 @@ def evaluate(
 
     def play(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         key, memory, simulation, scores, step = carry
-        key, act_key, env_key = jax.random.split(key, 3)
-        memory, action = algo.act(
-            config, state, memory, simulation.timestep.obs, act_key, greedy
+        before = simulation.episodes
+        key, step_key = jax.random.split(key)
+        memory, simulation = _play_step(
+            algo, config, state, env, memory, simulation, greedy, step_key
         )
-        env_state, timestep = env.step(env_key, simulation.env_state, action)
-        before, now = simulation.episodes, episodes.update(simulation.episodes, timestep)
+        now = simulation.episodes
         ended = now.count > before.count
         # Episodes past the wanted ones, and steps that end none, fall into a column of no use.
         column = jnp.where(ended, jnp.minimum(before.count, episodes_per_env), episodes_per_env)
@@ -65,34 +65,57 @@ def evaluate(
             scores.episode_return.at[rows, column].set(now.return_sum - before.return_sum),
             scores.episode_length.at[rows, column].set(now.length_sum - before.length_sum),
         )
-        return key, memory, Simulation(env_state, timestep, now), scores, step + 1
+        return key, memory, simulation, scores, step + 1
 
     carry = (key, (), simulation, Evaluation(nothing, nothing), jnp.int32(0))
     _, _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
     return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
 
 
-def frames(
-    algo: Algorithm, config: Any, state: Any, env: Env, key: Array, greedy: bool, max_steps: int
-) -> Iterator[tuple[np.ndarray, float]]:
-    """Pictures of one episode of the first environment, and its score so far.
+def _play_step(
+    algo: Algorithm,
+    config: Any,
+    state: Any,
+    env: Env,
+    memory: Any,
+    simulation: Simulation,
+    greedy: bool,
+    key: Array,
+) -> tuple[Any, Simulation]:
+    act_key, env_key = jax.random.split(key)
+    memory, action = algo.act(config, state, memory, simulation.timestep.obs, act_key, greedy)
+    env_state, timestep = env.step(env_key, simulation.env_state, action)
+    statistics = episodes.update(simulation.episodes, timestep)
+    return memory, Simulation(env_state, timestep, statistics)
 
-    For envpool, `env` needs the option `render_mode="rgb_array"`.
+
+def frames(
+    algo: Algorithm,
+    config: Any,
+    state: Any,
+    env: Env,
+    key: Array,
+    greedy: bool = False,
+    max_steps: int = 100_000,
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Pictures of one episode of the first environment of `env`, each with the score so far.
+
+    Args:
+      env: as `algo.env.for_rendering()` gives it.
     """
     start_key, key = jax.random.split(key)
     simulation = jax.jit(start, static_argnums=0)(env, start_key)
-    step = jax.jit(env.step)
-    act = jax.jit(algo.act, static_argnums=5)
+    step = jax.jit(_play_step, static_argnums=(0, 3, 6))
     memory: Any = ()
     yield env.render(simulation.env_state), 0.0
     for _ in range(max_steps):
-        key, act_key, env_key = jax.random.split(key, 3)
-        memory, action = act(config, state, memory, simulation.timestep.obs, act_key, greedy)
-        env_state, timestep = step(env_key, simulation.env_state, action)
-        statistics = episodes.update(simulation.episodes, timestep)
-        simulation = Simulation(env_state, timestep, statistics)
+        key, step_key = jax.random.split(key)
+        memory, simulation = step(
+            algo, config, state, env, memory, simulation, greedy, step_key
+        )
+        statistics = simulation.episodes
         over = bool(statistics.count[0] > 0)
         score = statistics.return_sum[0] if over else statistics.running_return[0]
-        yield env.render(env_state), float(score)
+        yield env.render(simulation.env_state), float(score)
         if over:
             return

@@ -108,7 +108,7 @@ def read(run_dir: str | Path) -> dict[str, Any]:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What a resumed run would do differently, a line each."""
     lines = []
-    for key in ("algorithm", "env", "config", "seed", "log_every", "num_evaluations"):
+    for key in ("algorithm", "env", "config", "seed", "log_every"):
         a, b = (json.loads(json.dumps(manifest[key])) for manifest in (old, new))
         if isinstance(a, dict):
             lines += [

@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.convolution import Conv
-from flax.linen import max_pool
+from jaxrl.convolution import Conv, max_pool
 from jaxrl.distributions import Categorical, DiagonalNormal, Distribution
 from jaxrl.types import Array, Discrete, Space
 

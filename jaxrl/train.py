@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,6 +157,9 @@ def run(
         raise ValueError(f"total_steps must be >= 1, got {total_steps}")
     steps_per_update = algo.env.num_envs * config.num_steps
     num_updates = math.ceil(total_steps / steps_per_update)
+    directory = None if run_dir is None else Path(run_dir)
+    if log_every is None and resume and directory and (directory / manifests.NAME).exists():
+        log_every = manifests.read(directory)["log_every"]
     log_every = max(1, num_updates // 1000) if log_every is None else log_every
     if not 1 <= log_every <= MAX_CHUNK:
         raise ValueError(f"log_every must be from 1 to {MAX_CHUNK}, got {log_every}")
@@ -181,9 +182,7 @@ def run(
         "num_evaluations": num_evaluations,
         "eval_episodes": eval_episodes,
     }
-    directory = None
-    if run_dir is not None:
-        directory = Path(run_dir)
+    if directory is not None:
         open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
     enable_compilation_cache()
     runner = Runner(algo, config, seed, settings, directory, list(sinks), progress_bar)

@@ -150,6 +150,10 @@ class Env(Protocol):
         """The same task, scored as people report it, over `num_envs` environments."""
         ...
 
+    def for_rendering(self) -> Env:
+        """One environment as for evaluation, whose states `render` takes."""
+        ...
+
     def render(self, state: PyTree) -> np.ndarray:
         """The first environment as an RGB picture, uint8 `[H, W, 3]`; outside `jit` only."""
         ...

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxrl.envs.envpool import ATARI_IMPORT_PATH, EnvpoolEnv
 from jaxrl.types import Env
 
-SUFFIXES = (".mp4", ".gif")
+CLASSIC_CONTROL_FPS = {
+    "CartPole-v1": 50,
+    "Pendulum-v1": 30,
+    "Acrobot-v1": 15,
+    "MountainCar-v0": 30,
+    "MountainCarContinuous-v0": 30,
+}
+"""As Gymnasium plays them."""
+
+_PACKAGES = {".mp4": "imageio_ffmpeg", ".gif": "PIL"}
 
 
 def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: int) -> Path:
@@ -33,26 +44,109 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"a video ends in {' or '.join(SUFFIXES)}, got {path.name!r}")
+    if suffix not in _PACKAGES:
+        raise ValueError(f"a video's name ends in .mp4 or .gif, got {path.name!r}")
     if fps < 1:
         raise ValueError(f"fps must be at least 1, got {fps}")
-    imageio, ffmpeg = _packages()
+    _require(_PACKAGES[suffix])
     pictures = _checked(frames)
     first = next(pictures, None)
     if first is None:
-        raise ValueError(f"no frames to write to {path}")
+        raise ValueError(f"there are no frames to write to {path}")
+    write = _write_mp4 if suffix == ".mp4" else _write_gif
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
         unfinished = Path(folder) / f"video{suffix}"
-        settings = _gif(fps) if suffix == ".gif" else _mp4(fps)
-        count = 0
-        with imageio.get_writer(unfinished, mode="I", **settings) as writer:
-            for picture in _chain(first, pictures):
-                writer.append_data(picture if suffix == ".gif" else _even(picture))
-                count += 1
-        # imageio does not look at ffmpeg's exit status, as when the disk is full.
-        if suffix == ".mp4" and ffmpeg.count_frames_and_secs(unfinished)[0] != count:
-            raise OSError(f"ffmpeg did not write all {count} frames of {path}")
+        write(itertools.chain([first], pictures), first.shape, unfinished, fps)
         unfinished.replace(path)
     return path
+
+
+def frames_per_second(env: Env) -> int:
+    """The speed at which people watch one step of `env` a frame; 30 where there is no custom.
+
+    Atari runs at 60 pictures a second, of which an environment shows one in `frame_skip`.
+    """
+    name = env.id.rpartition("/")[2]
+    if isinstance(env, EnvpoolEnv) and _is_atari(name):
+        return max(1, round(60 / env.options.get("frame_skip", 4)))
+    if name.endswith(("-MinAtar", "-bsuite")):
+        return 10
+    return CLASSIC_CONTROL_FPS.get(name, 30)
+
+
+def _is_atari(name: str) -> bool:
+    from envpool.registration import registry
+
+    return registry.specs[name][0] == ATARI_IMPORT_PATH
+
+
+def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    shape = None
+    for index, frame in enumerate(frames):
+        frame = np.asarray(frame)
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.size == 0:
+            raise ValueError(
+                f"frames are uint8 pictures [H, W, 3], but frame {index} is "
+                f"{frame.dtype} {list(frame.shape)}"
+            )
+        if shape is not None and frame.shape != shape:
+            raise ValueError(
+                f"frames have one size, but frame {index} is {list(frame.shape)} "
+                f"after {list(shape)}"
+            )
+        shape = frame.shape
+        yield frame
+
+
+def _require(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f'writing this video needs {package}, which comes with pip install "jaxrl[video]"'
+        ) from error
+
+
+def _write_mp4(
+    pictures: Iterable[np.ndarray], shape: tuple[int, ...], path: Path, fps: int
+) -> None:
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
+    padding = ((0, shape[0] % 2), (0, shape[1] % 2), (0, 0))
+    source = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
+    target = "-c:v libx264 -crf 18 -pix_fmt yuv420p -movflags +faststart"
+    command = [get_ffmpeg_exe(), "-v", "error", *source.split(), *target.split(), str(path)]
+    complaints = path.with_name("complaints.txt")
+    # imageio's own writer runs Python in a fork, which can deadlock beside JAX's threads, and it
+    # ignores the exit status, so that a full disk would go unnoticed. The new session is for
+    # Ctrl-C to reach this process only.
+    with (
+        complaints.open("wb") as stderr,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=stderr, start_new_session=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        try:
+            for picture in pictures:
+                process.stdin.write(np.pad(picture, padding, mode="edge").tobytes())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # the exit status tells that ffmpeg gave up
+    if process.returncode != 0:
+        reason = complaints.read_text(errors="replace").strip() or f"status {process.returncode}"
+        raise OSError(f"ffmpeg could not write the video: {reason}")
+
+
+def _write_gif(
+    pictures: Iterable[np.ndarray], shape: tuple[int, ...], path: Path, fps: int
+) -> None:
+    del shape
+    from PIL import Image
+
+    first, *rest = [Image.fromarray(picture) for picture in pictures]
+    # Browsers slow down to a tenth of a second what asks for less than two hundredths.
+    milliseconds = 10 * max(2, round(100 / fps))
+    first.save(path, save_all=True, append_images=rest, duration=milliseconds, loop=0)

@@ -22,12 +22,9 @@ CELL = 16  # pixels of a grid's cell, the gap to the next cell included
 INK, NIGHT, SLATE, CHALK = (8, 12, 24), (15, 23, 42), (51, 65, 85), (241, 245, 249)
 CORAL, AMBER, SKY, MINT = (255, 92, 122), (255, 200, 40), (56, 176, 255), (40, 222, 150)
 
-# MinAtar's first channel is the player and its second what matters most beside it.
-CHANNELS = np.array(
-    (CHALK, CORAL, SKY, AMBER, MINT)
-    + ((160, 120, 255), (249, 115, 22), (190, 242, 60), (240, 110, 240), (148, 112, 80)),
-    np.float32,
-)
+VIOLET, ORANGE, LIME = (160, 120, 255), (249, 115, 22), (190, 242, 60)
+PINK, BROWN = (240, 110, 240), (148, 112, 80)
+CHANNELS = (CHALK, CORAL, SKY, AMBER, MINT, VIOLET, ORANGE, LIME, PINK, BROWN)
 
 
 def draw(name: str, state: PyTree, backend: tuple[Any, Any]) -> np.ndarray:
@@ -69,7 +66,7 @@ def draw_grid(grid: np.ndarray) -> np.ndarray:
     cells = np.full((*grid.shape[:2], 3), NIGHT, np.float32)
     for channel, strength in enumerate(np.moveaxis(layers, -1, 0)):
         opacity = np.clip(strength, 0, 1).astype(np.float32)[..., None]
-        cells += opacity * (CHANNELS[channel % len(CHANNELS)] - cells)
+        cells += opacity * (np.array(CHANNELS[channel % len(CHANNELS)]) - cells)
     picture = np.repeat(np.repeat(cells, CELL, axis=0), CELL, axis=1)
     picture[CELL - 1 :: CELL] = picture[:, CELL - 1 :: CELL] = INK
     return picture.round().astype(np.uint8)
@@ -124,7 +121,7 @@ def _arc(plane: Plane, radius: float, angle: float, width: float) -> np.ndarray:
 
 
 def _paint(plane: Plane, shapes: Sequence[Shape]) -> np.ndarray:
-    """Paint shapes one over the other."""
+    """Later shapes lie over earlier ones."""
     picture = np.full((plane.y.size, plane.x.size, 3), NIGHT, np.float32)
     for distance, colour in shapes:
         opacity = np.clip(0.5 - distance * plane.scale, 0, 1)[..., None]
@@ -138,12 +135,11 @@ def _paint(plane: Plane, shapes: Sequence[Shape]) -> np.ndarray:
 def _cartpole(state: Any, params: Any) -> np.ndarray:
     plane = _plane(600, 400, 600 / (2 * params.x_threshold), (300, 100))
     pixel = 1 / plane.scale
-    x, angle, length = float(state.x), float(state.theta), 2 * params.length
-    axle = (x, 10 * pixel)
+    x, angle = float(state.x), float(state.theta)
+    length, axle = 2 * params.length, (x, 10 * pixel)  # gymnax, as Gymnasium, gives half the pole
     tip = (x + length * np.sin(angle), axle[1] + length * np.cos(angle))
-    edge = 2 * params.x_threshold
     shapes = [
-        (_line(plane, (-edge, 0), (edge, 0), 3 * pixel), SLATE),
+        (_box(plane, (0, 0), (4 * params.x_threshold, 3 * pixel), 0), SLATE),
         (_box(plane, (x, 0), (60 * pixel, 34 * pixel), 6 * pixel), SKY),
         (_line(plane, axle, tip, 11 * pixel), AMBER),
         (_disc(plane, axle, 4 * pixel), NIGHT),
@@ -168,16 +164,13 @@ def _pendulum(state: Any, params: Any) -> np.ndarray:
 
 def _acrobot(state: Any, params: Any) -> np.ndarray:
     plane = _plane(500, 500, 230 / (params.link_length_1 + params.link_length_2), (250, 250))
+    upper, lower, pixel = params.link_length_1, params.link_length_2, 1 / plane.scale
     first = float(state.joint_angle1)
     both = first + float(state.joint_angle2)
-    elbow = (params.link_length_1 * np.sin(first), -params.link_length_1 * np.cos(first))
-    tip = (
-        elbow[0] + params.link_length_2 * np.sin(both),
-        elbow[1] - params.link_length_2 * np.cos(both),
-    )
-    pixel = 1 / plane.scale
+    elbow = (upper * np.sin(first), -upper * np.cos(first))
+    tip = (elbow[0] + lower * np.sin(both), elbow[1] - lower * np.cos(both))
     shapes = [
-        (_line(plane, (-9, 1), (9, 1), 2 * pixel), MINT),
+        (_box(plane, (0, 1), (99, 2 * pixel), 0), MINT),
         (_line(plane, (0, 0), elbow, 20 * pixel), SKY),
         (_line(plane, elbow, tip, 20 * pixel), AMBER),
         *((_disc(plane, joint, 5 * pixel), NIGHT) for joint in ((0, 0), elbow)),

@@ -105,8 +105,13 @@ class EnvpoolEnv:
             keywords |= {"episodic_life": False, "reward_clip": False}
         return EnvpoolEnv(self.name, num_envs, tuple(sorted(keywords.items())))
 
+    def for_rendering(self) -> EnvpoolEnv:
+        keywords = self.for_evaluation(1).options | {"render_mode": "rgb_array"}
+        return EnvpoolEnv(self.name, 1, tuple(sorted(keywords.items())))
+
     def render(self, state: HostState) -> np.ndarray:
-        """Needs `render_mode="rgb_array"` among the options."""
+        if "render_mode" not in self.options:
+            raise ValueError("this environment was made without pictures; use env.for_rendering()")
         frame = _pool_of(np.asarray(state.pool)[None], np.asarray(state.steps)[None]).envs.render()
         assert frame is not None
         return np.asarray(frame[0])

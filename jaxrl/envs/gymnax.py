@@ -123,6 +123,9 @@ class GymnaxEnv:
     def for_evaluation(self, num_envs: int) -> GymnaxEnv:
         return GymnaxEnv(self.name, num_envs, self.keywords)
 
+    def for_rendering(self) -> GymnaxEnv:
+        return self.for_evaluation(1)
+
     def render(self, state: GymnaxState) -> np.ndarray:
         first = jax.tree.map(lambda x: np.asarray(x[0]), state.inner)
         return drawing.draw(self.name, first, _backend(self.name, self.keywords))

@@ -156,6 +156,9 @@ class ProbeEnv:
     def for_evaluation(self, num_envs: int) -> ProbeEnv:
         return ProbeEnv(self.name, num_envs, self.keywords)
 
+    def for_rendering(self) -> ProbeEnv:
+        return self.for_evaluation(1)
+
     def render(self, state: ProbeState) -> np.ndarray:
         """One gray pixel: the observation."""
         value = np.asarray(self._observe(state))[0, 0]

@@ -1,0 +1,79 @@
+"""Watch a trained agent: evaluate a saved run over whole episodes and write a video.
+
+    python experiments/play.py runs/ppo-CartPole-v1-seed1
+    python experiments/play.py runs/ppo-Pong-v5-seed1 --greedy --format gif
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Literal
+
+import jax
+import numpy as np
+import tyro
+
+import jaxrl
+from jaxrl.evaluate import frames
+from jaxrl.video import frames_per_second, write_video
+
+
+@dataclasses.dataclass
+class Args:
+    """Evaluate a run and record one episode."""
+
+    run_dir: tyro.conf.Positional[Path]
+    episodes: int = 16
+    """Whole episodes to evaluate; 0 for the video alone."""
+    seed: int = 0
+    greedy: bool = False
+    """Take the most probable action, not a sample."""
+    format: Literal["mp4", "gif"] = "mp4"
+    max_steps: int = 5_000
+    """Longest video, in environment steps."""
+
+
+def evaluate(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> np.ndarray:
+    """Returns of whole episodes, one each of as many environments."""
+    scores = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
+        policy.algo,
+        policy.config,
+        policy.state,
+        policy.algo.env.for_evaluation(episodes),
+        jax.random.key(seed),
+        1,
+        greedy,
+    )
+    return np.asarray(scores.episode_return)
+
+
+def record(
+    policy: jaxrl.LoadedPolicy, path: Path, seed: int, greedy: bool, max_steps: int
+) -> tuple[Path, float, int]:
+    """One episode as a video; its path, score and length."""
+    env = policy.algo.env.for_rendering()
+    scored = list(
+        frames(policy.algo, policy.config, policy.state, env, jax.random.key(seed), greedy, max_steps)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_video([picture for picture, _ in scored], path, frames_per_second(env))
+    return path, scored[-1][1], len(scored) - 1
+
+
+def main(args: Args) -> None:
+    policy = jaxrl.load_policy(args.run_dir)
+    if args.episodes:
+        returns = evaluate(policy, args.episodes, args.seed, args.greedy)
+        print(f"return over {args.episodes} episodes: {returns.mean():.2f} +- {returns.std():.2f}")
+    path = args.run_dir / "video" / f"seed{args.seed}.{args.format}"
+    path, score, length = record(policy, path, args.seed, args.greedy, args.max_steps)
+    print(f"{path}: {length} steps, score {score:g}")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except (ValueError, ImportError, OSError) as error:
+        sys.exit(f"error: {error}")
