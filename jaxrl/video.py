@@ -24,7 +24,8 @@ CLASSIC_CONTROL_FPS = {
 }
 """As Gymnasium plays them."""
 
-_PACKAGES = {".mp4": "imageio_ffmpeg", ".gif": "PIL"}
+_PACKAGES = {".mp4": ("imageio_ffmpeg", "imageio-ffmpeg"), ".gif": ("PIL", "pillow")}
+"""The module that writes each suffix, and the distribution it comes in."""
 
 
 def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: int) -> Path:
@@ -39,7 +40,7 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
 
     Raises:
       ValueError: for an unknown suffix, no frames, a frame of wrong dtype or shape, or `fps < 1`.
-      ImportError: without the packages of `jaxrl[video]`.
+      ImportError: without imageio-ffmpeg for `.mp4`, or pillow for `.gif`.
       OSError: if the file could not be written whole.
     """
     path = Path(path)
@@ -48,7 +49,7 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
         raise ValueError(f"a video's name ends in .mp4 or .gif, got {path.name!r}")
     if fps < 1:
         raise ValueError(f"fps must be at least 1, got {fps}")
-    _require(_PACKAGES[suffix])
+    _require(*_PACKAGES[suffix])
     pictures = _checked(frames)
     first = next(pictures, None)
     if first is None:
@@ -99,12 +100,12 @@ def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield frame
 
 
-def _require(package: str) -> None:
+def _require(module: str, distribution: str) -> None:
     try:
-        importlib.import_module(package)
+        importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f'writing this video needs {package}, which comes with pip install "jaxrl[video]"'
+            f"writing this video needs {module}: pip install {distribution}"
         ) from error
 
 
@@ -136,7 +137,7 @@ def _write_mp4(
         except BrokenPipeError:
             pass  # the exit status tells that ffmpeg gave up
     if process.returncode != 0:
-        reason = complaints.read_text(errors="replace").strip() or f"status {process.returncode}"
+        reason = complaints.read_text(errors="replace")[-500:] or f"status {process.returncode}"
         raise OSError(f"ffmpeg could not write the video: {reason}")
 
 

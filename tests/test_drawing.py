@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from jaxrl.envs import drawing
 from jaxrl.envs.gymnax import GymnaxEnv, GymnaxState
 
 MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
-GRIDS = [*(f"{game}-MinAtar" for game in MINATAR), "Catch-bsuite", "DeepSea-bsuite", "Pong-misc"]
+GRIDS = [*(f"{game}-MinAtar" for game in MINATAR), "Catch-bsuite"]
 SIZES = {
     "CartPole-v1": (400, 600, 3),
     "Pendulum-v1": (500, 500, 3),
@@ -22,15 +20,16 @@ SIZES = {
 }
 
 
-@functools.cache
-def start(name: str) -> tuple[GymnaxEnv, GymnaxState]:
+def blank(name: str) -> tuple[GymnaxEnv, GymnaxState]:
+    """An environment and a state of zeros, which costs no compilation."""
     env = GymnaxEnv(name, 1)
-    return env, env.init(jax.random.key(0))[0]
+    state, _ = jax.eval_shape(env.init, jax.random.key(0))
+    return env, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)
 
 
 def picture(name: str, **changes: float) -> np.ndarray:
-    """The picture of a first state of which some fields are changed."""
-    env, state = start(name)
+    """The picture of a state of zeros but for some fields."""
+    env, state = blank(name)
     changed = {
         field: np.full_like(getattr(state.inner, field), value) for field, value in changes.items()
     }
@@ -68,7 +67,11 @@ def test_draws_an_rgb_picture_that_is_not_blank(name: str) -> None:
     ],
 )
 def test_player_moves_by_a_cell(name: str, field: str, direction: tuple[float, float]) -> None:
-    before, after = (centre(picture(name, **{field: cell}), drawing.CHALK) for cell in (2, 3))
+    # A car that stands still would leave its trail in the player's channel.
+    others = {"cars": 5} if name == "Freeway-MinAtar" else {}
+    before, after = (
+        centre(picture(name, **others, **{field: cell}), drawing.CHALK) for cell in (2, 3)
+    )
     np.testing.assert_allclose(after - before, np.array(direction) * drawing.CELL, atol=0.5)
 
 
@@ -80,8 +83,8 @@ def test_cart_moves_by_the_distance_it_moved() -> None:
 
 def test_cart_keeps_to_the_track_that_the_parameters_give() -> None:
     env = GymnaxEnv("CartPole-v1", 1, (("x_threshold", 4.8),))
-    state, _ = env.init(jax.random.key(0))
-    state = state._replace(inner=state.inner.replace(x=jax.numpy.array([2.4])))
+    state = blank("CartPole-v1")[1]
+    state = state._replace(inner=state.inner.replace(x=np.array([2.4])))
     assert centre(env.render(state), drawing.SKY)[0] == pytest.approx(450, abs=1)
 
 
@@ -138,7 +141,7 @@ def test_colours_can_be_told_apart() -> None:
     assert distances[np.triu_indices(len(colours), 1)].min() > 60
 
 
-@pytest.mark.parametrize("name", ["MemoryChain-bsuite", "Reacher-misc", "FrozenLake-misc"])
+@pytest.mark.parametrize("name", ["MemoryChain-bsuite", "FrozenLake-misc"])
 def test_what_cannot_be_drawn_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=rf"gymnax/{name}.*CartPole-v1.*MinAtar"):
         picture(name)

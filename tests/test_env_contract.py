@@ -27,9 +27,9 @@ class Case(NamedTuple):
     options: dict[str, Any]
     num_steps: int
     ends: str  # how its episodes end within `num_steps`: "terminated", "truncated" or "both"
-    length: int | None = None  # of its episodes, where that is fixed
+    length: int = 0  # of its episodes, where that is fixed
 
-    def make(self, num_envs: int = N) -> jaxrl.Env:
+    def make(self, num_envs: int = N) -> Any:
         return jaxrl.make(self.id, num_envs, **self.options)
 
 
@@ -129,7 +129,8 @@ def test_time_steps_match_the_spaces(name):
     assert steps.obs.shape == (case.num_steps + 1, N, *space.shape)
     assert steps.obs.dtype == space.dtype
     low, high = space.bounds()
-    assert (steps.obs >= low).all() and (steps.obs <= high).all()
+    assert (steps.obs >= low).all()
+    assert (steps.obs <= high).all()
     rewards = [steps.reward] + ([] if steps.raw_reward is None else [steps.raw_reward])
     flags = [steps.terminated, steps.truncated, steps.first]
     flags += [] if steps.game_over is None else [steps.game_over]
@@ -192,7 +193,8 @@ def test_the_observation_after_a_truncation_is_the_true_last_one(name):
     expected = jitted_play(
         jaxrl.make(case.id, N, **unlimited), jax.random.key(0), actions[: case.length]
     )
-    assert steps.truncated[case.length].all() and not expected.truncated.any()
+    assert steps.truncated[case.length].all()
+    assert not expected.truncated.any()
     assert_same(steps.obs[: case.length + 1], expected.obs, exact=False)
     assert differ(steps.obs[case.length + 1], steps.obs[case.length])
 
@@ -253,12 +255,13 @@ def test_a_pole_that_falls_at_the_time_limit_is_terminated():
     length = int(np.argmax(free.terminated[:, 0]))
     env = jaxrl.make("gymnax/CartPole-v1", 1, max_steps_in_episode=length)
     limited = jitted_play(env, jax.random.key(0), push_right)
-    assert limited.terminated[length, 0] and not limited.truncated[length, 0]
+    assert limited.terminated[length, 0]
+    assert not limited.truncated[length, 0]
 
 
 @pytest.mark.parametrize("id", ["gymnax/Pendulum-v1", "envpool/Pendulum-v1", "probe/Target-v0"])
 def test_box_actions_are_clipped(id):
-    env = jaxrl.make(id, N)
+    env: Any = jaxrl.make(id, N)
     low, high = env.action_space.bounds()
     limits = np.stack([np.broadcast_to(x, (N, *low.shape)) for x in (low, high)])
     beyond = jitted_play(env, jax.random.key(0), 50 * limits)
@@ -357,7 +360,8 @@ def test_every_device_runs_as_if_alone(name, transform):
 @all_cases
 def test_environments_made_alike_are_equal_and_hashable(name):
     env, again = CASES[name].make(), CASES[name].make()
-    assert env == again and hash(env) == hash(again)
+    assert env == again
+    assert hash(env) == hash(again)
     assert env != CASES[name].make(N + 1)
     assert env == jaxrl.make(env.id, env.num_envs, **env.options)
     assert isinstance(env, jaxrl.Env)
@@ -410,7 +414,7 @@ def test_a_population_shares_one_pool(name):
 def test_a_population_may_share_its_key(cartpole):
     actions = random_actions(cartpole, 1, P, 10)
     key = jax.random.key(0)
-    population = jax.vmap(lambda actions: play(cartpole, key, actions))(actions)
+    population = jax.vmap(lambda actions: play(cartpole, key, actions))(jnp.asarray(actions))
     assert differ(population.obs[0], population.obs[1])
     for member in range(P):
         alone = jitted_play(cartpole, key, actions[member])
@@ -502,7 +506,7 @@ def test_two_states_of_one_environment_can_be_interleaved(cartpole):
 # --- Atari ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id, num_steps", [("Breakout-v5", 400), ("SpaceInvaders-v5", 600)])
+@pytest.mark.parametrize(("id", "num_steps"), [("Breakout-v5", 400), ("SpaceInvaders-v5", 600)])
 def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
     env = jaxrl.make(f"envpool/{id}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)
@@ -535,7 +539,8 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
             score[n] = length[n] = 0
 
     games = [len(s) for s in scores]
-    assert sum(games) > 0 and learner_ended.sum() > sum(games)
+    assert sum(games) > 0
+    assert learner_ended.sum() > sum(games)
     np.testing.assert_array_equal(statistics.count, games)
     np.testing.assert_array_equal(statistics.return_sum, [sum(s) for s in scores])
     np.testing.assert_array_equal(statistics.length_sum, [sum(n) for n in lengths])
@@ -576,7 +581,8 @@ def test_every_gymnax_id_runs(name, fake_mnist):
     actions = random_actions(env, 1, 100)
     steps = jitted_play(env, jax.random.key(0), actions)
     ended = steps.terminated | steps.truncated
-    assert np.isfinite(steps.obs).all() and np.isfinite(steps.reward).all()
+    assert np.isfinite(steps.obs).all()
+    assert np.isfinite(steps.reward).all()
     assert not (steps.terminated & steps.truncated).any()
     np.testing.assert_array_equal(steps.first[1:], ended[:-1])
     assert (steps.reward[steps.first] == 0).all()
@@ -598,7 +604,7 @@ def test_integer_observations_are_one_hot():
 
 
 @pytest.mark.parametrize(
-    "id, near",
+    ("id", "near"),
     [
         ("CartPol-v1", "gymnax/CartPole-v1"),
         ("envpool/Pnog-v5", "envpool/Pong-v5"),
@@ -628,7 +634,7 @@ def test_an_unknown_option_is_refused_by_name(id):
 
 
 @pytest.mark.parametrize(
-    "id, message",
+    ("id", "message"),
     [
         ("envpool/MiniGrid-Empty-5x5-v0", "Dict observations"),
         ("envpool/TicTacToe-v1", "multi-player"),

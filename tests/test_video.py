@@ -71,9 +71,9 @@ def test_gif_reads_back(tmp_path: Path, height: int, width: int) -> None:
     np.testing.assert_array_equal(shown, frames)
 
 
-def test_mp4_of_one_frame(tmp_path: Path) -> None:
-    path = write_video(moving_square(1), tmp_path / "a.mp4", fps=50)
-    assert read_mp4(path)[1].shape == (1, 64, 48, 3)
+def test_mp4_of_one_tiny_frame(tmp_path: Path) -> None:
+    path = write_video(moving_square(1, 5, 1), tmp_path / "a.mp4", fps=50)
+    assert read_mp4(path)[1].shape == (1, 6, 2, 3)
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
@@ -94,7 +94,7 @@ def test_interrupt_leaves_what_was_there(tmp_path: Path, suffix: str) -> None:
 def test_a_failed_encoder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Python, too, ends with an error when it is given ffmpeg's arguments.
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: sys.executable)
-    with pytest.raises(OSError, match="ffmpeg could not write the video: .*error"):
+    with pytest.raises(OSError, match="ffmpeg could not write the video"):
         write_video(moving_square(100), tmp_path / "a.mp4", fps=10)
     assert not list(tmp_path.iterdir())
 
@@ -131,12 +131,15 @@ def test_bad_fps(tmp_path: Path) -> None:
         write_video(moving_square(1), tmp_path / "a.mp4", fps=0)
 
 
-@pytest.mark.parametrize(("suffix", "package"), [(".mp4", "imageio_ffmpeg"), (".gif", "PIL")])
+@pytest.mark.parametrize(
+    ("suffix", "module", "package"),
+    [(".mp4", "imageio_ffmpeg", "imageio-ffmpeg"), (".gif", "PIL", "pillow")],
+)
 def test_missing_packages_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, package: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str, package: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'{package}.*pip install "jaxrl\[video\]"'):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=f"pip install {package}"):
         write_video(moving_square(1), tmp_path / f"a{suffix}", fps=10)
 
 
@@ -146,7 +149,6 @@ def test_missing_packages_are_named(
         ("gymnax/CartPole-v1", {}, 50),
         ("gymnax/Breakout-MinAtar", {}, 10),
         ("gymnax/Pong-misc", {}, 30),
-        ("envpool/CartPole-v1", {}, 50),
         ("envpool/Pong-v5", {}, 15),
         ("envpool/Pong-v5", {"frame_skip": 2}, 30),
     ],
@@ -158,9 +160,9 @@ def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
 
 
 def test_a_rendered_game_becomes_a_video(tmp_path: Path) -> None:
-    env = jaxrl.envs.make("gymnax/Breakout-MinAtar", 1)
-    state, _ = env.init(jax.random.key(0))
+    env = jaxrl.envs.make("gymnax/CartPole-v1", 1)
+    state, _ = jax.jit(env.init)(jax.random.key(0))
     path = write_video([env.render(state)], tmp_path / "a.mp4", frames_per_second(env))
     errors = np.abs(read_mp4(path)[1].astype(int) - env.render(state))
-    assert errors.shape == (1, 160, 160, 3)
-    assert errors.mean() < 3
+    assert errors.shape == (1, 400, 600, 3)
+    assert errors.mean() < 6

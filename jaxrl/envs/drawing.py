@@ -9,6 +9,7 @@ inside. A pixel within half a pixel of an edge is mixed, so edges are smooth.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -124,8 +125,9 @@ def _paint(plane: Plane, shapes: Sequence[Shape]) -> np.ndarray:
     """Later shapes lie over earlier ones."""
     picture = np.full((plane.y.size, plane.x.size, 3), NIGHT, np.float32)
     for distance, colour in shapes:
-        opacity = np.clip(0.5 - distance * plane.scale, 0, 1)[..., None]
-        picture += opacity * (np.array(colour, np.float32) - picture)
+        opacity = np.clip(0.5 - distance * plane.scale, 0, 1)
+        touched = opacity > 0
+        picture[touched] += opacity[touched, None] * (colour - picture[touched])
     return picture.round().astype(np.uint8)
 
 
@@ -137,7 +139,7 @@ def _cartpole(state: Any, params: Any) -> np.ndarray:
     pixel = 1 / plane.scale
     x, angle = float(state.x), float(state.theta)
     length, axle = 2 * params.length, (x, 10 * pixel)  # gymnax, as Gymnasium, gives half the pole
-    tip = (x + length * np.sin(angle), axle[1] + length * np.cos(angle))
+    tip = (x + length * math.sin(angle), axle[1] + length * math.cos(angle))
     shapes = [
         (_box(plane, (0, 0), (4 * params.x_threshold, 3 * pixel), 0), SLATE),
         (_box(plane, (x, 0), (60 * pixel, 34 * pixel), 6 * pixel), SKY),
@@ -150,8 +152,8 @@ def _cartpole(state: Any, params: Any) -> np.ndarray:
 def _pendulum(state: Any, params: Any) -> np.ndarray:
     plane = _plane(500, 500, 200 / params.l, (250, 250))
     angle, torque = float(state.theta), float(np.ravel(state.last_u)[0])
-    tip = (-params.l * np.sin(angle), params.l * np.cos(angle))
-    turn = np.pi * np.clip(torque / params.max_torque, -1, 1)
+    tip = (-params.l * math.sin(angle), params.l * math.cos(angle))
+    turn = math.pi * min(max(torque / params.max_torque, -1), 1)
     pixel = 1 / plane.scale
     shapes = [
         (np.abs(_disc(plane, (0, 0), 60 * pixel)) - pixel, SLATE),
@@ -167,8 +169,8 @@ def _acrobot(state: Any, params: Any) -> np.ndarray:
     upper, lower, pixel = params.link_length_1, params.link_length_2, 1 / plane.scale
     first = float(state.joint_angle1)
     both = first + float(state.joint_angle2)
-    elbow = (upper * np.sin(first), -upper * np.cos(first))
-    tip = (elbow[0] + lower * np.sin(both), elbow[1] - lower * np.cos(both))
+    elbow = (upper * math.sin(first), -upper * math.cos(first))
+    tip = (elbow[0] + lower * math.sin(both), elbow[1] - lower * math.cos(both))
     shapes = [
         (_box(plane, (0, 1), (99, 2 * pixel), 0), MINT),
         (_line(plane, (0, 0), elbow, 20 * pixel), SKY),
@@ -184,16 +186,16 @@ def _mountain_car(state: Any, params: Any) -> np.ndarray:
     pixel = 1 / plane.scale
 
     def height(x: Any) -> Any:
-        return 0.45 * np.sin(3 * x) + 0.55
+        return 0.45 * np.sin(3 * x) + 0.55  # as the dynamics have it: gravity pulls by cos(3 x)
 
     def on_slope(x: float, along: float, above: float) -> Point:
         """From the hill's point at `x`, so many pixels along the slope and above it."""
-        slope = np.arctan(1.35 * np.cos(3 * x))
-        sin, cos = np.sin(slope) * pixel, np.cos(slope) * pixel
-        return x + along * cos - above * sin, height(x) + along * sin + above * cos
+        slope = math.atan(1.35 * math.cos(3 * x))
+        sin, cos = math.sin(slope) * pixel, math.cos(slope) * pixel
+        return x + along * cos - above * sin, float(height(x)) + along * sin + above * cos
 
     x, goal = float(state.position), float(params.goal_position)
-    foot, top = (goal, height(goal)), (goal, height(goal) + 50 * pixel)
+    foot, top = on_slope(goal, 0, 0), (goal, float(height(goal)) + 50 * pixel)
     hill = (plane.y - height(plane.x)) / np.hypot(1, 1.35 * np.cos(3 * plane.x))
     shapes = [
         (_line(plane, foot, top, 3 * pixel), CHALK),

@@ -1,0 +1,162 @@
+"""Configs: pytrees of traced numbers, static program choices, and errors that name the field."""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig
+from jaxrl.config import from_dict, is_static, to_dict
+
+TRACED = ("learning_rate", "anneal_updates", "gamma", "gae_lambda", "clip_epsilon", "value_coef")
+TRACED += ("entropy_coef", "max_grad_norm", "adam_eps")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("gamma", bad) for bad in (-0.1, 1.1, float("nan"), np.float32(2), jnp.float32(-1))),
+        ("gamma", jnp.array([0.9, 1.1])),
+        ("gae_lambda", 1.01),
+        *(("learning_rate", bad) for bad in (-1e-3, float("nan"), float("inf"))),
+        ("learning_rate", np.array([1e-3, -1e-3])),
+        ("anneal_updates", -1),
+        ("entropy_coef", -0.01),
+        ("value_coef", float("nan")),
+        *(("max_grad_norm", bad) for bad in (0, -1.0)),
+        ("adam_eps", 0.0),
+        ("clip_epsilon", 0.0),
+        ("target_kl", 0.0),
+        *(("num_minibatches", bad) for bad in (0, -4, 2.0, True, "4", None)),
+        ("num_steps", True),
+        ("num_epochs", 0),
+        ("torso", "resnet50"),
+        ("torso", None),
+        ("activation", "gelu2"),
+        ("compute_dtype", "float16"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"PPOConfig.{name} must be .*, got "):
+        PPOConfig(**{name: value})
+    with pytest.raises(ValueError, match=f"PPOConfig.{name} must be .*, got "):
+        dataclasses.replace(PPOConfig(), **{name: value})
+
+
+@pytest.mark.xfail(strict=True, reason="only numbers and arrays are checked")
+@pytest.mark.parametrize("value", ["fast", None, [1e-3, -1.0]])
+def test_what_is_no_number_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=r"PPOConfig.learning_rate must be .*, got "):
+        PPOConfig(learning_rate=value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"gamma": 0.0},
+        {"gamma": 1},
+        {"learning_rate": 0.0},
+        {"target_kl": 0.01},
+        {"gamma": jnp.array([0.0, 0.5, 1.0])},
+        {"hidden_sizes": (8,)},
+        {"num_steps": 1},
+    ],
+)
+def test_values_at_the_edge_are_taken(values):
+    config = PPOConfig(**values)
+    assert all(getattr(config, name) is value for name, value in values.items())
+
+
+def test_a_config_is_frozen_and_replaced():
+    config: Any = PPOConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.gamma = 0.5
+    assert config.replace(gamma=0.5).gamma == 0.5
+    assert config.gamma == 0.99
+
+
+def test_its_leaves_are_the_traced_numbers():
+    leaves = jax.tree_util.tree_leaves_with_path(PPOConfig())
+    assert tuple(path[0].name for path, _ in leaves) == TRACED
+    assert len(jax.tree.leaves(PPOConfig(target_kl=0.1))) == len(TRACED) + 1
+    traced = [f.name for f in dataclasses.fields(PPOConfig) if not is_static(f)]
+    assert set(traced) == {*TRACED, "target_kl"}
+
+
+def test_jit_retraces_for_static_fields_only():
+    traces = []
+
+    @jax.jit
+    def discounted(config):
+        traces.append(config.num_steps)
+        return config.gamma * config.num_steps
+
+    for config in (PPOConfig(), PPOConfig(gamma=0.5), PPOConfig(learning_rate=1.0)):
+        np.testing.assert_allclose(discounted(config), 128 * config.gamma, rtol=1e-6)
+    assert traces == [128]
+    np.testing.assert_allclose(discounted(PPOConfig(num_steps=10)), 9.9, rtol=1e-6)
+    assert traces == [128, 10]
+
+
+def test_a_config_of_arrays_is_a_population():
+    gammas: Any = jnp.array([0.9, 0.5])
+    axes = jax.tree.map(lambda _: None, PPOConfig()).replace(gamma=0)
+    shared = jax.vmap(lambda c: c.gamma * c.gae_lambda, in_axes=(axes,))(PPOConfig(gamma=gammas))
+    np.testing.assert_allclose(shared, gammas * 0.95, rtol=1e-6)
+    full = jax.tree.map(lambda x: jnp.full(2, x), PPOConfig()).replace(gamma=gammas)
+    np.testing.assert_allclose(jax.vmap(lambda c: c.gamma * c.gae_lambda)(full), shared)
+    member = jax.tree.map(lambda x: x[1], full)
+    assert member.gamma == 0.5
+    assert member.num_steps == 128
+
+
+def test_a_config_can_be_carried_through_a_scan():
+    start = jax.tree.map(jnp.float32, PPOConfig())
+    end, _ = jax.lax.scan(lambda c, _: (c.replace(gamma=c.gamma / 2), None), start, length=2)
+    np.testing.assert_allclose(end.gamma, 0.99 / 4, rtol=1e-6)
+
+
+@pytest.mark.xfail(strict=True, reason="flax runs __post_init__ on every unflatten")
+def test_trees_made_from_a_config_need_not_be_valid_configs():
+    config = PPOConfig()
+    zeros = jax.tree.map(lambda _: 0, config)  # as axes for vmap, or counters
+    assert set(jax.tree.leaves(zeros)) == {0}
+    floats = jax.tree.map(jnp.float32, config)
+    gradient = jax.grad(lambda c: -(c.gamma + c.max_grad_norm))(floats)
+    assert (gradient.gamma, gradient.max_grad_norm, gradient.adam_eps) == (-1, -1, 0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PPOConfig(),
+        PPOConfig(gamma=0.5, target_kl=0.1, num_steps=7, torso="mlp", hidden_sizes=(8, 9)),
+        PPOConfig(compute_dtype="bfloat16", clip_value=False, activation="relu"),
+    ],
+)
+def test_a_config_survives_json(config):
+    assert from_dict(PPOConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.float32,
+        jnp.float32,
+        pytest.param(
+            np.array, marks=pytest.mark.xfail(strict=True, reason="to_dict leaves it an array")
+        ),
+    ],
+)
+def test_arrays_become_plain_numbers_in_json(array):
+    plain = json.loads(json.dumps(to_dict(PPOConfig(gamma=array(0.5)))))
+    assert plain["gamma"] == 0.5
+
+
+def test_fields_of_another_version_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"PPOConfig has no fields \['gama'\]"):
+        from_dict(PPOConfig, {"gama": 0.9, "gamma": 0.9})

@@ -1,0 +1,212 @@
+"""Networks: the sizes of their papers, the scales of their weights, and what they refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import networks
+from jaxrl.distributions import Categorical, DiagonalNormal
+from jaxrl.types import Box, Discrete
+
+ATARI = Box((84, 84, 4), np.dtype(np.uint8), 0, 255)
+MINATAR = Box((10, 10, 4), np.dtype(np.float32), 0, 1)
+VECTOR = Box((3,), np.dtype(np.float32))
+TORQUES = Box((2,), np.dtype(np.float32), -1, 1)
+SMALLEST = {"mlp": (5,), "minatar_cnn": (3, 3, 1), "ga3c_cnn": (20, 20, 2)}
+SMALLEST |= {"nature_cnn": (36, 36, 2), "impala_resnet": (8, 8, 2)}
+
+
+def spaces(torso: str) -> Box:
+    return Box(SMALLEST[torso], np.dtype(np.float32))
+
+
+def init(network, space: Box):
+    obs = jnp.zeros((1, *space.shape), space.dtype)
+    return jax.jit(network.init)(jax.random.key(0), obs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "torso"),
+    [
+        ((), "mlp"),
+        ((4,), "mlp"),
+        ((8, 8), "mlp"),
+        ((10, 10, 4), "minatar_cnn"),
+        ((35, 84, 4), "minatar_cnn"),
+        ((36, 36, 4), "nature_cnn"),
+        ((84, 84, 4), "nature_cnn"),
+    ],
+)
+def test_the_torso_is_chosen_by_the_shape(shape, torso):
+    assert networks.choose_torso(shape) == torso
+
+
+def dense(inputs: int, outputs: int) -> int:
+    return inputs * outputs + outputs
+
+
+def conv(size: int, inputs: int, outputs: int) -> int:
+    return size * size * inputs * outputs + outputs
+
+
+RESIDUAL_BLOCKS = [(4, 16), (16, 32), (32, 32)]
+PARAMETERS = {  # of the torso, from the papers' tables
+    "mlp": (VECTOR, dense(3, 64) + dense(64, 64)),
+    "minatar_cnn": (MINATAR, conv(3, 4, 16) + dense(8 * 8 * 16, 128)),
+    "ga3c_cnn": (ATARI, conv(8, 4, 16) + conv(4, 16, 32) + dense(9 * 9 * 32, 256)),
+    "nature_cnn": (
+        ATARI,
+        conv(8, 4, 32) + conv(4, 32, 64) + conv(3, 64, 64) + dense(7 * 7 * 64, 512),
+    ),
+    "impala_resnet": (
+        ATARI,
+        sum(conv(3, i, o) + 4 * conv(3, o, o) for i, o in RESIDUAL_BLOCKS)
+        + dense(11 * 11 * 32, 256),
+    ),
+}
+
+
+@pytest.mark.parametrize("torso", networks.TORSOS)
+def test_networks_have_the_size_of_their_papers(torso):
+    space, expected = PARAMETERS[torso]
+    if torso == "nature_cnn":
+        assert expected == 1_684_128  # 1,693,362 with the 18-action head of Mnih et al. 2015
+    network = networks.actor_critic(space, Discrete(6), torso)
+    params = jax.eval_shape(lambda: init(network, space))
+    width = {"mlp": 64, "minatar_cnn": 128, "nature_cnn": 512}.get(torso, 256)
+    torsos = 2 if torso == "mlp" else 1  # one each for policy and value, or one for both
+    heads = dense(width, 6) + dense(width, 1)
+    assert networks.num_parameters(params) == torsos * expected + heads
+
+
+def test_hidden_sizes_and_activation_can_be_chosen():
+    network = networks.actor_critic(VECTOR, Discrete(2), "mlp", (8, 7, 6), "relu")
+    params = init(network, VECTOR)["params"]["torso"]
+    assert [params[f"Dense_{i}"]["bias"].size for i in range(3)] == [8, 7, 6]
+    obs = jax.random.normal(jax.random.key(1), (50, 3))
+    features = jax.jit(network.torso.apply)({"params": params}, obs)
+    assert (features >= 0).all()
+    assert (features == 0).any()
+
+
+def assert_orthogonal(kernel, scale):
+    matrix = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
+    matrix = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    expected = scale**2 * np.eye(matrix.shape[1])
+    np.testing.assert_allclose(matrix.T @ matrix, expected, atol=1e-5 * max(1, scale**2))
+
+
+@pytest.mark.parametrize("torso", ["mlp", "ga3c_cnn"])
+def test_weights_are_orthogonal_and_biases_0(torso):
+    network = networks.actor_critic(spaces(torso), Discrete(6), torso, (32,))
+    params = init(network, spaces(torso))["params"]
+    assert_orthogonal(params["policy"]["kernel"], 0.01)
+    assert np.abs(params["policy"]["kernel"]).max() > 1e-4
+    assert_orthogonal(params["value"]["kernel"], 1.0)
+    kernels = [x for x in jax.tree.leaves(params["torso"]) if x.ndim > 1]
+    assert len(kernels) == {"mlp": 1, "ga3c_cnn": 3}[torso]
+    for kernel in kernels:
+        assert_orthogonal(kernel, np.sqrt(2))
+    for bias in (x for x in jax.tree.leaves(params) if x.ndim == 1):
+        assert (bias == 0).all()
+
+
+@pytest.mark.parametrize("torso", networks.TORSOS)
+def test_bfloat16_is_for_the_torso_only(torso):
+    space = spaces(torso)
+    network = networks.actor_critic(space, Discrete(6), torso, dtype=jnp.bfloat16)
+    obs = jnp.zeros((2, *space.shape))
+    params = jax.eval_shape(lambda: init(network, space))
+    assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
+    distribution, value = jax.eval_shape(network.apply, params, obs)
+    assert distribution.logits.dtype == value.dtype == jnp.float32
+    features = jax.eval_shape(network.torso.apply, {"params": params["params"]["torso"]}, obs)
+    assert features.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("torso", ["mlp", "minatar_cnn"])
+def test_bfloat16_gives_nearly_the_same_numbers(torso):
+    space = spaces(torso)
+    exact, rough = (
+        networks.actor_critic(space, Discrete(6), torso, dtype=dtype)
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    params, obs = init(exact, space), jax.random.normal(jax.random.key(1), (20, *space.shape))
+    (_, value), (_, rough_value) = (jax.jit(n.apply)(params, obs) for n in (exact, rough))
+    assert (value != rough_value).any()
+    np.testing.assert_allclose(value, rough_value, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("torso", "shape"),
+    [(name, shape) for name in networks.TORSOS if name != "mlp" for shape in [(4,), (2, 99, 4)]]
+    + [("nature_cnn", (35, 35, 4)), ("ga3c_cnn", (19, 84, 4)), ("impala_resnet", (84, 84))],
+)
+def test_a_torso_refuses_shapes_it_cannot_take(torso, shape):
+    with pytest.raises(ValueError, match=f"torso '{torso}' takes images") as refusal:
+        networks.actor_critic(Box(shape, np.dtype(np.float32)), Discrete(2), torso)
+    assert str(shape) in str(refusal.value)
+
+
+@pytest.mark.parametrize("torso", networks.TORSOS)
+def test_a_torso_takes_the_smallest_shape_it_claims_to(torso):
+    network = networks.actor_critic(spaces(torso), Discrete(2), torso)
+    _, value = jax.eval_shape(
+        lambda: network.init_with_output(jax.random.key(0), jnp.zeros((7, *SMALLEST[torso])))[0]
+    )
+    assert value.shape == (7,)
+    kernels = jax.eval_shape(lambda: init(network, spaces(torso)))
+    assert all(x.size for x in jax.tree.leaves(kernels)), "nothing is left of the image"
+
+
+def test_an_unknown_torso_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"unknown torso 'resnet50'; there are mlp, .*"):
+        networks.actor_critic(VECTOR, Discrete(2), "resnet50")
+
+
+def test_images_of_bytes_are_scaled_to_the_unit_interval():
+    space = Box((10, 10, 2), np.dtype(np.uint8), 0, 255)
+    network = networks.actor_critic(space, Discrete(2))
+    image = np.random.default_rng(0).integers(0, 256, (5, *space.shape), np.uint8)
+    params = init(network, space)
+    (as_bytes, value), (scaled, scaled_value) = (
+        jax.jit(network.apply)(params, x) for x in (image, (image / 255).astype(np.float32))
+    )
+    np.testing.assert_allclose(as_bytes.logits, scaled.logits, atol=1e-6)
+    np.testing.assert_allclose(value, scaled_value, atol=1e-5)
+
+
+@pytest.mark.parametrize("action_space", [Discrete(5), TORQUES], ids=["discrete", "box"])
+def test_heads_fit_the_action_space(action_space):
+    network = networks.actor_critic(VECTOR, action_space)
+    params = init(network, VECTOR)
+    distribution, value = jax.jit(network.apply)(params, jnp.ones((7, 3)))
+    assert value.shape == (7,)
+    if isinstance(action_space, Discrete):
+        assert isinstance(distribution, Categorical)
+        assert distribution.logits.shape == (7, 5)
+    else:
+        assert isinstance(distribution, DiagonalNormal)
+        assert distribution.loc.shape == (7, 2)
+        np.testing.assert_array_equal(distribution.log_scale, [0, 0])
+    assert distribution.log_prob(distribution.sample(jax.random.key(0))).shape == (7,)
+
+
+def test_policy_and_value_share_a_cnn_but_not_an_mlp():
+    def depends(space, torso, head):
+        network = networks.actor_critic(space, Discrete(2), torso, (8,))
+        params = init(network, space)
+        obs = jax.random.normal(jax.random.key(1), (4, *space.shape))
+
+        def output(params):
+            (logits,), value = jax.tree.map(jnp.square, network.apply(params, obs))
+            return (logits if head == "policy" else value).sum()
+
+        grads = jax.jit(jax.grad(output))(params)["params"]
+        return any((x != 0).any() for x in jax.tree.leaves(grads["torso"]))
+
+    assert depends(VECTOR, "mlp", "policy")
+    assert not depends(VECTOR, "mlp", "value")
+    assert depends(MINATAR, "minatar_cnn", "policy")
+    assert depends(MINATAR, "minatar_cnn", "value")
