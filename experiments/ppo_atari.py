@@ -32,7 +32,7 @@ class Args(RunArgs):
     num_threads: int = 0
     """Threads of the simulators; 0 for one a core."""
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = dataclasses.field(
-        default_factory=lambda: jaxrl.PPOConfig(clip_epsilon=0.1)
+        default_factory=lambda: jaxrl.PPOConfig(clip_epsilon=0.1, clip_value=True)
     )
 
 

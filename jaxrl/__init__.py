@@ -4,11 +4,12 @@ Environment stepping, inference and learning are one `lax.scan`; a population is
 """
 
 from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
+from jaxrl import networks
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
 from jaxrl.evaluate import evaluate
 from jaxrl.policy import LoadedPolicy, load_policy
-from jaxrl.train import RunResult, run, train
+from jaxrl.train import RunResult, rerun, run, train
 from jaxrl.types import Algorithm, Box, Discrete, Env, TimeStep, Trajectory
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "evaluate",
     "load_policy",
     "make",
+    "networks",
     "ppo",
+    "rerun",
     "run",
     "train",
 ]

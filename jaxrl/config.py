@@ -1,8 +1,10 @@
 """What the algorithms' configs share: fields, and checks that name the bad value.
 
-A config is a frozen `flax.struct.dataclass`. Numbers that can be traced are leaves; what changes
-a shape or the program is static, so `jit` retraces exactly when it must, and `vmap` over a config
-with `[P]` leaves is a population.
+A config is a frozen dataclass and a pytree. Numbers that can be traced are leaves; what changes a
+shape or the program is static, so `jit` retraces exactly when it must, and `vmap` over a config
+with `[P]` leaves is a population. (`flax.struct.dataclass` would do but for one thing: it runs
+`__post_init__` on every unflatten, so a tree of zeros in a config's shape, such as `in_axes`, would
+be refused as a bad config.)
 """
 
 from __future__ import annotations
@@ -10,21 +12,55 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
-from flax import struct
+
+
+class Config:
+    """The base of every algorithm's config."""
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values, checked again."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def config(cls: type[C]) -> type[C]:
+    """A frozen dataclass and pytree, validated when it is constructed but not when unflattened.
+
+    Trees made from a config (gradients, `in_axes`, differences of two) need not be valid ones.
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    leaves = [f.name for f in dataclasses.fields(cls) if not is_static(f)]
+    statics = [f.name for f in dataclasses.fields(cls) if is_static(f)]
+
+    def flatten(config: Any) -> Any:
+        pairs = [(jax.tree_util.GetAttrKey(n), getattr(config, n)) for n in leaves]
+        return pairs, tuple(getattr(config, n) for n in statics)
+
+    def unflatten(aux: Any, values: Any) -> Any:
+        config = object.__new__(cls)
+        for name, value in (*zip(leaves, values, strict=True), *zip(statics, aux, strict=True)):
+            object.__setattr__(config, name, value)
+        return config
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    return cls
 
 
 def static(default: Any) -> Any:
     """A field that is part of the program, not a leaf."""
-    return struct.field(pytree_node=False, default=default)
+    return dataclasses.field(default=default, metadata={"static": True})
 
 
 def is_static(field: dataclasses.Field[Any]) -> bool:
     """Whether a config's field is part of the program."""
-    return not field.metadata.get("pytree_node", True)
+    return field.metadata.get("static", False)
 
 
 def check(config: Any, name: str, holds: Callable[[Any], Any], requirement: str) -> None:
@@ -34,11 +70,10 @@ def check(config: Any, name: str, holds: Callable[[Any], Any], requirement: str)
     checked; arrays must satisfy it everywhere.
     """
     value = getattr(config, name)
-    if isinstance(value, jax.core.Tracer) or not isinstance(
-        value, (numbers.Number, str, np.ndarray, np.generic, jax.Array)
-    ):
+    if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
         return
-    if not np.all(holds(value)):
+    is_number = isinstance(value, (numbers.Real, np.ndarray, np.generic, jax.Array))
+    if not is_number or not np.all(holds(value)):
         raise ValueError(f"{type(config).__name__}.{name} must be {requirement}, got {value!r}")
 
 
@@ -69,9 +104,27 @@ def check_count(config: Any, *names: str) -> None:
             )
 
 
+def check_switch(config: Any, *names: str) -> None:
+    """Static switches: True or False."""
+    for name in names:
+        check_choice(config, name, (True, False))
+
+
+def check_sizes(config: Any, name: str) -> None:
+    """A tuple of integers >= 1, or None."""
+    value = getattr(config, name)
+    if value is not None and not (
+        isinstance(value, tuple) and all(type(n) is int and n >= 1 for n in value)
+    ):
+        raise ValueError(
+            f"{type(config).__name__}.{name} must be a tuple of integers >= 1 or None, "
+            f"got {value!r}"
+        )
+
+
 def check_choice(config: Any, name: str, choices: tuple[Any, ...]) -> None:
     value = getattr(config, name)
-    if value not in choices:
+    if not any(value is choice or (type(value) is str and value == choice) for choice in choices):
         raise ValueError(
             f"{type(config).__name__}.{name} must be one of {choices}, got {value!r}"
         )
@@ -80,8 +133,9 @@ def check_choice(config: Any, name: str, choices: tuple[Any, ...]) -> None:
 def to_dict(config: Any) -> dict[str, Any]:
     """Plain numbers, strings and lists, for JSON."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    arrays = (np.generic, np.ndarray, jax.Array)
     return {
-        name: np.asarray(value).tolist() if isinstance(value, (np.generic, jax.Array)) else value
+        name: np.asarray(value).tolist() if isinstance(value, arrays) else value
         for name, value in values.items()
     }
 

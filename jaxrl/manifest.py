@@ -27,6 +27,10 @@ _PACKAGES = (
 )  # fmt: skip
 
 
+ARGUMENTS = ("seed", "total_steps", "log_every", "num_evaluations", "eval_episodes")
+"""The arguments of `jaxrl.run` that decide what a run computes."""
+
+
 def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Everything needed to repeat a run, and where it ran."""
     return {
@@ -119,6 +123,14 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         elif a != b:
             lines.append(f"{key}: {a!r} -> {b!r}")
     return lines
+
+
+def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a run that goes on: how it began, its new length, and each resumption."""
+    where = ("command", "created", "versions", "git_commit", "hardware")
+    resumptions = [*old.get("resumptions", []), {key: new[key] for key in where}]
+    lengths = {key: new[key] for key in ("total_steps", "num_evaluations", "eval_episodes")}
+    return old | lengths | {"resumptions": resumptions}
 
 
 def rebuild(manifest: dict[str, Any], network: nn.Module | None = None) -> tuple[Algorithm, Any]:

@@ -4,7 +4,7 @@ A policy network is any Flax module whose call takes observations `[B, ...]` and
 `(distribution, value)`, the value of shape `[B]`. `ActorCritic` builds one from torsos, and
 `actor_critic` chooses the torso by the observation's shape.
 
-Torsos take images channels-last. Integer images are scaled by 1/255. Weights are orthogonal
+Torsos take images channels-last. uint8 images are scaled by 1/255. Weights are orthogonal
 (Saxe et al. 2014), scaled by sqrt(2), the policy head's by 0.01, the value head's by 1. `dtype`
 is the torso's compute type; parameters and heads stay float32.
 """
@@ -33,7 +33,7 @@ _KERNEL_INIT = nn.initializers.orthogonal(math.sqrt(2))
 
 
 def _as_float(obs: Array, dtype: Any) -> Array:
-    scale = 1 / 255 if jnp.issubdtype(obs.dtype, jnp.integer) else 1
+    scale = 1 / 255 if obs.dtype == jnp.uint8 else 1
     return obs.astype(dtype) * jnp.asarray(scale, dtype)
 
 

@@ -22,8 +22,13 @@ def smoothed_returns(rows: Sequence[Row], episodes: int = 100) -> tuple[np.ndarr
     return np.array([row["steps"] for row in rows]), means
 
 
-def plot_curve(runs: dict[str, list[Row]], title: str, path: Path) -> None:
-    """Mean return over the last 100 episodes against steps, one line a run, as PNG."""
+def plot_curve(
+    runs: dict[str, list[Row]], title: str, path: Path, baseline: float | None = None
+) -> None:
+    """Mean return over the last 100 episodes against steps, one line a run, as PNG.
+
+    Dots are evaluations; `baseline` is the random policy's return.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
@@ -39,15 +44,17 @@ def plot_curve(runs: dict[str, list[Row]], title: str, path: Path) -> None:
             color=line.get_color(),
             markersize=4,
         )
+    if baseline is not None:
+        axes.axhline(baseline, color="gray", linestyle="--", label="random policy")
     axes.set(title=title, xlabel="environment steps", ylabel="return, mean of last 100 episodes")
     axes.grid(alpha=0.3)
-    if len(runs) > 1:
+    if len(runs) > 1 or baseline is not None:
         axes.legend(frameon=False)
     figure.savefig(path)
 
 
 def plot_run(run_dir: Path, title: str) -> Path:
-    """`curve.png` of one run; dots are evaluations."""
+    """`curve.png` of one run."""
     path = run_dir / "curve.png"
     plot_curve({run_dir.name: read_jsonl(run_dir / "metrics.jsonl")}, title, path)
     return path

@@ -153,8 +153,14 @@ def run(
         environment or seed differs from the saved one.
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
     """
-    if total_steps < 1:
-        raise ValueError(f"total_steps must be >= 1, got {total_steps}")
+    for name, value, least in (
+        ("total_steps", total_steps, 1),
+        ("num_evaluations", num_evaluations, 0),
+        ("eval_episodes", eval_episodes, 1),
+        ("chunk_updates", 1 if chunk_updates is None else chunk_updates, 1),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}")
     steps_per_update = algo.env.num_envs * config.num_steps
     num_updates = math.ceil(total_steps / steps_per_update)
     directory = None if run_dir is None else Path(run_dir)
@@ -182,6 +188,7 @@ def run(
         "num_evaluations": num_evaluations,
         "eval_episodes": eval_episodes,
     }
+    assert set(arguments) == set(manifests.ARGUMENTS)
     if directory is not None:
         open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
     enable_compilation_cache()
@@ -192,6 +199,18 @@ def run(
         runner.close()
 
 
+def rerun(run_dir: str | Path, new_run_dir: str | Path, **arguments: Any) -> RunResult:
+    """Repeat a run from its manifest, into another directory.
+
+    Args:
+      **arguments: further ones of `run` (`network` if the run had one of its own).
+    """
+    manifest = manifests.read(run_dir)
+    algo, config = manifests.rebuild(manifest, arguments.pop("network", None))
+    same = {name: manifest[name] for name in manifests.ARGUMENTS}
+    return run(algo, config, run_dir=new_run_dir, **(same | arguments))
+
+
 def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> None:
     """Make the run's directory and write its manifest; refuse what would damage another run."""
     if (directory / manifests.NAME).exists():
@@ -200,12 +219,14 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Non
                 f"{directory} already holds a run; resume it (resume=True, --resume) or choose "
                 "another directory"
             )
-        changes = manifests.differences(manifests.read(directory), manifest)
+        old = manifests.read(directory)
+        changes = manifests.differences(old, manifest)
         if changes:
             raise ValueError(
                 f"the run in {directory} was started otherwise; start a new one, or undo:\n  "
                 + "\n  ".join(changes)
             )
+        manifest = manifests.resumed(old, manifest)
     elif directory.exists() and any(directory.iterdir()):
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)

@@ -114,7 +114,7 @@ CHANGES = {
     "num_steps": 32,
     "num_epochs": 1,
     "num_minibatches": 4,
-    "clip_value": False,
+    "clip_value": True,
     "normalize_advantages": False,
     "normalize_observations": True,
     "normalize_rewards": True,

@@ -59,8 +59,8 @@ def advantages_by_definition(
     return advantages
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 9, 40]), unit_interval, unit_interval)
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 20]), unit_interval, unit_interval)
 def test_advantages_follow_their_definition(seed, num_steps, gamma, gae_lambda):
     rollout = random_rollout(seed, num_steps)
     expected = advantages_by_definition(**rollout, gamma=gamma, gae_lambda=gae_lambda)

@@ -6,7 +6,7 @@ over the rollout minimizes, minibatch by minibatch (eq. 7 and 9),
 
     -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 / 2 - c_e entropy
 
-with the value loss clipped alike, advantages normalized per minibatch, gradients clipped by
+with the value loss clipped alike if asked to, advantages normalized per minibatch, gradients clipped by
 global norm and Adam's learning rate annealed, as in Huang et al. 2022, "The 37 implementation
 details of PPO". Truncated episodes bootstrap from their true last observation.
 """
@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl import config as fields
 from jaxrl import networks, normalize, optim, returns
@@ -26,8 +25,8 @@ from jaxrl.rollout import Simulation, episode_metrics, rollout, start
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 
 
-@struct.dataclass
-class PPOConfig:
+@fields.config
+class PPOConfig(fields.Config):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 2.5e-4
@@ -46,7 +45,9 @@ class PPOConfig:
     """Steps of each environment in a rollout (T)."""
     num_epochs: int = fields.static(4)
     num_minibatches: int = fields.static(4)
-    clip_value: bool = fields.static(True)
+    clip_value: bool = fields.static(False)
+    """Clip the critic's change alike. Holds back values larger than `clip_epsilon`; meant for
+    rewards of small scale, such as Atari's clipped ones."""
     normalize_advantages: bool = fields.static(True)
     normalize_observations: bool = fields.static(False)
     normalize_rewards: bool = fields.static(False)
@@ -58,11 +59,16 @@ class PPOConfig:
     compute_dtype: str = fields.static("float32")
 
     def __post_init__(self) -> None:
-        fields.check_positive(self, "max_grad_norm", "adam_eps", "target_kl", "clip_epsilon")
+        fields.check_positive(self, "max_grad_norm", "adam_eps", "clip_epsilon")
+        if self.target_kl is not None:
+            fields.check_positive(self, "target_kl")
         fields.check_not_negative(self, "learning_rate", "anneal_updates")
         fields.check_not_negative(self, "value_coef", "entropy_coef")
         fields.check_unit_interval(self, "gamma", "gae_lambda")
         fields.check_count(self, "num_steps", "num_epochs", "num_minibatches")
+        fields.check_switch(self, "clip_value", "normalize_advantages")
+        fields.check_switch(self, "normalize_observations", "normalize_rewards")
+        fields.check_sizes(self, "hidden_sizes")
         fields.check_choice(self, "torso", ("auto", *networks.TORSOS))
         fields.check_choice(self, "activation", (None, *networks.ACTIVATIONS))
         fields.check_choice(self, "compute_dtype", ("float32", "bfloat16"))

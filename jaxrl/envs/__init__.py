@@ -30,6 +30,13 @@ def make(id: str, num_envs: int = 1, **options: Any) -> Env:
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ValueError(f"num_envs must be an integer >= 1, got {num_envs!r}")
+    for key, value in options.items():
+        try:
+            hash(value)
+        except TypeError as error:
+            raise ValueError(
+                f"option {key}={value!r} of {id} must be hashable; pass a tuple, not a list"
+            ) from error
     backend, _, name = id.partition("/")
     if backend in _BACKENDS:
         candidates = [backend]

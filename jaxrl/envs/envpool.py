@@ -176,6 +176,12 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
     from envpool.registration import registry
     from gymnasium import spaces
 
+    taken = sorted({key for key, _ in keywords} & _NOT_OPTIONS)
+    if taken:
+        raise ValueError(
+            f"envpool/{name} does not take the options {taken}: num_envs is an argument of "
+            "jaxrl.make, seeds come from the key of `init`, and all environments step together"
+        )
     try:
         spec = _envpool().make_spec(name, **_spec_keywords(keywords))
     except (TypeError, ValueError, AssertionError) as error:
@@ -211,6 +217,9 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
         )
     is_atari = registry.specs[name][0] == ATARI_IMPORT_PATH
     return Facts(observation_space, action_space, raw_obs, np.dtype(action.dtype), is_atari)
+
+
+_NOT_OPTIONS = {"seed", "env_seed", "num_envs", "batch_size", "env_type", "gym_reset_return_info"}
 
 
 def _spec_keywords(keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
@@ -255,7 +264,6 @@ class _Pool:
         if self.facts.is_atari:
             raw_reward = info["reward"].astype(np.float32)
             game_over = (info["terminated"] != 0) | truncated
-        # An end reported on a step that only reset would be an episode without a transition.
         return RawStep(
             self._cast(obs), reward * ~first, self.ended, truncated, first, raw_reward, game_over
         )

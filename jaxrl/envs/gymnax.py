@@ -43,6 +43,9 @@ def _backend(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]
             f"gymnax/{name} does not take the options {sorted(keywords)}; "
             f"its parameters are {sorted(params_fields)}"
         ) from error
+    for key, value in for_params.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"option {key} of gymnax/{name} must be a number, got {value!r}")
     return env, params.replace(**for_params)
 
 

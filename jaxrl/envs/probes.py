@@ -106,9 +106,13 @@ class ProbeEnv:
     checkpointable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        unknown = set(self.options) - {"limit"}
-        if unknown:
-            raise ValueError(f"probe/{self.name} does not take the options {sorted(unknown)}")
+        known = {"limit"} if _PROBES[self.name].length is None else set()
+        if set(self.options) - known:
+            raise ValueError(
+                f"probe/{self.name} takes the options {sorted(known)}, got {sorted(self.options)}"
+            )
+        if not (isinstance(self.limit, int) and self.limit >= 1):
+            raise ValueError(f"probe/{self.name}: limit must be an integer >= 1, got {self.limit}")
 
     @property
     def id(self) -> str:
@@ -130,7 +134,7 @@ class ProbeEnv:
     def limit(self) -> int:
         """Steps of an episode."""
         length = _PROBES[self.name].length
-        return int(self.options.get("limit", 10)) if length is None else length
+        return self.options.get("limit", 10) if length is None else length
 
     def init(self, key: Array) -> tuple[ProbeState, TimeStep]:
         no = jnp.zeros(self.num_envs, bool)
