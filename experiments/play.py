@@ -1,7 +1,7 @@
 """Watch a trained agent: evaluate a saved run over whole episodes and write a video.
 
-    python experiments/play.py runs/ppo-CartPole-v1-seed1
-    python experiments/play.py runs/ppo-Pong-v5-seed1 --greedy --format gif
+python experiments/play.py runs/ppo-CartPole-v1-seed1
+python experiments/play.py runs/ppo-Pong-v5-seed1 --greedy --format gif
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def record(
     """One episode as a video; its path, score and length."""
     env = policy.algo.env.for_rendering()
     scored = list(
-        frames(policy.algo, policy.config, policy.state, env, jax.random.key(seed), greedy, max_steps)
+        frames(
+            policy.algo, policy.config, policy.state, env, jax.random.key(seed), greedy, max_steps
+        )
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_video([picture for picture, _ in scored], path, frames_per_second(env))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 
 import tyro
-from launcher import RunArgs, launch
 
 import jaxrl
+from launcher import RunArgs, launch
 
 
 @dataclasses.dataclass

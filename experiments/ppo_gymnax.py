@@ -1,8 +1,8 @@
 """PPO on gymnax, all on the device: one preset for each kind of task.
 
-    python experiments/ppo_gymnax.py cartpole
-    python experiments/ppo_gymnax.py pendulum
-    python experiments/ppo_gymnax.py minatar --env-id Breakout-MinAtar --total-steps 10_000_000
+python experiments/ppo_gymnax.py cartpole
+python experiments/ppo_gymnax.py pendulum
+python experiments/ppo_gymnax.py minatar --env-id Breakout-MinAtar --total-steps 10_000_000
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 
 import tyro
-from launcher import RunArgs, launch
 
 import jaxrl
+from launcher import RunArgs, launch
 
 
 @dataclasses.dataclass

@@ -47,7 +47,7 @@ def _like(saved: PyTree, state: PyTree) -> PyTree:
 
     def convert(x: np.ndarray, like: Any) -> jax.Array:
         if _is_key(like):
-            return jax.random.wrap_key_data(x, impl=jax.random.key_impl(jax.random.key(0)))
+            return jax.random.wrap_key_data(jax.numpy.asarray(x))
         return jax.numpy.array(x, like.dtype)
 
     return jax.tree.map(convert, saved, state)

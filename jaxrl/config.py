@@ -18,12 +18,13 @@ import jax
 import numpy as np
 
 
+@dataclasses.dataclass(frozen=True)
 class Config:
     """The base of every algorithm's config."""
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values, checked again."""
-        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+        return dataclasses.replace(self, **changes)
 
 
 C = TypeVar("C", bound=Config)
@@ -89,9 +90,7 @@ def check_not_negative(config: Any, *names: str) -> None:
 
 def check_unit_interval(config: Any, *names: str) -> None:
     for name in names:
-        check(
-            config, name, lambda v: (np.asarray(v) >= 0) & (np.asarray(v) <= 1), "within [0, 1]"
-        )
+        check(config, name, lambda v: (np.asarray(v) >= 0) & (np.asarray(v) <= 1), "within [0, 1]")
 
 
 def check_count(config: Any, *names: str) -> None:
@@ -125,9 +124,7 @@ def check_sizes(config: Any, name: str) -> None:
 def check_choice(config: Any, name: str, choices: tuple[Any, ...]) -> None:
     value = getattr(config, name)
     if not any(value is choice or (type(value) is str and value == choice) for choice in choices):
-        raise ValueError(
-            f"{type(config).__name__}.{name} must be one of {choices}, got {value!r}"
-        )
+        raise ValueError(f"{type(config).__name__}.{name} must be one of {choices}, got {value!r}")
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -110,9 +110,7 @@ def frames(
     yield env.render(simulation.env_state), 0.0
     for _ in range(max_steps):
         key, step_key = jax.random.split(key)
-        memory, simulation = step(
-            algo, config, state, env, memory, simulation, greedy, step_key
-        )
+        memory, simulation = step(algo, config, state, env, memory, simulation, greedy, step_key)
         statistics = simulation.episodes
         over = bool(statistics.count[0] > 0)
         score = statistics.return_sum[0] if over else statistics.running_return[0]

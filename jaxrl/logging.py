@@ -8,6 +8,7 @@ speed.
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,7 +78,7 @@ class WandbSink:
 
     def __init__(self, **init_arguments: Any):
         try:
-            import wandb  # pyright: ignore[reportMissingImports]
+            wandb = importlib.import_module("wandb")
         except ImportError as error:
             raise ImportError("WandbSink needs wandb: pip install wandb") from error
         self._run = wandb.init(**init_arguments)

@@ -46,9 +46,7 @@ def update(statistics: RunningStatistics, batch: Array, valid: Array) -> Running
     delta = batch_mean - statistics.mean
     share = batch_count / count
     variance = (
-        statistics.variance * (1 - share)
-        + batch_variance * share
-        + delta**2 * share * (1 - share)
+        statistics.variance * (1 - share) + batch_variance * share + delta**2 * share * (1 - share)
     )
     return RunningStatistics(count, statistics.mean + delta * share, variance)
 

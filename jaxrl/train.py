@@ -49,8 +49,13 @@ def train(algo: Algorithm, config: Any, key: Array, num_updates: int) -> tuple[A
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def train_chunk(algo: Algorithm, config: Any, state: Any, num_updates: Array) -> tuple[Any, Metrics]:
-    """`num_updates` more updates, at most `MAX_CHUNK`; metrics are `[MAX_CHUNK]`, zeros past them."""
+def train_chunk(
+    algo: Algorithm, config: Any, state: Any, num_updates: Array
+) -> tuple[Any, Metrics]:
+    """`num_updates` more updates, at most `MAX_CHUNK`.
+
+    Metrics are `[MAX_CHUNK]`, zeros past the updates done.
+    """
     _, metrics = jax.eval_shape(algo.update, config, state)
     rows = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), metrics)
 
@@ -189,10 +194,12 @@ def run(
         "eval_episodes": eval_episodes,
     }
     assert set(arguments) == set(manifests.ARGUMENTS)
+    # Tracing finds sizes that do not fit before anything is written.
+    init = jax.jit(algo.init).lower(config, jax.random.key(seed))
     if directory is not None:
         open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
     enable_compilation_cache()
-    runner = Runner(algo, config, seed, settings, directory, list(sinks), progress_bar)
+    runner = Runner(algo, config, seed, init, settings, directory, list(sinks), progress_bar)
     try:
         return runner.run()
     finally:
@@ -241,12 +248,13 @@ class Runner:
         algo: Algorithm,
         config: Any,
         seed: int,
+        init: jax.stages.Lowered,
         settings: Settings,
         run_dir: Path | None,
         sinks: list[Sink],
         progress_bar: bool,
     ):
-        self.algo, self.config, self.seed = algo, config, seed
+        self.algo, self.config, self.seed, self.init = algo, config, seed, init
         self.settings, self.run_dir, self.sinks = settings, run_dir, sinks
         self.progress = Progress()
         self.interrupted = False
@@ -263,7 +271,7 @@ class Runner:
     def start(self) -> Any:
         """The first state, or the saved one."""
         self.bar.say("initializing")
-        state = jax.jit(self.algo.init)(self.config, jax.random.key(self.seed))
+        state = self.init.compile()(self.config, jax.random.key(self.seed))
         if self.checkpoints is not None and self.checkpoints.latest() is not None:
             whole = self.algo.env.checkpointable
             saved, progress = self.checkpoints.restore(state, whole)
@@ -327,14 +335,13 @@ class Runner:
         for start in range(0, updates, self.settings.log_every):
             stop = min(start + self.settings.log_every, updates)
             part = {name: values[start:stop].astype(np.float64) for name, values in metrics.items()}
-            row = {
-                name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()
-            }
+            row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
             if not math.isfinite(row.get("loss", 0.0)):
+                update = self.progress.update + stop - start
                 raise FloatingPointError(
-                    f"the loss is {row['loss']} within update {self.progress.update + stop - start}"
-                    f" of {self.algo.name} on {self.algo.env.id}; a lower learning rate or gradient "
-                    "norm may help. Checkpoints before it are kept"
+                    f"the loss is {row['loss']} within update {update} of {self.algo.name} on "
+                    f"{self.algo.env.id}; a lower learning rate or gradient norm may help. "
+                    "Checkpoints before it are kept"
                 )
             self.progress.count(row, stop - start)
             self.progress.seconds += elapsed * (stop - start) / updates

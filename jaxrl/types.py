@@ -51,7 +51,9 @@ class Box:
     def of(cls, shape: Any, dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> Box:
         """Build from array bounds, as other libraries' spaces hold them."""
         shape = tuple(int(n) for n in shape)
-        return cls(shape, np.dtype(dtype), _hashable_bound(low, shape), _hashable_bound(high, shape))
+        return cls(
+            shape, np.dtype(dtype), _hashable_bound(low, shape), _hashable_bound(high, shape)
+        )
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """`(low, high)` as float32 arrays of `shape`."""

@@ -307,9 +307,7 @@ def test_a_missing_run_or_network_is_named(tmp_path):
         jaxrl.load_policy(tmp_path)
     env = jaxrl.make("CartPole-v1", num_envs=4)
     network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, "mlp", (8,))
-    jaxrl.run(
-        jaxrl.ppo(env, network), CONFIG, total_steps=64, run_dir=tmp_path / "run", **quiet()
-    )
+    jaxrl.run(jaxrl.ppo(env, network), CONFIG, total_steps=64, run_dir=tmp_path / "run", **quiet())
     with pytest.raises(ValueError, match="network of its own"):
         jaxrl.load_policy(tmp_path / "run")
     assert jaxrl.load_policy(tmp_path / "run", network)(np.zeros(4)).shape == ()
@@ -343,9 +341,7 @@ def test_a_cut_last_line_of_the_log_is_dropped(tmp_path):
 def test_memory_does_not_grow_with_the_number_of_steps():
     algo = algorithm()
     state = algo.init(CONFIG, jax.random.key(0))
-    lowered = [
-        train_chunk.lower(algo, CONFIG, state, jnp.int32(n)).as_text() for n in (1, 1000)
-    ]
+    lowered = [train_chunk.lower(algo, CONFIG, state, jnp.int32(n)).as_text() for n in (1, 1000)]
     assert lowered[0] == lowered[1]
     peaks = []
     for total_steps in (100_000, 1_000_000):

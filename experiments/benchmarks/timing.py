@@ -76,7 +76,9 @@ def machine() -> dict[str, Any]:
     return {
         "command": shlex.join(["python", _relative(sys.argv[0]), *sys.argv[1:]]),
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "device": jax.devices()[0].device_kind,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

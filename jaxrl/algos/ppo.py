@@ -6,9 +6,9 @@ over the rollout minimizes, minibatch by minibatch (eq. 7 and 9),
 
     -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 / 2 - c_e entropy
 
-with the value loss clipped alike if asked to, advantages normalized per minibatch, gradients clipped by
-global norm and Adam's learning rate annealed, as in Huang et al. 2022, "The 37 implementation
-details of PPO". Truncated episodes bootstrap from their true last observation.
+with the value loss clipped alike if asked to, advantages normalized per minibatch, gradients
+clipped by global norm and Adam's learning rate annealed, as in Huang et al. 2022, "The 37
+implementation details of PPO". Truncated episodes bootstrap from their true last observation.
 """
 
 from __future__ import annotations
@@ -278,9 +278,7 @@ def shuffled_rows(key: Array, config: PPOConfig, num_envs: int) -> Array:
     return rows.reshape(config.num_minibatches, -1)
 
 
-def loss(
-    config: PPOConfig, distribution: Any, value: Array, batch: Batch
-) -> tuple[Array, Metrics]:
+def loss(config: PPOConfig, distribution: Any, value: Array, batch: Batch) -> tuple[Array, Metrics]:
     """The clipped surrogate, value and entropy losses, over valid transitions."""
     total = jnp.maximum(batch.valid.sum(), 1.0)
 

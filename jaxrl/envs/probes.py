@@ -11,7 +11,7 @@ tasks only say that something is wrong. All are pure functions of integers, so e
 | `Bandit-v0` | one step, two actions, reward 1 for action 1, else 0 | policy: 1 |
 | `Contextual-v0` | one step, reward 1 if the action equals the observed bit | policy: obs, V = 1 |
 | `TimeLimit-v0` | one state, reward 1 a step, truncated after `limit` steps | V = 1 / (1 - gamma) |
-| `Episode-v0` | one state, reward 1 a step, terminated after `limit` steps | observed time: finite sum |
+| `Episode-v0` | one state, reward 1 a step, terminated after `limit` steps | finite sums by time |
 | `Target-v0` | one step, Box action, reward -(action - obs)^2 | policy: obs |
 """
 

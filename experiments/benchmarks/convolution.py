@@ -1,0 +1,222 @@
+"""Images a second in training a convolutional network, taken in a `lax.scan` as a learner does.
+
+    python experiments/benchmarks/convolution.py
+
+compares, in one run and in turn, the Nature CNN (Mnih et al. 2015) on 84x84x4 uint8 frames with
+forward pass, gradient and Adam: `jaxrl.convolution`, plain im2col (strided slices, one product),
+XLA's native convolution, the native one outside of any loop, and PyTorch, eager, channels_last,
+with its best number of threads. And max pooling (3x3, stride 2) with its gradient in the scan.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl import convolution, networks, optim
+from timing import RESULTS, Samples, alternate, machine, seconds_of, write_json
+
+FRAME = (84, 84, 4)
+NUM_ACTIONS = 6
+INSTALL_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+Rate = Callable[[], float]
+"""Measures once."""
+Convolve = Callable[[jax.Array, jax.Array, tuple[int, int], str], jax.Array]
+
+
+@dataclass
+class Args:
+    """Rates of the Nature CNN and of max pooling."""
+
+    batch: int = 256
+    steps: int = 4
+    """Gradient steps a measurement."""
+    repeats: int = 7
+    native: bool = True
+    """Also measure XLA's native convolution in the scan, which takes seconds a step on a CPU."""
+    output: Path | None = RESULTS / "convolution.json"
+
+
+def im2col(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: str) -> jax.Array:
+    """Convolution without padding by whole patches and one matrix product."""
+    assert padding == "VALID"
+    kh, kw, channels, features = kernel.shape
+    height = (x.shape[1] - kh) // strides[0] + 1
+    width = (x.shape[2] - kw) // strides[1] + 1
+    slices = [
+        x[:, i : i + strides[0] * height : strides[0], j : j + strides[1] * width : strides[1]][
+            :, :height, :width
+        ]
+        for i in range(kh)
+        for j in range(kw)
+    ]
+    patches = jnp.concatenate(slices, axis=-1).astype(kernel.dtype)
+    return patches @ kernel.reshape(kh * kw * channels, features)
+
+
+def native(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: str) -> jax.Array:
+    """XLA's own convolution."""
+    return jax.lax.conv_general_dilated(
+        x.astype(kernel.dtype), kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+class NatureCNN(nn.Module):
+    """The Nature CNN with policy and value heads over a given convolution."""
+
+    convolve: Convolve
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = obs.astype(jnp.float32) / 255
+        for i, (features, size, stride) in enumerate(networks.NATURE_CONVOLUTIONS):
+            shape = (size, size, x.shape[-1], features)
+            kernel = self.param(f"kernel{i}", nn.initializers.lecun_normal(), shape)
+            bias = self.param(f"bias{i}", nn.initializers.zeros, (features,))
+            x = nn.relu(self.convolve(x, kernel, (stride, stride), "VALID") + bias)
+        x = nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))
+        return nn.Dense(NUM_ACTIONS)(x), nn.Dense(1)(x)[:, 0]
+
+
+def training_rate(convolve: Convolve, batch: int, steps: int, scan: bool = True) -> Rate:
+    """A function that trains for so many steps and returns images a second; compiles first."""
+    network = NatureCNN(convolve)
+    # Other frames at each step: what depends on them alone must not move out of the loop.
+    frames = jax.random.randint(jax.random.key(0), (steps, batch, *FRAME), 0, 256, jnp.uint8)
+    params = network.init(jax.random.key(1), frames[0, :1])
+    optimizer = optim.adam(1e-5, 0.5)
+
+    def loss(params: Any, frames: jax.Array) -> jax.Array:
+        logits, value = network.apply(params, frames)
+        return (jax.nn.logsumexp(logits, axis=-1) + value**2).mean()
+
+    def learn(learner: Any, frames: jax.Array) -> tuple[Any, None]:
+        params, opt_state = learner
+        updates, opt_state = optimizer.update(jax.grad(loss)(params, frames), opt_state, params)
+        return (optim.apply_updates(params, updates, 1e-4), opt_state), None
+
+    step = jax.jit(lambda learner, frames: learn(learner, frames)[0])
+    loop = jax.jit(lambda learner, frames: jax.lax.scan(learn, learner, frames)[0])
+    learner = (params, optimizer.init(params))
+    batches = list(frames)
+
+    def train() -> Any:
+        return loop(learner, frames) if scan else functools.reduce(step, batches, learner)
+
+    jax.block_until_ready(train())
+    return lambda: batch * steps / seconds_of(train)
+
+
+def pooling_rate(pool: Callable[..., jax.Array], batch: int, steps: int) -> Rate:
+    """A function that pools with gradient in a scan and returns images (84x84x16) a second."""
+    images = jax.random.normal(jax.random.key(0), (batch, 84, 84, 16))
+
+    def loss(images: jax.Array) -> jax.Array:
+        return (pool(images, (3, 3), (2, 2), "SAME") ** 2).sum()
+
+    def step(images: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return images - 1e-3 * jax.grad(loss)(images), None
+
+    loop = jax.jit(lambda images: jax.lax.scan(step, images, length=steps)[0])
+    jax.block_until_ready(loop(images))
+    return lambda: batch * steps / seconds_of(lambda: loop(images))
+
+
+def torch_training_rate(batch: int, steps: int) -> Rate | None:
+    """PyTorch's images a second with its best number of threads; None without PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    layers: list[Any] = []
+    channels = FRAME[-1]
+    for features, size, stride in networks.NATURE_CONVOLUTIONS:
+        layers += [torch.nn.Conv2d(channels, features, size, stride), torch.nn.ReLU()]
+        channels = features
+    torso = torch.nn.Sequential(
+        *layers, torch.nn.Flatten(), torch.nn.Linear(64 * 7 * 7, 512), torch.nn.ReLU()
+    ).to(memory_format=torch.channels_last)
+    heads = torch.nn.Linear(512, NUM_ACTIONS + 1)
+    parameters = [*torso.parameters(), *heads.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1e-4, eps=1e-5)
+    shape = (batch, FRAME[2], FRAME[0], FRAME[1])
+    frames = torch.randint(0, 256, shape, dtype=torch.uint8)
+    frames = frames.contiguous(memory_format=torch.channels_last)
+
+    def train() -> None:
+        for _ in range(steps):
+            out = heads(torso(frames.float() / 255))
+            loss = (out[:, :-1].logsumexp(-1) + out[:, -1] ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+            optimizer.step()
+
+    def rate_with(threads: int) -> float:
+        torch.set_num_threads(threads)
+        return batch * steps / seconds_of(train)
+
+    settings = sorted({1, machine()["cores"]})
+    train()
+    best = max(settings, key=rate_with)
+    return lambda: rate_with(best)
+
+
+def measure(args: Args) -> tuple[dict[str, Samples], dict[str, Samples]]:
+    """Rates of the network and of pooling by name."""
+    candidates = {
+        "jaxrl, in a scan": training_rate(
+            convolution.convolve,
+            args.batch,
+            args.steps,  # pyrefly: ignore
+        ),
+        "im2col, in a scan": training_rate(im2col, args.batch, args.steps),
+        "native, outside a loop": training_rate(native, args.batch, args.steps, scan=False),
+    }
+    if args.native:
+        candidates["native, in a scan"] = training_rate(native, args.batch // 8, 1)
+    torch_rate = torch_training_rate(args.batch, args.steps)
+    if torch_rate is not None:
+        candidates["PyTorch, channels_last"] = torch_rate
+    pools = {
+        "jaxrl, in a scan": pooling_rate(convolution.max_pool, args.batch // 4, args.steps),
+        "native, in a scan": pooling_rate(nn.max_pool, args.batch // 4, args.steps),
+    }
+    return alternate(candidates, args.repeats), alternate(pools, args.repeats)
+
+
+def table(title: str, rates: dict[str, Samples]) -> Table:
+    """Rates and their ratios to jaxrl's."""
+    result = Table("way", "images/s: median (min-max)", "of jaxrl's", title=title)
+    ours = next(iter(rates.values())).median
+    for name, samples in rates.items():
+        result.add_row(name, samples.text(), f"{samples.median / ours:.2f}")
+    return result
+
+
+def main(args: Args) -> None:
+    """Measure, print, write."""
+    training, pooling = measure(args)
+    console = Console()
+    console.print(table(f"Nature CNN: training, batch {args.batch}", training))
+    if "PyTorch, channels_last" not in training:
+        console.print(f"PyTorch is not installed: {INSTALL_TORCH}")
+    console.print(table("Max pooling with gradient, 84x84x16", pooling))
+    if args.output is not None:
+        rates = {"training": training, "pooling": pooling}
+        summaries = {k: {n: s.summary() for n, s in v.items()} for k, v in rates.items()}
+        write_json(args.output, {"machine": machine(), "images_per_second": summaries})
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

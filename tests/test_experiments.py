@@ -1,0 +1,99 @@
+"""The scripts and the README do what they say, at a small size."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl.logging import read_jsonl
+
+ROOT = Path(__file__).parents[1]
+
+
+def script(name, *arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "experiments" / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"},
+    )
+
+
+def test_ppo_trains_on_real_atari_and_is_recorded_and_played(tmp_path):
+    run_dir = tmp_path / "runs" / "pong"
+    finished = script(
+        "ppo_atari.py", "--env-id", "Pong-v5", "--total-steps", 256, "--num-envs", 4,
+        "--num-steps", 32, "--torso", "ga3c_cnn", "--eval-episodes", 1, "--run-dir", run_dir,
+        "--num-evaluations", 0, cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert "steps_per_second" in finished.stdout
+    assert [row["update"] for row in read_jsonl(run_dir / "metrics.jsonl")] == [1, 2]
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    assert manifest["env"]["options"]["episodic_life"] is True
+    assert manifest["config"]["anneal_updates"] == 2
+    played = script("play.py", run_dir, "--episodes", 0, "--max-steps", 20, cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+    assert (run_dir / "video" / "seed0.mp4").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("preset", ["cartpole", "pendulum", "minatar"])
+def test_every_gymnax_preset_trains(tmp_path, preset):
+    finished = script(
+        "ppo_gymnax.py", preset, "--total-steps", 1, "--eval-episodes", 1, "--seed", 7,
+        "--num-evaluations", 0, cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert len(list((tmp_path / "runs").glob("ppo-*-seed7/summary.json"))) == 1
+
+
+def test_runs_are_played_and_recorded(tmp_path):
+    trained = script("ppo_gymnax.py", "cartpole", "--total-steps", 20_000, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    run_dir = tmp_path / "runs" / "ppo-CartPole-v1-seed1"
+    played = script(
+        "play.py", run_dir, "--episodes", 3, "--format", "gif", "--max-steps", 15, cwd=tmp_path
+    )
+    assert played.returncode == 0, played.stderr
+    assert re.search(r"return over 3 episodes: \d+", played.stdout)
+    recorded = script(
+        "record.py", "cartpole", run_dir, "--results", tmp_path / "results", cwd=tmp_path
+    )
+    assert recorded.returncode == 0, recorded.stderr
+    result = json.loads((tmp_path / "results" / "cartpole.json").read_text())
+    assert result["mean_return_by_seed"]["1"] == result["mean_return"] > 10
+    assert (tmp_path / "results" / "cartpole.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env-id", "Pnog-v5"], "did you mean .*envpool/Pong-v5"),
+        (["--gamma", "1.5"], r"gamma must be within \[0, 1\], got 1.5"),
+        (["--num-envs", "3", "--num-minibatches", "5"], "num_minibatches = 5"),
+        (["--env-id", "CartPole-v1", "--torso", "nature_cnn"], "(episodic_life|nature_cnn)"),
+    ],
+)
+def test_bad_flags_end_in_one_clear_line(tmp_path, arguments, message):
+    finished = script("ppo_atari.py", *arguments, "--total-steps", 10, cwd=tmp_path)
+    assert finished.returncode != 0
+    assert "Traceback" not in finished.stderr
+    assert re.search(message, finished.stderr + finished.stdout)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_api_of_the_readme_runs(tmp_path, monkeypatch):
+    text = (ROOT / "README.md").read_text()
+    code = re.search(r"<!-- snippet: api -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec(code[1].replace("total_steps=500_000", "total_steps=10_000"), scope)
+    assert scope["scores"]["loss"].shape == (8, 100)
+    assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
