@@ -9,7 +9,8 @@ from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
 from jaxrl.evaluate import evaluate
 from jaxrl.policy import LoadedPolicy, load_policy
-from jaxrl.train import RunResult, rerun, run, train
+from jaxrl.runner import RunResult
+from jaxrl.train import rerun, run, train
 from jaxrl.types import Algorithm, Box, Discrete, Env, TimeStep, Trajectory
 
 __all__ = [

@@ -12,10 +12,9 @@ import pytest
 from gymnax.utils import load_mnist
 
 import jaxrl
-from jaxrl.envs import envpool as envpool_adapter
-from jaxrl.envs import episodes
+from jaxrl.envs import episodes, host
 from jaxrl.envs import gymnax as gymnax_adapter
-from jaxrl.envs.envpool import HostState
+from jaxrl.envs.host import HostState
 from jaxrl.types import Box, Discrete
 
 N = 3  # environments stepped together
@@ -228,7 +227,7 @@ def test_gymnax_steps_are_those_of_step_env():
 def test_envpool_steps_are_those_of_envpool(name):
     case, env, actions = CASES[name], CASES[name].make(), np.asarray(actions_of(name))
     state, timestep = env.init(jax.random.key(0))
-    seeds = envpool_adapter._pools[int(state.pool)].seeds
+    seeds = host._entries[int(state.pool)].seeds
     pool = envpool.make(
         env.name, env_type="gymnasium", num_envs=N, seed=seeds.tolist(), **case.options
     )
@@ -339,7 +338,7 @@ def test_every_device_runs_as_if_alone(name, transform):
         pytest.skip("needs two devices")
     env, actions = CASES[name].make(), actions_of(name)
     keys = jax.random.split(jax.random.key(3), P)
-    before = set(envpool_adapter._pools)
+    before = set(host._entries)
 
     def run(key):
         return play(env, key, actions)
@@ -357,7 +356,7 @@ def test_every_device_runs_as_if_alone(name, transform):
             jax.shard_map(run_shard, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
         )
     steps = jax.block_until_ready(sharded(keys))
-    new = [envpool_adapter._pools[n] for n in set(envpool_adapter._pools) - before]
+    new = [host._entries[n] for n in set(host._entries) - before]
     assert [len(pool.seeds) for pool in new] == ([N] * P if name in HOST else [])
     for device in range(P):
         alone = jitted_play(env, keys[device], actions)
@@ -413,12 +412,12 @@ def refused(message: str) -> Any:
 
 @pytest.mark.parametrize("name", ["envpool-cartpole", "envpool-breakout-life"])
 def test_a_population_shares_one_pool(name):
-    env, before = CASES[name].make(), set(envpool_adapter._pools)
+    env, before = CASES[name].make(), set(host._entries)
     state, _ = jax.vmap(env.init)(jax.random.split(jax.random.key(0), P))
     assert state.pool.tolist() == [state.pool[0]] * P
-    (number,) = set(envpool_adapter._pools) - before
+    (number,) = set(host._entries) - before
     assert number == state.pool[0]
-    assert len(envpool_adapter._pools[number].seeds) == P * N
+    assert len(host._entries[number].seeds) == P * N
 
 
 def test_a_population_may_share_its_key(cartpole):
@@ -483,10 +482,10 @@ def test_the_wrong_number_of_actions_is_refused(cartpole):
 def test_the_pool_longest_unused_is_closed_and_its_state_refused(cartpole):
     used, _ = cartpole.init(jax.random.key(0))
     unused, _ = cartpole.init(jax.random.key(0))
-    for seed in range(envpool_adapter._max_pools() - 1):
+    for seed in range(host.max_pools() - 1):
         used, _ = push(cartpole, used)
         cartpole.init(jax.random.key(seed))
-    assert len(envpool_adapter._pools) == envpool_adapter._max_pools()
+    assert len(host._entries) == host.max_pools()
     push(cartpole, used)
     with refused("no longer exists"):
         push(cartpole, unused)
@@ -521,7 +520,7 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
     env = jaxrl.make(f"envpool/{id}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)
     state, timestep = env.init(jax.random.key(0))
-    seeds = envpool_adapter._pools[int(state.pool)].seeds
+    seeds = host._entries[int(state.pool)].seeds
 
     @jax.jit
     def run(state, timestep):

@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnax
 import jax
@@ -50,7 +50,7 @@ import convolution
 import jaxrl
 from jaxrl import networks, optim
 from jaxrl.algos import ppo as ppo_module
-from jaxrl.train import train_chunk
+from jaxrl.runner import train_chunk
 from timing import RESULTS, Samples, alternate, calls_for, machine, seconds_of, write_json
 
 FIRST_UPDATE = Path(__file__).with_name("first_update.py")
@@ -136,6 +136,8 @@ class Args:
 def small(task: Task) -> Task:
     """The same task at the sizes of a smoke test."""
     config = task.config.replace(num_steps=8, num_epochs=1, num_minibatches=2)
+    if config.torso == "nature_cnn":
+        config = config.replace(torso="ga3c_cnn")
     return dataclasses.replace(task, num_envs=2, config=config)
 
 
@@ -171,59 +173,68 @@ class Trainer:
         return seconds / self.updates
 
 
+class Part(NamedTuple):
+    """A part of an update, as a program `function(data, carry, key) -> (carry, outputs)`.
+
+    Data are an argument, as constants would be compiled otherwise; outputs are kept, as what
+    nobody reads would not be computed.
+    """
+
+    function: Callable[[Any, Any, jax.Array], tuple[Any, Any]]
+    data: Any
+    carry: Any
+
+
 @dataclass(frozen=True)
 class Parts:
-    """One part of the update a method, as a function `(carry, key) -> carry` with its first carry."""
+    """The parts of PPO's update, each a method."""
 
     task: Task
     env: jaxrl.Env
 
     def measures(self, seconds: float) -> dict[str, Measure]:
         """By name: seconds of that part in one update."""
-        return {
-            name: repeated(function, carry, seconds)
-            for name, (function, carry) in {
-                "env stepping": self.env_stepping(),
-                "inference": self.inference(),
-                "learning": self.learning(),
-                "shuffling": self.shuffling(),
-            }.items()
+        parts = {
+            "env stepping": self.env_stepping(),
+            "inference": self.inference(),
+            "learning": self.learning(),
+            "shuffling": self.shuffling(),
         }
+        return {name: repeated(part, seconds) for name, part in parts.items()}
 
-    def env_stepping(self) -> tuple[Any, Any]:
+    def env_stepping(self) -> Part:
         """A rollout of random actions."""
-        config = self.task.config
-        shape = (config.num_steps, self.env.num_envs)
-        actions = jax.random.randint(jax.random.key(1), shape, 0, self.env.action_space.n)
 
-        def function(state: Any, key: jax.Array) -> Any:
-            def step(state: Any, inputs: Any) -> tuple[Any, Any]:
-                return self.env.step(*inputs[:1], state, inputs[1])
+        def function(actions: jax.Array, state: Any, key: jax.Array) -> tuple[Any, Any]:
+            def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
+                action, key = inputs
+                return self.env.step(key, state, action)
 
-            return jax.lax.scan(step, state, (jax.random.split(key, len(actions)), actions))[0]
+            return jax.lax.scan(step, state, (actions, jax.random.split(key, len(actions))))
 
-        return function, jax.jit(self.env.init)(jax.random.key(0))[0]
+        state, _ = jax.jit(self.env.init)(jax.random.key(0))
+        return Part(function, random_actions(self.task, self.env.action_space.n), state)
 
-    def inference(self) -> tuple[Any, Any]:
+    def inference(self) -> Part:
         """A forward pass and a sample for each step's stored observations."""
         network, params, batch = self.stored
-        obs = batch.obs.reshape(self.task.config.num_steps, self.env.num_envs, *batch.obs.shape[1:])
+        shape = (self.task.config.num_steps, self.env.num_envs)
+        obs = batch.obs.reshape(*shape, *batch.obs.shape[1:])
 
-        def function(total: jax.Array, key: jax.Array) -> Any:
-            def act(total: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
+        def function(data: Any, carry: None, key: jax.Array) -> tuple[None, Any]:
+            params, obs = data
+
+            def act(carry: None, inputs: tuple[jax.Array, jax.Array]) -> tuple[None, Any]:
                 obs, key = inputs
                 distribution, value = network.apply(params, obs)
                 action = distribution.sample(key)
-                extras = (action, distribution.log_prob(action), value)
-                return total + value.sum(), extras
+                return carry, (action, distribution.log_prob(action), value)
 
-            keys = jax.random.split(key, len(obs))
-            total, extras = jax.lax.scan(act, total, (obs, keys))
-            return total + sum(x.astype(jnp.float32).sum() for x in extras)
+            return jax.lax.scan(act, carry, (obs, jax.random.split(key, len(obs))))
 
-        return function, jnp.float32(0)
+        return Part(function, (params, obs), None)
 
-    def learning(self) -> tuple[Any, Any]:
+    def learning(self) -> Part:
         """All epochs on a stored batch, shuffling included."""
         network, params, batch = self.stored
         config = self.task.config
@@ -237,17 +248,17 @@ class Parts:
             grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             params = optim.apply_updates(params, updates, config.learning_rate)
-            return (params, opt_state), losses["loss"]
+            return (params, opt_state), losses
 
-        return self._epochs(batch, learn), (params, optimizer.init(params))
+        return Part(self._epochs(learn), batch, (params, optimizer.init(params)))
 
-    def shuffling(self) -> tuple[Any, Any]:
+    def shuffling(self) -> Part:
         """The permutations and gathers of all epochs, without learning."""
         *_, batch = self.stored
         rows = self.task.steps // self.task.config.num_minibatches
-        # Carrying the minibatch keeps every gather alive at no further work.
+        # A carried minibatch keeps every gather alive at no further work.
         first = jax.tree.map(lambda x: x[:rows], batch)
-        return self._epochs(batch, lambda _, minibatch: (minibatch, None)), first
+        return Part(self._epochs(lambda _, minibatch: (minibatch, None)), batch, first)
 
     @functools.cached_property
     def stored(self) -> tuple[Any, Any, Any]:
@@ -257,23 +268,21 @@ class Parts:
         network = networks.actor_critic(
             space, self.env.action_space, config.torso, config.hidden_sizes, config.activation
         )
-        obs = jnp.zeros((1, *space.shape), space.dtype)
-        params = jax.jit(network.init)(jax.random.key(0), obs)
-        noise = jax.random.uniform(jax.random.key(2), (steps, *space.shape))
-        obs = noise * 255 if space.dtype == np.uint8 else noise
-        number = jnp.linspace(-1.0, 1.0, steps)
-        action = jnp.arange(steps, dtype=jnp.int32) % self.env.action_space.n
-        ones = jnp.ones(steps)
-        batch = ppo_module.Batch(
-            obs.astype(space.dtype), action, -ones, number, number, number, ones
-        )
-        return network, params, batch
+        rng = np.random.default_rng(0)
+        image = space.dtype == np.uint8
+        obs = rng.integers(0, 256 if image else 2, (steps, *space.shape)).astype(space.dtype)
+        number = np.linspace(-1, 1, steps, dtype=np.float32)
+        action = np.arange(steps, dtype=np.int32) % self.env.action_space.n
+        ones = np.ones(steps, np.float32)
+        batch = ppo_module.Batch(obs, action, -ones, number, number, number, ones)
+        params = jax.jit(network.init)(jax.random.key(0), obs[:1])
+        return network, params, jax.tree.map(jnp.asarray, batch)
 
-    def _epochs(self, batch: Any, body: Callable[[Any, Any], Any]) -> Any:
+    def _epochs(self, body: Callable[[Any, Any], Any]) -> Any:
         """Shuffle as PPO does and go through the minibatches with `body`."""
         config = self.task.config
 
-        def function(carry: Any, key: jax.Array) -> Any:
+        def function(batch: Any, carry: Any, key: jax.Array) -> tuple[Any, Any]:
             def minibatch(carry: Any, rows: jax.Array) -> Any:
                 return body(carry, jax.tree.map(lambda x: x[rows], batch))
 
@@ -281,26 +290,35 @@ class Parts:
                 rows = ppo_module.shuffled_rows(key, config, self.env.num_envs)
                 return jax.lax.scan(minibatch, carry, rows)
 
-            return jax.lax.scan(epoch, carry, jax.random.split(key, config.num_epochs))[0]
+            return jax.lax.scan(epoch, carry, jax.random.split(key, config.num_epochs))
 
         return function
 
 
-def repeated(function: Any, carry: Any, seconds: float) -> Measure:
-    """Seconds of one call of `carry = function(carry, key)`, many of which run in one program."""
+def random_actions(task: Task, num_actions: int) -> jax.Array:
+    """The actions of one rollout, `[T, N]`."""
+    shape = (task.config.num_steps, task.num_envs)
+    return jax.random.randint(jax.random.key(1), shape, 0, num_actions, jnp.int32)
 
-    @jax.jit
-    def program(carry: Any, count: jax.Array) -> Any:
+
+def repeated(part: Part, seconds: float) -> Measure:
+    """Seconds of one execution of a part, many of which run in one program."""
+    _, shapes = jax.eval_shape(part.function, part.data, part.carry, jax.random.key(0))
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def program(data: Any, carry: Any, count: jax.Array) -> Any:
         def body(i: jax.Array, carry: Any) -> Any:
-            return function(carry, jax.random.fold_in(jax.random.key(3), i))
+            return part.function(data, carry[0], jax.random.fold_in(jax.random.key(3), i))
 
-        return jax.lax.fori_loop(0, count, body, carry)
+        outputs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.fori_loop(0, count, body, (carry, outputs))
 
-    kept = [carry]
+    # A copy, since what is donated may be shared with other parts.
+    kept = [jax.tree.map(jnp.copy, part.carry)]
 
     def run(count: int) -> Any:
-        kept[0] = program(kept[0], jnp.int32(count))
-        return kept[0]
+        kept[0], outputs = program(part.data, kept[0], jnp.int32(count))
+        return kept[0], outputs
 
     calls = calls_for(seconds / 4, lambda: run(1))
     return lambda: seconds_of(lambda: run(calls)) / calls
@@ -364,11 +382,9 @@ class Rejax:
 def raw_gymnax(task: Task, seconds: float) -> Measure:
     """Seconds in which gymnax's own step, resets included, does one rollout of random actions."""
     env, params = gymnax.make(task.env_id.removeprefix("gymnax/"))
-    shape = (task.config.num_steps, task.num_envs)
-    actions = jax.random.randint(jax.random.key(1), shape, 0, env.action_space(params).n)
 
-    def function(state: Any, key: jax.Array) -> Any:
-        def step(state: Any, inputs: Any) -> tuple[Any, Any]:
+    def function(actions: jax.Array, state: Any, key: jax.Array) -> tuple[Any, Any]:
+        def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
             action, key = inputs
             keys = jax.random.split(key, task.num_envs)
             obs, state, reward, *ends, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
@@ -376,11 +392,14 @@ def raw_gymnax(task: Task, seconds: float) -> Measure:
             )
             return state, (obs, reward, ends)
 
-        return jax.lax.scan(step, state, (actions, jax.random.split(key, len(actions))))[0]
+        return jax.lax.scan(step, state, (actions, jax.random.split(key, len(actions))))
 
     keys = jax.random.split(jax.random.key(0), task.num_envs)
     _, state = jax.jit(jax.vmap(env.reset, in_axes=(0, None)))(keys, params)
-    return repeated(function, state, seconds)
+    # gymnax's first state is weakly typed, its next ones are not.
+    state = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
+    actions = random_actions(task, int(env.action_space(params).n))
+    return repeated(Part(function, actions, state), seconds)
 
 
 def _envpool(task: Task) -> Any:
@@ -396,8 +415,7 @@ def raw_envpool(task: Task) -> Measure:
     """Seconds in which envpool, stepped from Python, does one rollout of random actions."""
     pool = _envpool(task)
     pool.reset()
-    shape = (task.config.num_steps, task.num_envs)
-    actions = np.random.default_rng(0).integers(0, pool.action_space.n, shape, np.int32)
+    actions = np.asarray(random_actions(task, int(pool.action_space.n)))
 
     def play() -> None:
         for action in actions:
@@ -411,8 +429,7 @@ def xla_envpool(task: Task) -> Measure:
     pool = _envpool(task)
     pool.reset()
     handle, _, _, step = pool.xla()
-    shape = (task.config.num_steps, task.num_envs)
-    actions = jax.random.randint(jax.random.key(1), shape, 0, int(pool.action_space.n), jnp.int32)
+    actions = random_actions(task, int(pool.action_space.n))
 
     @jax.jit
     def play(handle: Any, actions: jax.Array) -> Any:

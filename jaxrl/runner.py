@@ -1,0 +1,296 @@
+"""One run on the host: chunks of updates, and between them sinks, evaluation, checkpoints, signals.
+
+A chunk is one call of one compiled program whose number of updates is an argument, so chunks of
+any length share it; its state is donated and its metrics are a buffer of fixed size.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import plots
+from jaxrl.checkpoint import Checkpoints
+from jaxrl.evaluate import evaluate
+from jaxrl.interrupt import Interrupt
+from jaxrl.logging import JsonlSink, ProgressBar, Row, Sink, TensorBoardSink, read_jsonl
+from jaxrl.types import Algorithm, Array, Metrics
+
+MAX_CHUNK = 1024
+SUMS = ("episode_return_sum", "episode_length_sum", "episode_count", "valid_steps")
+EVALUATION_SEED = 2**31 - 1
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def train_chunk(
+    algo: Algorithm, config: Any, state: Any, num_updates: Array
+) -> tuple[Any, Metrics]:
+    """`num_updates` more updates, at most `MAX_CHUNK`.
+
+    Metrics are `[MAX_CHUNK]`, zeros past the updates done.
+    """
+    _, metrics = jax.eval_shape(algo.update, config, state)
+    rows = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), metrics)
+
+    def step(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+        state, rows = carry
+        state, metrics = algo.update(config, state)
+        return state, jax.tree.map(lambda all, one: all.at[i].set(one), rows, metrics)
+
+    return jax.lax.fori_loop(0, num_updates, step, (state, rows))
+
+
+class RunResult(NamedTuple):
+    """What `run` returns."""
+
+    state: Any
+    summary: dict[str, Any]
+    interrupted: bool
+    run_dir: Path | None
+
+
+class Settings(NamedTuple):
+    """How a run is cut up; see `run`."""
+
+    num_updates: int
+    steps_per_update: int
+    log_every: int
+    evaluate_at: frozenset[int]
+    eval_episodes: int
+    chunk_updates: int | None
+    chunk_seconds: float
+    checkpoint_seconds: float
+
+
+class Progress:
+    """Totals since the first update, over all resumes; saved with each checkpoint."""
+
+    def __init__(self) -> None:
+        self.update = 0
+        self.steps = 0
+        self.episodes = 0
+        self.seconds = 0.0
+        self.compile_seconds = 0.0
+        self.recent: list[list[float]] = []  # [return sum, count] of the last rows, >= 100 episodes
+
+    @property
+    def mean_return(self) -> float | None:
+        """Over (at least) the last 100 episodes."""
+        count = sum(count for _, count in self.recent)
+        return sum(total for total, _ in self.recent) / count if count else None
+
+    def count(self, row: Row, updates: int) -> None:
+        """Take in a row that covers so many updates."""
+        self.update += updates
+        self.steps += int(row["valid_steps"])
+        self.episodes += int(row["episode_count"])
+        if row["episode_count"]:
+            self.recent.append([row["episode_return_sum"], row["episode_count"]])
+        while self.recent and sum(n for _, n in self.recent) - self.recent[0][1] >= 100:
+            self.recent.pop(0)
+
+
+class Runner:
+    """One call of `run`."""
+
+    def __init__(
+        self,
+        algo: Algorithm,
+        config: Any,
+        seed: int,
+        init: jax.stages.Lowered,
+        settings: Settings,
+        run_dir: Path | None,
+        sinks: list[Sink],
+        progress_bar: bool,
+    ):
+        self.algo, self.config, self.seed, self.init = algo, config, seed, init
+        self.settings, self.run_dir, self.sinks = settings, run_dir, sinks
+        self.progress = Progress()
+        self.interrupted = False
+        self.evaluation: dict[str, float] = {}
+        self.bar = ProgressBar(settings.num_updates * settings.steps_per_update, progress_bar)
+        self.checkpoints = None if run_dir is None else Checkpoints(run_dir / "checkpoints")
+
+    def run(self) -> RunResult:
+        state = self.start()
+        if self.progress.update < self.settings.num_updates:
+            state = self.train(state)
+        return RunResult(state, self.finish(), self.interrupted, self.run_dir)
+
+    def start(self) -> Any:
+        """The first state, or the saved one."""
+        self.bar.say("initializing")
+        state = self.init.compile()(self.config, jax.random.key(self.seed))
+        if self.checkpoints is not None and self.checkpoints.latest() is not None:
+            whole = self.algo.env.checkpointable
+            saved, progress = self.checkpoints.restore(state, whole)
+            vars(self.progress).update(progress)
+            state = saved if whole else saved._replace(simulation=state.simulation)
+            self.bar.announce(
+                f"resumed after update {self.progress.update:,}"
+                + ("" if whole else "; the environments start new episodes")
+            )
+        if self.run_dir is not None:
+            update = self.progress.update
+            self.sinks += [
+                JsonlSink(self.run_dir / "metrics.jsonl", update),
+                TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps),
+            ]
+        return state
+
+    def train(self, state: Any) -> Any:
+        """All chunks."""
+        self.bar.say("compiling")
+        began = time.perf_counter()
+        compiled = train_chunk.lower(self.algo, self.config, state, jnp.int32(1)).compile()
+        self.progress.compile_seconds += time.perf_counter() - began
+        self.bar.announce(f"compiled in {time.perf_counter() - began:.1f} s")
+        self.bar.say("training")
+        seconds_per_update: float | None = None
+        saved_at = time.perf_counter()
+        with Interrupt() as interrupt:
+            while self.progress.update < self.settings.num_updates and not interrupt.requested:
+                updates = self.chunk_length(seconds_per_update)
+                began = time.perf_counter()
+                state, metrics = compiled(self.config, state, jnp.int32(updates))
+                metrics = jax.device_get(metrics)
+                elapsed = time.perf_counter() - began
+                seconds_per_update = elapsed / updates
+                self.log(metrics, updates, elapsed)
+                if self.progress.update in self.settings.evaluate_at:
+                    self.evaluate(state)
+                if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
+                    self.save(state)
+                    saved_at = time.perf_counter()
+            self.interrupted = self.progress.update < self.settings.num_updates
+        self.save(state)
+        return state
+
+    def chunk_length(self, seconds_per_update: float | None) -> int:
+        """Updates of the next chunk: whole rows, up to the next evaluation."""
+        settings, update = self.settings, self.progress.update
+        if settings.chunk_updates is not None:
+            length = settings.chunk_updates
+        elif seconds_per_update is None:
+            length = 1
+        else:
+            length = int(settings.chunk_seconds / max(seconds_per_update, 1e-6))
+        rows = max(1, min(length, MAX_CHUNK) // settings.log_every)
+        stops = [*(at for at in settings.evaluate_at if at > update), settings.num_updates]
+        return min(rows * settings.log_every, min(stops) - update)
+
+    def log(self, metrics: dict[str, np.ndarray], updates: int, elapsed: float) -> None:
+        """Rows of a chunk, each over `log_every` updates."""
+        for start in range(0, updates, self.settings.log_every):
+            stop = min(start + self.settings.log_every, updates)
+            part = {name: values[start:stop].astype(np.float64) for name, values in metrics.items()}
+            row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
+            if not math.isfinite(row.get("loss", 0.0)):
+                update = self.progress.update + stop - start
+                raise FloatingPointError(
+                    f"the loss is {row['loss']} within update {update} of {self.algo.name} on "
+                    f"{self.algo.env.id}; a lower learning rate or gradient norm may help. "
+                    "Checkpoints before it are kept"
+                )
+            self.progress.count(row, stop - start)
+            self.progress.seconds += elapsed * (stop - start) / updates
+            self.write(public_row(row, self.progress, elapsed * (stop - start) / updates))
+        rate = float(metrics["valid_steps"][:updates].sum()) / elapsed
+        self.bar.advance(
+            self.progress.update * self.settings.steps_per_update, rate, self.progress.mean_return
+        )
+
+    def write(self, row: Row) -> None:
+        for sink in self.sinks:
+            sink.write(row)
+
+    def evaluate(self, state: Any) -> None:
+        """Whole episodes on separate environments with fixed seeds."""
+        self.bar.say("evaluating")
+        settings = self.settings
+        num_envs = min(settings.eval_episodes, 16)
+        episodes_each = math.ceil(settings.eval_episodes / num_envs)
+        env = self.algo.env.for_evaluation(num_envs)
+        scores = jax.jit(evaluate, static_argnums=(0, 3, 5))(
+            self.algo, self.config, state, env, jax.random.key(EVALUATION_SEED), episodes_each
+        )
+        returns = np.asarray(scores.episode_return)[: settings.eval_episodes]
+        self.evaluation = {
+            "eval_return": float(returns.mean()),
+            "eval_return_std": float(returns.std()),
+            "eval_episode_length": float(np.asarray(scores.episode_length).mean()),
+        }
+        self.write({"update": self.progress.update, "steps": self.progress.steps} | self.evaluation)
+        self.bar.say("training")
+
+    def save(self, state: Any) -> None:
+        if self.checkpoints is not None and self.checkpoints.latest() != self.progress.update:
+            self.checkpoints.save(
+                self.progress.update, state, vars(self.progress), self.algo.env.checkpointable
+            )
+
+    def finish(self) -> dict[str, Any]:
+        """Summary and curve."""
+        progress = self.progress
+        summary = {
+            "algorithm": self.algo.name,
+            "env": self.algo.env.id,
+            "updates": progress.update,
+            "valid_steps": progress.steps,
+            "seconds": progress.seconds,
+            "steps_per_second": progress.steps / progress.seconds if progress.seconds else None,
+            "compile_seconds": progress.compile_seconds,
+            "episodes": progress.episodes,
+            "mean_return": progress.mean_return,
+            **{"eval_return": None, "eval_return_std": None, **self.evaluation},
+            "interrupted": self.interrupted,
+        }
+        if self.run_dir is not None:
+            if not self.evaluation:
+                evaluated = [
+                    row
+                    for row in read_jsonl(self.run_dir / "metrics.jsonl")
+                    if "eval_return" in row
+                ]
+                if evaluated:
+                    summary |= {k: v for k, v in evaluated[-1].items() if k.startswith("eval_")}
+            text = json.dumps(summary, indent=2) + "\n"
+            (self.run_dir / "summary.json").write_text(text)
+            plots.plot_run(self.run_dir, f"{self.algo.name} on {self.algo.env.id}")
+        return summary
+
+    def close(self) -> None:
+        self.bar.close()
+        for sink in self.sinks:
+            sink.close()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
+
+
+def public_row(row: Row, progress: Progress, seconds: float) -> Row:
+    """A row as sinks get it: totals, means over episodes, losses."""
+    count = row["episode_count"]
+    means = {}
+    if count:
+        means = {
+            "episode_return": row["episode_return_sum"] / count,
+            "episode_length": row["episode_length_sum"] / count,
+        }
+    return {
+        "update": progress.update,
+        "steps": progress.steps,
+        "seconds": round(progress.seconds, 3),
+        "steps_per_second": round(row["valid_steps"] / max(seconds, 1e-9), 1),
+        "episode_count": count,
+        **means,
+        **{name: value for name, value in row.items() if name not in SUMS},
+    }
