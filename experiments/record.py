@@ -2,8 +2,9 @@
 
     python experiments/record.py breakout-minatar-ppo runs/ppo-Breakout-MinAtar-seed*
 
-The JSON holds each run's manifest (exact command, config, versions, hardware), its summary and its
-curve, thinned to at most 200 points.
+The JSON holds each run's manifest (exact command, config, versions, hardware), its summary, its
+curve thinned to at most 200 points, and an evaluation over whole episodes beside the uniformly
+random policy's.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import tyro
 
+import jaxrl
 from jaxrl import manifest as manifests
 from jaxrl.logging import read_jsonl
 from jaxrl.plots import plot_curve, smoothed_returns
+from play import evaluate
 
 
 @dataclasses.dataclass
@@ -30,13 +34,40 @@ class Args:
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     note: str = ""
     """A sentence on how it was run, such as what else the machine was doing."""
-    baseline: float | None = None
-    """Mean return of the random policy, for the picture and the record."""
+    episodes: int = 100
+    """Whole episodes that each agent, and the random policy, is evaluated on."""
     results: Path = Path(__file__).parent / "results"
 
 
-def record_of(run_dir: Path) -> dict[str, Any]:
+def uniformly_random(algo: jaxrl.Algorithm) -> jaxrl.Algorithm:
+    """The algorithm with the policy that ignores what it sees."""
+    assert algo.env is not None
+    space = algo.env.action_space
+
+    def act(
+        config: Any, state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool
+    ) -> tuple[Any, jax.Array]:
+        if isinstance(space, jaxrl.Discrete):
+            return carry, jax.random.randint(key, obs.shape[:1], 0, space.n)
+        low, high = space.bounds()
+        return carry, jax.random.uniform(key, (obs.shape[0], *space.shape), None, low, high)
+
+    return algo._replace(act=act)
+
+
+def describe(returns: np.ndarray) -> dict[str, float]:
+    """Mean, spread and standard error of some episodes' returns."""
+    return {
+        "episodes": len(returns),
+        "mean_return": float(returns.mean()),
+        "std": float(returns.std(ddof=1)),
+        "standard_error": float(returns.std(ddof=1) / np.sqrt(len(returns))),
+    }
+
+
+def record_of(run_dir: Path, episodes: int) -> dict[str, Any]:
     """One run."""
+    policy = jaxrl.load_policy(run_dir)
     steps, returns = smoothed_returns(read_jsonl(run_dir / "metrics.jsonl"))
     kept = np.unique(np.linspace(0, len(steps) - 1, 200).astype(int))
     return {
@@ -46,11 +77,15 @@ def record_of(run_dir: Path) -> dict[str, Any]:
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": [round(float(x), 3) for x in returns[kept]],
         },
+        "evaluation": describe(evaluate(policy, episodes, seed=0, greedy=False)),
     }
 
 
 def main(args: Args) -> None:
-    runs = [record_of(run_dir) for run_dir in args.run_dirs]
+    runs = [record_of(run_dir, args.episodes) for run_dir in args.run_dirs]
+    policy = jaxrl.load_policy(args.run_dirs[0])
+    random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
+    baseline = describe(evaluate(random_policy, args.episodes, seed=0, greedy=False))
     final = [run["summary"]["mean_return"] for run in runs]
     result = {
         "name": args.name,
@@ -58,7 +93,7 @@ def main(args: Args) -> None:
         "mean_return_by_seed": {
             str(run["manifest"]["seed"]): score for run, score in zip(runs, final, strict=True)
         },
-        "random_policy": args.baseline,
+        "random_policy": baseline,
         "note": args.note,
         "runs": runs,
     }
@@ -70,8 +105,9 @@ def main(args: Args) -> None:
     }
     manifest = runs[0]["manifest"]
     title = f"{manifest['algorithm'].upper()} on {manifest['env']['id']}"
-    plot_curve(rows, title, args.results / f"{args.name}.png", args.baseline)
+    plot_curve(rows, title, args.results / f"{args.name}.png", baseline["mean_return"])
     print(f"{args.name}: mean return {result['mean_return']:.2f} over {len(runs)} seeds, {final}")
+    print(f"evaluated: {[run['evaluation'] for run in runs]}, random policy: {baseline}")
 
 
 if __name__ == "__main__":

@@ -81,3 +81,24 @@ def discounted_sums(
         return jnp.where(end, 0.0, running), running
 
     return jax.lax.scan(accumulate, running, (rewards, ended), unroll=16)
+
+
+class RewardScale(NamedTuple):
+    """The scale of an environment's rewards: the spread of their discounted sums."""
+
+    statistics: RunningStatistics
+    running: Array  # [N] discounted sums of the running episodes
+
+
+def start_rewards(num_envs: int) -> RewardScale:
+    """Nothing seen yet."""
+    return RewardScale(start(()), jnp.zeros(num_envs, jnp.float32))
+
+
+def scale_rewards(
+    scale: RewardScale, rewards: Array, ended: Array, valid: Array, gamma: Array | float
+) -> tuple[RewardScale, Array]:
+    """Take in a rollout's rewards `[T, N]` and divide them by the spread seen so far."""
+    running, sums = discounted_sums(rewards, ended, scale.running, gamma)
+    statistics = update(scale.statistics, sums, valid)
+    return RewardScale(statistics, running), rescale(statistics, rewards)

@@ -63,11 +63,19 @@ def test_runs_are_played_and_recorded(tmp_path):
     assert played.returncode == 0, played.stderr
     assert re.search(r"return over 3 episodes: \d+", played.stdout)
     recorded = script(
-        "record.py", "cartpole", run_dir, "--results", tmp_path / "results", cwd=tmp_path
+        "record.py",
+        "cartpole",
+        run_dir,
+        "--results",
+        tmp_path / "results",
+        "--episodes",
+        5,
+        cwd=tmp_path,
     )
     assert recorded.returncode == 0, recorded.stderr
     result = json.loads((tmp_path / "results" / "cartpole.json").read_text())
     assert result["mean_return_by_seed"]["1"] == result["mean_return"] > 10
+    assert result["random_policy"]["episodes"] == result["runs"][0]["evaluation"]["episodes"] == 5
     assert (tmp_path / "results" / "cartpole.png").exists()
 
 

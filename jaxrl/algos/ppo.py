@@ -13,6 +13,7 @@ implementation details of PPO". Truncated episodes bootstrap from their true las
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -83,7 +84,7 @@ class PPOState(NamedTuple):
     key: Array
     num_updates: Array
     obs_statistics: normalize.RunningStatistics | None
-    return_statistics: tuple[normalize.RunningStatistics, Array] | None
+    reward_scale: normalize.RewardScale | None
 
 
 class PolicyExtras(NamedTuple):
@@ -138,7 +139,7 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=jnp.int32(0),
             obs_statistics=normalize.start(space.shape) if config.normalize_observations else None,
-            return_statistics=(normalize.start(()), jnp.zeros(env.num_envs))
+            reward_scale=normalize.start_rewards(env.num_envs)
             if config.normalize_rewards
             else None,
         )
@@ -156,52 +157,28 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             action = distribution.sample(key)
             return action, PolicyExtras(distribution.log_prob(action), value)
 
+        def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
+            distribution, value = apply(config, state, params, minibatch.obs)
+            return loss(config, distribution, value, minibatch)
+
         simulation, trajectory = rollout(
             env, policy, state.simulation, rollout_key, config.num_steps
         )
         _, last_value = apply(config, state, state.params, simulation.timestep.obs)
         metrics = episode_metrics(simulation, trajectory)
-        return_statistics, trajectory = scale_rewards(config, state, trajectory)
-        batch = targets(config, trajectory, last_value)
-        optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
-        learning_rate = optim.linear_decay(
-            config.learning_rate, state.num_updates, config.anneal_updates
-        )
 
-        def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
-            distribution, value = apply(config, state, params, minibatch.obs)
-            return loss(config, distribution, value, minibatch)
-
-        def learn(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
-            params, opt_state = carry
-            minibatch = jax.tree.map(lambda x: x[rows], batch)
-            grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
-            updates, opt_state = optimizer.update(grads, opt_state, params)
-            return (optim.apply_updates(params, updates, learning_rate), opt_state), losses
-
-        def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            learner, count, _, sums = carry
-            rows = shuffled_rows(jax.random.fold_in(shuffle_key, count), config, env.num_envs)
-            learner, losses = jax.lax.scan(learn, learner, rows)
-            means = jax.tree.map(jnp.mean, losses)
-            return learner, count + 1, means["approx_kl"], jax.tree.map(jnp.add, sums, means)
-
-        def unfinished(carry: tuple[Any, ...]) -> Array:
-            _, count, approx_kl, _ = carry
-            more = count < config.num_epochs
-            return more if config.target_kl is None else more & ~(approx_kl > config.target_kl)
-
-        nothing = dict.fromkeys(LOSSES, jnp.float32(0))
-        (params, opt_state), epochs, _, sums = jax.lax.while_loop(
-            unfinished,
-            epoch,
-            ((state.params, state.opt_state), jnp.int32(0), jnp.float32(0), nothing),
-        )
-        metrics |= {name: total / epochs for name, total in sums.items()}
-        metrics |= {"epochs": epochs, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
-        obs_statistics = state.obs_statistics
+        obs_statistics, reward_scale = state.obs_statistics, state.reward_scale
         if obs_statistics is not None:
             obs_statistics = normalize.update(obs_statistics, trajectory.obs, trajectory.valid)
+        if reward_scale is not None:
+            ended = trajectory.terminated | trajectory.truncated
+            reward_scale, reward = normalize.scale_rewards(
+                reward_scale, trajectory.reward, ended, trajectory.valid, config.gamma
+            )
+            trajectory = trajectory._replace(reward=reward)
+
+        batch = targets(config, trajectory, last_value)
+        params, opt_state, losses = learn(config, objective, state, batch, shuffle_key)
         return PPOState(
             params=params,
             opt_state=opt_state,
@@ -209,8 +186,8 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
             obs_statistics=obs_statistics,
-            return_statistics=return_statistics,
-        ), metrics
+            reward_scale=reward_scale,
+        ), metrics | losses
 
     def act(
         config: PPOConfig, state: PPOState, carry: PyTree, obs: PyTree, key: Array, greedy: bool
@@ -232,20 +209,6 @@ def check_sizes(config: PPOConfig, env: Env) -> None:
             f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size} is not divisible "
             f"by PPOConfig.num_minibatches = {config.num_minibatches}"
         )
-
-
-def scale_rewards(
-    config: PPOConfig, state: PPOState, trajectory: Trajectory
-) -> tuple[Any, Trajectory]:
-    """Divide rewards by the running standard deviation of discounted returns, if asked to."""
-    if state.return_statistics is None:
-        return None, trajectory
-    statistics, running = state.return_statistics
-    ended = trajectory.terminated | trajectory.truncated
-    running, sums = normalize.discounted_sums(trajectory.reward, ended, running, config.gamma)
-    statistics = normalize.update(statistics, sums, trajectory.valid)
-    reward = normalize.rescale(statistics, trajectory.reward)
-    return (statistics, running), trajectory._replace(reward=reward)
 
 
 def targets(config: PPOConfig, trajectory: Trajectory, last_value: Array) -> Batch:
@@ -272,10 +235,56 @@ def targets(config: PPOConfig, trajectory: Trajectory, last_value: Array) -> Bat
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
 
-def shuffled_rows(key: Array, config: PPOConfig, num_envs: int) -> Array:
-    """A random split of the rollout's rows, `[num_minibatches, rows of each]`."""
-    rows = jax.random.permutation(key, config.num_steps * num_envs)
-    return rows.reshape(config.num_minibatches, -1)
+def learn(
+    config: PPOConfig,
+    objective: Callable[[PyTree, Batch], tuple[Array, Metrics]],
+    state: PPOState,
+    batch: Batch,
+    key: Array,
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Minibatch epochs over a rollout, until `num_epochs` or `target_kl`.
+
+    Returns:
+      Parameters, optimizer state, and losses averaged over the minibatches.
+    """
+    optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
+    learning_rate = optim.linear_decay(
+        config.learning_rate, state.num_updates, config.anneal_updates
+    )
+
+    def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
+        params, opt_state = learner
+        minibatch = jax.tree.map(lambda x: x[rows], batch)
+        grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return (optim.apply_updates(params, updates, learning_rate), opt_state), losses
+
+    def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        learner, count, _, sums = carry
+        num_rows = batch.valid.shape[0]
+        rows = shuffled_rows(jax.random.fold_in(key, count), config.num_minibatches, num_rows)
+        learner, losses = jax.lax.scan(step, learner, rows)
+        means = jax.tree.map(jnp.mean, losses)
+        return learner, count + 1, means["approx_kl"], jax.tree.map(jnp.add, sums, means)
+
+    def unfinished(carry: tuple[Any, ...]) -> Array:
+        _, count, approx_kl, _ = carry
+        more = count < config.num_epochs
+        return more if config.target_kl is None else more & ~(approx_kl > config.target_kl)
+
+    no_losses = dict.fromkeys(LOSSES, jnp.float32(0))
+    learner = (state.params, state.opt_state)
+    (params, opt_state), epochs, _, sums = jax.lax.while_loop(
+        unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), no_losses)
+    )
+    losses = {name: total / epochs for name, total in sums.items()}
+    rate = jnp.asarray(learning_rate, jnp.float32)
+    return params, opt_state, losses | {"epochs": epochs, "learning_rate": rate}
+
+
+def shuffled_rows(key: Array, num_minibatches: int, num_rows: int) -> Array:
+    """A random split of a rollout's rows, `[num_minibatches, rows of each]`."""
+    return jax.random.permutation(key, num_rows).reshape(num_minibatches, -1)
 
 
 def loss(config: PPOConfig, distribution: Any, value: Array, batch: Batch) -> tuple[Array, Metrics]:

@@ -1,0 +1,60 @@
+"""The benchmarks run and report every row; what they measure is never asserted."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "experiments" / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("ppo_throughput")
+
+
+def test_quick_run_reports_every_row(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CartPole with its peer missing, whatever is installed here."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "rejax" else find_spec(name)
+    )
+    text = io.StringIO()
+    args = benchmark.Args(tasks=("cartpole",), quick=True)
+    results = benchmark.main(args, Console(file=text, width=150))
+
+    task = results["tasks"]["cartpole"]
+    assert set(task["steps_per_second"]) == {"jaxrl", "simulator alone"}
+    assert task["compile_seconds"]["jaxrl"] > 0
+    shares = task["shares"]
+    parts = ("env stepping", "inference", "learning", "unaccounted")
+    assert sum(shares[part] for part in parts) == pytest.approx(1)
+    assert results["targets"][0]["holds"] is None
+    assert results["machine"]["versions"]["jax"]
+    for row in (*parts, "whole update", "shuffling", "jaxrl", "pip install rejax"):
+        assert row in text.getvalue()
+
+
+def test_missing_pytorch_is_said(benchmark: ModuleType) -> None:
+    assert "pip install torch" in benchmark.install_hint("allowance")
+
+
+def test_ratio_over_a_target_holds(benchmark: ModuleType) -> None:
+    result = {"target": {"peer": "rejax", "at_least": 1.5, "ratio": 1.6}}
+    phases = {"empty cache": {"total": 11.0}, "filled cache": {"total": 2.0}}
+    rows = benchmark.targets({"cartpole": result}, phases)
+    assert [row["holds"] for row in rows] == [True, False, True]
+
+
+def test_unknown_task_is_an_error(benchmark: ModuleType) -> None:
+    with pytest.raises(ValueError, match="unknown tasks"):
+        benchmark.Args(tasks=("tetris",))
