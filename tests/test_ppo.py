@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import flax.linen as nn
 import jax
@@ -94,11 +95,22 @@ def test_loss_of_a_normal_policy_uses_its_density():
     assert float(loss) == pytest.approx(-1 / (2 * np.pi))
 
 
-def test_shuffled_rows_use_each_row_once():
-    rows = ppo_module.shuffled_rows(jax.random.key(0), 2, 64)
-    assert rows.shape == (2, 32)
-    assert sorted(np.asarray(rows).ravel()) == list(range(64))
-    assert (np.diff(np.asarray(rows).ravel()) != 1).any()
+@pytest.mark.parametrize("num_rows", [1, 2, 6, 64, 1000])
+def test_shuffled_rows_use_each_row_once(num_rows):
+    rows = ppo_module.shuffled_rows(jax.random.key(0), math.gcd(num_rows, 2), num_rows)
+    assert rows.shape == (math.gcd(num_rows, 2), num_rows // math.gcd(num_rows, 2))
+    assert sorted(np.asarray(rows).ravel()) == list(range(num_rows))
+
+
+def test_each_row_is_as_likely_in_each_minibatch():
+    keys = jax.random.split(jax.random.key(0), 4000)
+    rows = jax.jit(jax.vmap(lambda key: ppo_module.shuffled_rows(key, 4, 32)))(keys)
+    in_first = (np.asarray(rows[:, 0, :, None]) == np.arange(32)).any(1)  # [keys, rows]
+    sigma = np.sqrt(0.25 * 0.75 / 4000)
+    assert abs(in_first.mean(0) - 0.25).max() < 5 * sigma
+    # Neighbours are drawn together as rarely as any two rows.
+    together = (in_first[:, :-1] & in_first[:, 1:]).mean(0)
+    assert abs(together - 8 * 7 / (32 * 31)).max() < 5 * np.sqrt(0.056 * 0.944 / 4000)
 
 
 CHANGES = {

@@ -287,7 +287,9 @@ class Parts:
                 return body(carry, jax.tree.map(lambda x: x[rows], batch))
 
             def epoch(carry: Any, key: jax.Array) -> Any:
-                rows = ppo_module.shuffled_rows(key, config.num_minibatches, config.num_steps * self.env.num_envs)
+                rows = ppo_module.shuffled_rows(
+                    key, config.num_minibatches, config.num_steps * self.env.num_envs
+                )
                 return jax.lax.scan(minibatch, carry, rows)
 
             return jax.lax.scan(epoch, carry, jax.random.split(key, config.num_epochs))

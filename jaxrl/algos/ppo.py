@@ -283,8 +283,15 @@ def learn(
 
 
 def shuffled_rows(key: Array, num_minibatches: int, num_rows: int) -> Array:
-    """A random split of a rollout's rows, `[num_minibatches, rows of each]`."""
-    return jax.random.permutation(key, num_rows).reshape(num_minibatches, -1)
+    """A random split of a rollout's rows, `[num_minibatches, rows of each]`.
+
+    Row numbers are the low bits of random words, so sorting one array shuffles them: on a CPU ten
+    times faster than `jax.random.permutation`, which sorts pairs, twice. Words that agree in their
+    random bits keep their order, which favours no minibatch by more than a few rows.
+    """
+    low = jnp.uint32((1 << (num_rows - 1).bit_length()) - 1)
+    words = jax.random.bits(key, (num_rows,)) & ~low | jnp.arange(num_rows, dtype=jnp.uint32)
+    return (jnp.sort(words) & low).astype(jnp.int32).reshape(num_minibatches, -1)
 
 
 def loss(config: PPOConfig, distribution: Any, value: Array, batch: Batch) -> tuple[Array, Metrics]:
