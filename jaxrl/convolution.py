@@ -2,11 +2,11 @@
 
 A learner made of one compiled program takes its gradient steps in a loop. On GPU and TPU the
 gradient of a convolution is fast anywhere. On CPU it is slow in a loop: of the Nature CNN's
-three layers two cores then train on 80 images/s (84x84x4, batches of 256), and pooling suffers
+three layers two cores then train on 170 images/s (84x84x4, batches of 32), and pooling suffers
 from ``select_and_scatter`` in the same way. So either operation has two ways here, picked when a
 program is lowered for its platform: the native one, and on CPU one made of matrix products and
-elementwise loops, which XLA compiles well anywhere. It trains the whole network on 3400 images/s,
-where PyTorch reaches 4000 and plain im2col 2500, and pools with gradient five times as fast.
+elementwise loops, which XLA compiles well anywhere. It trains the whole network on 3000 images/s,
+where PyTorch reaches 3900 and plain im2col 2100, and pools with gradient five times as fast.
 
 The CPU way is built to move as few bytes as it can, since the products themselves take only half
 of the time:

@@ -8,7 +8,7 @@ CNN): valid environment steps a second in the steady state, compile time, and th
 parts of an update, measured alone at the same sizes: environment stepping with random actions,
 inference on stored observations, the learning epochs on a stored batch, and within these the
 shuffling into minibatches. Parts and whole are separate programs, so shares need not add up to 1;
-"unaccounted" is what is left. In the same run and in turn:
+"unaccounted" is what is left, or negative. In the same run and in turn:
 
 * rejax 0.1.3 on the first two, with equal sizes, networks and optimizer settings, without
   evaluation;
