@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from jaxrl.types import PyTree
 
@@ -61,7 +60,10 @@ class Checkpoints:
     """The checkpoints of one run directory, the newest `keep` of them."""
 
     def __init__(self, directory: str | Path, keep: int = 2):
+        import orbax.checkpoint as ocp  # a third of a second, which runs without a directory save
+
         self.directory = Path(directory).absolute()
+        self._args = ocp.args
         self._manager = ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
@@ -82,9 +84,9 @@ class Checkpoints:
         try:
             self._manager.save(
                 num_updates,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(_to_host(_learner(state, whole))),
-                    progress=ocp.args.JsonSave(progress),
+                args=self._args.Composite(
+                    state=self._args.StandardSave(_to_host(_learner(state, whole))),
+                    progress=self._args.JsonSave(progress),
                 ),
                 force=True,
             )
@@ -112,8 +114,8 @@ class Checkpoints:
         try:
             saved = self._manager.restore(
                 step,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
+                args=self._args.Composite(
+                    state=self._args.StandardRestore(template), progress=self._args.JsonRestore()
                 ),
             )
         except Exception as error:

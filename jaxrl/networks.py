@@ -135,6 +135,11 @@ class ActorCritic(nn.Module):
         return DiagonalNormal(out, log_scale), value
 
 
+def has_own_critic(network: nn.Module) -> bool:
+    """Whether values are computed apart from the policy, so that either can be had alone."""
+    return isinstance(network, ActorCritic) and network.critic_torso is not None
+
+
 TORSOS = ("mlp", "minatar_cnn", "ga3c_cnn", "nature_cnn", "impala_resnet")
 
 

@@ -164,6 +164,12 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         simulation, trajectory = rollout(
             env, policy, state.simulation, rollout_key, config.num_steps
         )
+        values = trajectory.extras.value
+        if networks.has_own_critic(network_of(config)):
+            # One batch after the rollout; the same values within it are then dead code.
+            _, values = jax.vmap(apply, (None, None, None, 0))(
+                config, state, state.params, trajectory.obs
+            )
         _, last_value = apply(config, state, state.params, simulation.timestep.obs)
         metrics = episode_metrics(simulation, trajectory)
 
@@ -177,7 +183,7 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             )
             trajectory = trajectory._replace(reward=reward)
 
-        batch = targets(config, trajectory, last_value)
+        batch = targets(config, trajectory, values, last_value)
         params, opt_state, losses = learn(config, objective, state, batch, shuffle_key)
         return PPOState(
             params=params,
@@ -211,12 +217,11 @@ def check_sizes(config: PPOConfig, env: Env) -> None:
         )
 
 
-def targets(config: PPOConfig, trajectory: Trajectory, last_value: Array) -> Batch:
+def targets(config: PPOConfig, trajectory: Trajectory, values: Array, last_value: Array) -> Batch:
     """Advantages and value targets of a rollout, flattened to `[T * N, ...]`."""
-    value = trajectory.extras.value
     advantage = returns.generalized_advantages(
         trajectory.reward,
-        value,
+        values,
         last_value,
         trajectory.terminated,
         trajectory.truncated,
@@ -227,9 +232,9 @@ def targets(config: PPOConfig, trajectory: Trajectory, last_value: Array) -> Bat
         obs=trajectory.obs,
         action=trajectory.action,
         log_prob=trajectory.extras.log_prob,
-        value=value,
+        value=values,
         advantage=advantage,
-        target=advantage + value,
+        target=advantage + values,
         valid=trajectory.valid.astype(jnp.float32),
     )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
