@@ -11,6 +11,7 @@ with its best number of threads. And max pooling (3x3, stride 2) with its gradie
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,10 @@ from timing import RESULTS, Samples, alternate, machine, seconds_of, write_json
 
 FRAME = (84, 84, 4)
 NUM_ACTIONS = 6
-INSTALL_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+INSTALL_TORCH = "pip install torch"
 Rate = Callable[[], float]
 """Measures once."""
-Convolve = Callable[[jax.Array, jax.Array, tuple[int, int], str], jax.Array]
+Convolve = Callable[..., jax.Array]
 
 
 @dataclass
@@ -97,7 +98,8 @@ def training_rate(convolve: Convolve, batch: int, steps: int, scan: bool = True)
     optimizer = optim.adam(1e-5, 0.5)
 
     def loss(params: Any, frames: jax.Array) -> jax.Array:
-        logits, value = network.apply(params, frames)
+        outputs: Any = network.apply(params, frames)
+        logits, value = outputs
         return (jax.nn.logsumexp(logits, axis=-1) + value**2).mean()
 
     def learn(learner: Any, frames: jax.Array) -> tuple[Any, None]:
@@ -135,7 +137,7 @@ def pooling_rate(pool: Callable[..., jax.Array], batch: int, steps: int) -> Rate
 def torch_training_rate(batch: int, steps: int) -> Rate | None:
     """PyTorch's images a second with its best number of threads; None without PyTorch."""
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
     except ImportError:
         return None
     layers: list[Any] = []
@@ -175,11 +177,7 @@ def torch_training_rate(batch: int, steps: int) -> Rate | None:
 def measure(args: Args) -> tuple[dict[str, Samples], dict[str, Samples]]:
     """Rates of the network and of pooling by name."""
     candidates = {
-        "jaxrl, in a scan": training_rate(
-            convolution.convolve,
-            args.batch,
-            args.steps,  # pyrefly: ignore
-        ),
+        "jaxrl, in a scan": training_rate(convolution.convolve, args.batch, args.steps),
         "im2col, in a scan": training_rate(im2col, args.batch, args.steps),
         "native, outside a loop": training_rate(native, args.batch, args.steps, scan=False),
     }

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import json
 import os
@@ -213,7 +214,7 @@ class Parts:
             return jax.lax.scan(step, state, (actions, jax.random.split(key, len(actions))))
 
         state, _ = jax.jit(self.env.init)(jax.random.key(0))
-        return Part(function, random_actions(self.task, self.env.action_space.n), state)
+        return Part(function, random_actions(self.task, self.num_actions), state)
 
     def inference(self) -> Part:
         """A forward pass and a sample for each step's stored observations."""
@@ -241,7 +242,8 @@ class Parts:
         optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
 
         def objective(params: Any, minibatch: Any) -> Any:
-            return ppo_module.loss(config, *network.apply(params, minibatch.obs), minibatch)
+            distribution, value = network.apply(params, minibatch.obs)
+            return ppo_module.loss(config, distribution, value, minibatch)
 
         def learn(learner: Any, minibatch: Any) -> Any:
             params, opt_state = learner
@@ -260,6 +262,13 @@ class Parts:
         first = jax.tree.map(lambda x: x[:rows], batch)
         return Part(self._epochs(lambda _, minibatch: (minibatch, None)), batch, first)
 
+    @property
+    def num_actions(self) -> int:
+        """Of a task with discrete actions, as all are here."""
+        space = self.env.action_space
+        assert isinstance(space, jaxrl.Discrete)
+        return space.n
+
     @functools.cached_property
     def stored(self) -> tuple[Any, Any, Any]:
         """The network, its parameters, and made-up data of one rollout."""
@@ -272,11 +281,12 @@ class Parts:
         image = space.dtype == np.uint8
         obs = rng.integers(0, 256 if image else 2, (steps, *space.shape)).astype(space.dtype)
         number = np.linspace(-1, 1, steps, dtype=np.float32)
-        action = np.arange(steps, dtype=np.int32) % self.env.action_space.n
+        action = np.arange(steps, dtype=np.int32) % self.num_actions
         ones = np.ones(steps, np.float32)
-        batch = ppo_module.Batch(obs, action, -ones, number, number, number, ones)
+        columns = (obs, action, -ones, number, number, number, ones)
+        batch = ppo_module.Batch(*(jnp.asarray(x) for x in columns))
         params = jax.jit(network.init)(jax.random.key(0), obs[:1])
-        return network, params, jax.tree.map(jnp.asarray, batch)
+        return network, params, batch
 
     def _epochs(self, body: Callable[[Any, Any], Any]) -> Any:
         """Shuffle as PPO does and go through the minibatches with `body`."""
@@ -340,7 +350,7 @@ class Rejax:
     """rejax's PPO with the task's sizes and settings, evaluation off."""
 
     def __init__(self, task: Task, updates: int):
-        import rejax
+        rejax: Any = importlib.import_module("rejax")
 
         config = task.config
         env, env_params = gymnax.make(task.env_id.removeprefix("gymnax/"))
