@@ -105,3 +105,16 @@ def test_the_api_of_the_readme_runs(tmp_path, monkeypatch):
     exec(code[1].replace("total_steps=500_000", "total_steps=10_000"), scope)
     assert scope["scores"]["loss"].shape == (8, 100)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
+
+
+def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():
+    code = "import sys, jaxrl; print('scipy.stats' in sys.modules, 'orbax' in sys.modules); "
+    code += "import seaborn; print(seaborn.color_palette('deep')[0])"
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert finished.stdout.startswith("False False\n(0.29")

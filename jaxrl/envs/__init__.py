@@ -6,8 +6,11 @@ import difflib
 from types import ModuleType
 from typing import Any
 
-from jaxrl.envs import envpool, gymnax, probes
+from jaxrl.envs.deferred import defer_import
 from jaxrl.types import Env
+
+defer_import("seaborn")  # gymnax imports it to draw one game; it takes a second
+from jaxrl.envs import envpool, gymnax, probes  # noqa: E402
 
 _BACKENDS: dict[str, tuple[ModuleType, Any]] = {
     "gymnax": (gymnax, gymnax.GymnaxEnv),
