@@ -93,7 +93,6 @@ class GymnaxEnv:
 
     def step(self, key: Array, state: GymnaxState, action: Array) -> tuple[GymnaxState, TimeStep]:
         env, params = _backend(self.name, self.keywords)
-        step_key, reset_key = jax.random.split(key)
         if isinstance(self.action_space, Box):
             action = jnp.clip(action, *self.action_space.bounds())
 
@@ -103,7 +102,7 @@ class GymnaxEnv:
             reward = jnp.asarray(reward, jnp.float32).reshape(())
             return obs, inner, reward, jnp.asarray(terminated), jnp.asarray(truncated)
 
-        keys = jax.random.split(step_key, self.num_envs)
+        keys = jax.random.split(key, self.num_envs)
         obs, inner, reward, terminated, truncated = jax.vmap(step_one)(keys, state.inner, action)
         obs = self._observe(obs)
         first = state.ended
@@ -113,7 +112,8 @@ class GymnaxEnv:
                 lambda new, old: jnp.where(
                     first.reshape(-1, *(1,) * (old.ndim - 1)), new.astype(old.dtype), old
                 ),
-                self._reset(reset_key),
+                # Drawn in here: no randomness is computed for steps that end nothing.
+                self._reset(jax.random.fold_in(key, self.num_envs)),
                 stepped,
             )
 
