@@ -652,3 +652,10 @@ def test_an_unknown_option_is_refused_by_name(id):
 def test_environments_outside_the_contract_are_refused(id, message):
     with pytest.raises(ValueError, match=f"{id}.*{message}"):
         jaxrl.make(id, N)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "shape"), [("Pong-v5", (84, 84, 4)), ("envpool/CarRacing-v3", (96, 96, 3))]
+)
+def test_images_are_channels_last_whatever_the_family_has(env_id, shape):
+    assert jaxrl.make(env_id).observation_space.shape == shape

@@ -119,9 +119,15 @@ class Facts(NamedTuple):
         """Raw observations `[N, ...]` as the observation space has them."""
         if self.raw_obs.shape == () and self.observation_space.shape != ():
             return jax.nn.one_hot(obs, self.observation_space.shape[0])
-        if len(self.raw_obs.shape) == 3 and self.raw_obs.dtype == np.uint8:
+        if _is_channels_first(self.raw_obs):
             return jnp.moveaxis(obs, -3, -1)
         return obs
+
+
+def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
+    """Whether these are images `[C, H, W]`, as most families have them; a few are `[H, W, C]`."""
+    shape = obs.shape
+    return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < shape[2]
 
 
 def ids() -> list[str]:
@@ -166,8 +172,8 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
     elif isinstance(obs, spaces.Box):
         dtype = np.dtype(np.float32) if obs.dtype == np.float64 else np.dtype(obs.dtype)
         raw_obs = jax.ShapeDtypeStruct(obs.shape, dtype)
-        image = len(obs.shape) == 3 and dtype == np.uint8
-        shape = (*obs.shape[1:], obs.shape[0]) if image else obs.shape
+        first = _is_channels_first(raw_obs)
+        shape = (*obs.shape[1:], obs.shape[0]) if first else obs.shape
         same = (obs.low == obs.low.flat[0]).all() and (obs.high == obs.high.flat[0]).all()
         bounds = (obs.low.flat[0], obs.high.flat[0]) if same else (obs.low, obs.high)
         observation_space = Box.of(shape, dtype, *bounds)
