@@ -12,13 +12,12 @@ from typing import Any
 class _Deferred(ModuleType):
     """Stands in `sys.modules` for a module until something asks for one of its attributes."""
 
-    def __getattr__(self, attribute: str) -> Any:
-        name = self.__name__
-        if sys.modules.get(name) is self:
-            del sys.modules[name]
-        module = importlib.import_module(name)
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        module = importlib.import_module(self.__name__)
         self.__dict__.update(module.__dict__)
-        return getattr(module, attribute)
+        return getattr(module, name)
 
 
 def defer_import(name: str) -> None:
