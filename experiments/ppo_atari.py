@@ -3,7 +3,7 @@ implementation details of PPO"): 8 environments x 128 steps, 84x84x4 frames, epi
 sign-clipped rewards for the learner, raw scores of whole games in the logs.
 
     python experiments/ppo_atari.py --env-id Pong-v5 --total-steps 10_000_000
-    python experiments/ppo_atari.py --env-id Breakout-v5 --torso ga3c_cnn   # ~3x faster on a CPU
+    python experiments/ppo_atari.py --env-id Breakout-v5 --torso ga3c_cnn   # cheaper on a CPU
 """
 
 from __future__ import annotations
