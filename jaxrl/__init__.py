@@ -11,14 +11,29 @@ from jaxrl.evaluate import evaluate
 from jaxrl.policy import LoadedPolicy, load_policy
 from jaxrl.runner import RunResult
 from jaxrl.train import rerun, run, train
-from jaxrl.types import Algorithm, Box, Discrete, Env, TimeStep, Trajectory
+from jaxrl.types import (
+    Algorithm,
+    Box,
+    Dict,
+    Discrete,
+    Env,
+    Inputs,
+    Memory,
+    MultiDiscrete,
+    TimeStep,
+    Trajectory,
+)
 
 __all__ = [
     "Algorithm",
     "Box",
+    "Dict",
     "Discrete",
     "Env",
+    "Inputs",
     "LoadedPolicy",
+    "Memory",
+    "MultiDiscrete",
     "PPOConfig",
     "RunResult",
     "TimeStep",

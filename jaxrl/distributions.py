@@ -1,6 +1,8 @@
 """Action distributions: small NamedTuples of arrays with `sample`, `mode`, `log_prob`, `entropy`.
 
-Leading axes are the batch's; `log_prob` and `entropy` sum over the action's own axes.
+Leading axes are the batch's; `log_prob` and `entropy` sum over the action's own axes. A sample is
+a function of the parameters and of noise whose law does not depend on them, so that the noise of a
+whole rollout can be drawn at once: `d.sample(key) = d.from_noise(d.noise(key))`.
 """
 
 from __future__ import annotations
@@ -11,12 +13,17 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxrl.types import Array
+from jaxrl.types import Array, PyTree
 
 
 class Distribution(Protocol):
-    """What a policy network returns."""
+    """What a policy network returns; all leaves have the batch's leading axes."""
 
+    def noise(self, key: Array) -> PyTree:
+        """What is random about a sample; uses the shapes of the parameters only."""
+        ...
+
+    def from_noise(self, noise: PyTree) -> Array: ...
     def sample(self, key: Array) -> Array: ...
     def mode(self) -> Array: ...
     def log_prob(self, action: Array) -> Array: ...
@@ -28,8 +35,14 @@ class Categorical(NamedTuple):
 
     logits: Array
 
+    def noise(self, key: Array) -> Array:
+        return jax.random.gumbel(key, self.logits.shape, self.logits.dtype)
+
+    def from_noise(self, noise: Array) -> Array:
+        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
+
     def sample(self, key: Array) -> Array:
-        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+        return self.from_noise(self.noise(key))
 
     def mode(self) -> Array:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
@@ -44,15 +57,48 @@ class Categorical(NamedTuple):
         return -(jnp.exp(log_probs) * log_probs).sum(-1)
 
 
+class MultiCategorical(NamedTuple):
+    """Independent integers, one for each part; actions `[..., len(parts)]`."""
+
+    parts: tuple[Categorical, ...]
+
+    def noise(self, key: Array) -> tuple[Array, ...]:
+        keys = jax.random.split(key, len(self.parts))
+        return tuple(part.noise(k) for part, k in zip(self.parts, keys, strict=True))
+
+    def from_noise(self, noise: tuple[Array, ...]) -> Array:
+        pairs = zip(self.parts, noise, strict=True)
+        return jnp.stack([part.from_noise(n) for part, n in pairs], -1)
+
+    def sample(self, key: Array) -> Array:
+        return self.from_noise(self.noise(key))
+
+    def mode(self) -> Array:
+        return jnp.stack([part.mode() for part in self.parts], -1)
+
+    def log_prob(self, action: Array) -> Array:
+        return sum(
+            (part.log_prob(action[..., i]) for i, part in enumerate(self.parts)), jnp.float32(0)
+        )
+
+    def entropy(self) -> Array:
+        return sum((part.entropy() for part in self.parts), jnp.float32(0))
+
+
 class DiagonalNormal(NamedTuple):
-    """Independent normals; loc and log_scale `[..., d]` (log_scale may lack leading axes)."""
+    """Independent normals; loc and log_scale `[..., d]`."""
 
     loc: Array
     log_scale: Array
 
-    def sample(self, key: Array) -> Array:
-        noise = jax.random.normal(key, self.loc.shape, self.loc.dtype)
+    def noise(self, key: Array) -> Array:
+        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
+
+    def from_noise(self, noise: Array) -> Array:
         return self.loc + jnp.exp(self.log_scale) * noise
+
+    def sample(self, key: Array) -> Array:
+        return self.from_noise(self.noise(key))
 
     def mode(self) -> Array:
         return self.loc

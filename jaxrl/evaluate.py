@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.envs import episodes
-from jaxrl.rollout import Simulation, start
-from jaxrl.types import Algorithm, Array, Env
+from jaxrl.rollout import Simulation, advance, start
+from jaxrl.types import Algorithm, Array, Env, Memory
 
 
 class Evaluation(NamedTuple):
@@ -42,21 +41,19 @@ def evaluate(
       greedy: take the policy's mode, not a sample.
     """
     start_key, key = jax.random.split(key)
-    simulation = start(env, start_key)
+    simulation = start(env, start_key, algo.initial_core(config, env.num_envs))
     rows = jnp.arange(env.num_envs)
     nothing = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
-        _, _, simulation, _, step = carry
+        _, simulation, _, step = carry
         return (simulation.episodes.count < episodes_per_env).any() & (step < max_steps)
 
     def play(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        key, memory, simulation, scores, step = carry
+        key, simulation, scores, step = carry
         before = simulation.episodes
         key, step_key = jax.random.split(key)
-        memory, simulation = _play_step(
-            algo, config, state, env, memory, simulation, greedy, step_key
-        )
+        simulation = _play_step(algo, config, state, env, simulation, greedy, step_key)
         now = simulation.episodes
         ended = now.count > before.count
         # Episodes past the wanted ones, and steps that end none, fall into a column of no use.
@@ -65,10 +62,10 @@ def evaluate(
             scores.episode_return.at[rows, column].set(now.return_sum - before.return_sum),
             scores.episode_length.at[rows, column].set(now.length_sum - before.length_sum),
         )
-        return key, memory, simulation, scores, step + 1
+        return key, simulation, scores, step + 1
 
-    carry = (key, (), simulation, Evaluation(nothing, nothing), jnp.int32(0))
-    _, _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
+    carry = (key, simulation, Evaluation(nothing, nothing), jnp.int32(0))
+    _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
     return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
 
 
@@ -77,16 +74,15 @@ def _play_step(
     config: Any,
     state: Any,
     env: Env,
-    memory: Any,
     simulation: Simulation,
     greedy: bool,
     key: Array,
-) -> tuple[Any, Simulation]:
+) -> Simulation:
     act_key, env_key = jax.random.split(key)
-    memory, action = algo.act(config, state, memory, simulation.timestep.obs, act_key, greedy)
-    env_state, timestep = env.step(env_key, simulation.env_state, action)
-    statistics = episodes.update(simulation.episodes, timestep)
-    return memory, Simulation(env_state, timestep, statistics)
+    inputs = simulation.inputs
+    memory = Memory(simulation.core, inputs.last_action, inputs.last_reward, inputs.first)
+    memory, action = algo.act(config, state, memory, inputs.obs, act_key, greedy)
+    return advance(env, simulation, env_key, memory.core, action)
 
 
 def frames(
@@ -104,13 +100,12 @@ def frames(
       env: as `algo.env.for_rendering()` gives it.
     """
     start_key, key = jax.random.split(key)
-    simulation = jax.jit(start, static_argnums=0)(env, start_key)
-    step = jax.jit(_play_step, static_argnums=(0, 3, 6))
-    memory: Any = ()
+    simulation = jax.jit(start, static_argnums=0)(env, start_key, algo.initial_core(config, 1))
+    step = jax.jit(_play_step, static_argnums=(0, 3, 5))
     yield env.render(simulation.env_state), 0.0
     for _ in range(max_steps):
         key, step_key = jax.random.split(key)
-        memory, simulation = step(algo, config, state, env, memory, simulation, greedy, step_key)
+        simulation = step(algo, config, state, env, simulation, greedy, step_key)
         statistics = simulation.episodes
         over = bool(statistics.count[0] > 0)
         score = statistics.return_sum[0] if over else statistics.running_return[0]

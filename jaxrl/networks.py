@@ -1,8 +1,9 @@
 """Networks in Flax Linen: torsos from observations to features, and heads on top of them.
 
-A policy network is any Flax module whose call takes observations `[B, ...]` and returns
-`(distribution, value)`, the value of shape `[B]`. `ActorCritic` builds one from torsos, and
-`actor_critic` chooses the torso by the observation's shape.
+A network is any Flax module whose call takes observations `[B, ...]` and returns outputs with
+leaves `[B, ...]`: `(distribution, value)` for an actor-critic, action values `[B, A]` for
+Q-learning. One with a memory takes sequences (see `jaxrl.recurrence`). `actor_critic` and
+`q_network` build them, the torso chosen by the observation's shape.
 
 Torsos take images channels-last. uint8 images are scaled by 1/255. Weights are orthogonal
 (Saxe et al. 2014), scaled by sqrt(2), the policy head's by 0.01, the value head's by 1. `dtype`
@@ -20,9 +21,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import config as fields
 from jaxrl.convolution import Conv, max_pool
-from jaxrl.distributions import Categorical, DiagonalNormal, Distribution
-from jaxrl.types import Array, Discrete, Space
+from jaxrl.distributions import Categorical, DiagonalNormal, Distribution, MultiCategorical
+from jaxrl.recurrence import CORES, Recurrent
+from jaxrl.types import (
+    ActionSpace,
+    Array,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    ObservationSpace,
+    PyTree,
+)
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": nn.tanh,
@@ -107,37 +119,82 @@ class ImpalaResNet(nn.Module):
         return MLP(self.hidden_sizes, self.activation, self.dtype)(activation(x))
 
 
-class ActorCritic(nn.Module):
-    """Policy and value heads over a torso, or over one torso each if `critic_torso` is given."""
+class DictTorso(nn.Module):
+    """A torso for each named part of the observation; their features side by side."""
 
-    action_space: Space
+    torsos: tuple[tuple[str, nn.Module], ...]
+
+    @nn.compact
+    def __call__(self, obs: dict[str, Array]) -> Array:
+        return jnp.concatenate([torso(obs[name]) for name, torso in self.torsos], -1)
+
+
+class ActorCriticHead(nn.Module):
+    """A distribution over actions and a value, from features, or from features each."""
+
+    action_space: ActionSpace
+
+    @nn.compact
+    def __call__(
+        self, features: Array, critic_features: Array | None = None
+    ) -> tuple[Distribution, Array]:
+        space = self.action_space
+        sizes = space.sizes if isinstance(space, MultiDiscrete) else (num_outputs(space),)
+        out = nn.Dense(sum(sizes), kernel_init=nn.initializers.orthogonal(0.01), name="policy")(
+            features
+        )
+        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0), name="value")(
+            features if critic_features is None else critic_features
+        )[..., 0]
+        if isinstance(space, Discrete):
+            return Categorical(out), value
+        if isinstance(space, MultiDiscrete):
+            parts = jnp.split(out, np.cumsum(sizes)[:-1], axis=-1)
+            return MultiCategorical(tuple(Categorical(part) for part in parts)), value
+        log_scale = self.param("log_scale", nn.initializers.zeros, (sum(sizes),))
+        return DiagonalNormal(out, jnp.broadcast_to(log_scale, out.shape)), value
+
+
+def num_outputs(space: Discrete | Box) -> int:
+    """How many numbers a head gives for a Discrete or Box action."""
+    return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
+
+
+class QHead(nn.Module):
+    """Values of discrete actions; dueling: V(s) + A(s, a) - mean A(s, .) (Wang et al. 2016)."""
+
+    num_actions: int
+    dueling: bool = False
+
+    @nn.compact
+    def __call__(self, features: Array) -> Array:
+        def dense(size: int, name: str) -> Array:
+            return nn.Dense(size, kernel_init=nn.initializers.orthogonal(1.0), name=name)(features)
+
+        advantages = dense(self.num_actions, "advantages" if self.dueling else "values")
+        if not self.dueling:
+            return advantages
+        return dense(1, "value") + advantages - advantages.mean(-1, keepdims=True)
+
+
+class FeedForward(nn.Module):
+    """`head(torso(obs))`, or a torso each for policy and value if `critic_torso` is given."""
+
     torso: nn.Module
+    head: nn.Module
     critic_torso: nn.Module | None = None
 
     @nn.compact
-    def __call__(self, obs: Array) -> tuple[Distribution, Array]:
+    def __call__(self, obs: PyTree) -> Any:
         features = self.torso(obs).astype(jnp.float32)
-        critic_features = features
-        if self.critic_torso is not None:
-            critic_features = self.critic_torso(obs).astype(jnp.float32)
-        size = (
-            self.action_space.n
-            if isinstance(self.action_space, Discrete)
-            else int(np.prod(self.action_space.shape))
-        )
-        out = nn.Dense(size, kernel_init=nn.initializers.orthogonal(0.01), name="policy")(features)
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0), name="value")(
-            critic_features
-        )[..., 0]
-        if isinstance(self.action_space, Discrete):
-            return Categorical(out), value
-        log_scale = self.param("log_scale", nn.initializers.zeros, (size,))
-        return DiagonalNormal(out, log_scale), value
+        if self.critic_torso is None:
+            return self.head(features)
+        return self.head(features, self.critic_torso(obs).astype(jnp.float32))
 
 
 def has_own_critic(network: nn.Module) -> bool:
     """Whether values are computed apart from the policy, so that either can be had alone."""
-    return isinstance(network, ActorCritic) and network.critic_torso is not None
+    return isinstance(network, FeedForward) and network.critic_torso is not None
 
 
 TORSOS = ("mlp", "minatar_cnn", "ga3c_cnn", "nature_cnn", "impala_resnet")
@@ -160,10 +217,8 @@ def make_torso(
     """A torso by name; None takes its own usual sizes and activation.
 
     Raises:
-      ValueError: if there is no such torso, or it can't take observations of this shape.
+      ValueError: if it can't take observations of this shape.
     """
-    if name not in TORSOS:
-        raise ValueError(f"unknown torso {name!r}; there are {', '.join(TORSOS)}")
     smallest = {"mlp": 0, "minatar_cnn": 3, "impala_resnet": 8, "ga3c_cnn": 20, "nature_cnn": 36}
     if name != "mlp" and (len(shape) != 3 or min(shape[:2]) < smallest[name]):
         raise ValueError(
@@ -184,29 +239,82 @@ def make_torso(
     return ConvNet(convolutions, hidden_sizes or default_sizes, activation, dtype)
 
 
-def actor_critic(
-    observation_space: Space,
-    action_space: Space,
-    torso: str = "auto",
-    hidden_sizes: tuple[int, ...] | None = None,
-    activation: str | None = None,
-    dtype: Any = jnp.float32,
-) -> ActorCritic:
-    """The usual actor-critic for these spaces: one CNN for both heads, or an MLP for each.
+@fields.config
+class NetworkConfig(fields.Config):
+    """The fields by which every agent's config describes its network. All shape the program.
 
-    Args:
-      torso: one of `TORSOS`, or `"auto"` to choose by the observation's shape.
-      hidden_sizes: widths of the dense layers; None for the torso's own.
-      activation: `"tanh"`, `"relu"` or `"swish"`; None for the torso's own.
-      dtype: compute type of the torsos, such as `jnp.bfloat16`.
+    They are unused if a network of the caller's own is passed to the algorithm.
     """
-    shape = observation_space.shape
-    name = choose_torso(shape) if torso == "auto" else torso
 
-    def build() -> nn.Module:
-        return make_torso(name, shape, hidden_sizes, activation, dtype)
+    torso: str = fields.static("auto")
+    """One of `networks.TORSOS`, or "auto" to choose by the observation's shape."""
+    hidden_sizes: tuple[int, ...] | None = fields.static(None)
+    """Widths of the dense layers; None for the torso's own."""
+    activation: str | None = fields.static(None)
+    """"tanh", "relu" or "swish"; None for the torso's own."""
+    compute_dtype: str = fields.static("float32")
+    """"float32" or "bfloat16", of the torsos."""
+    core: str | None = fields.static(None)
+    """A memory behind the torso: "gru", "lstm" or None."""
+    core_size: int = fields.static(128)
+    """Width of the memory, if there is one."""
+    sees_last: bool = fields.static(False)
+    """Whether the memory also takes the last action and reward."""
 
-    return ActorCritic(action_space, build(), build() if name == "mlp" else None)
+    def __post_init__(self) -> None:
+        fields.check_choice(self, "torso", ("auto", *TORSOS))
+        fields.check_sizes(self, "hidden_sizes")
+        fields.check_choice(self, "activation", (None, *ACTIVATIONS))
+        fields.check_choice(self, "compute_dtype", ("float32", "bfloat16"))
+        fields.check_choice(self, "core", (None, *CORES))
+        fields.check_count(self, "core_size")
+        fields.check_switch(self, "sees_last")
+
+    def make_torso(self, space: ObservationSpace) -> nn.Module:
+        """The torso for observations of `space`; one for each part of a `Dict`."""
+        if isinstance(space, Dict):
+            return DictTorso(tuple((name, self.make_torso(part)) for name, part in space.parts))
+        name = choose_torso(space.shape) if self.torso == "auto" else self.torso
+        dtype = jnp.dtype(self.compute_dtype)
+        return make_torso(name, space.shape, self.hidden_sizes, self.activation, dtype)
+
+
+def actor_critic(
+    observation_space: ObservationSpace,
+    action_space: ActionSpace,
+    config: NetworkConfig | None = None,
+) -> FeedForward | Recurrent:
+    """The usual actor-critic for these spaces, `(distribution, value)`.
+
+    Policy and value share a CNN or a memory; feed-forward MLPs are one each.
+    """
+    config = config or NetworkConfig()
+    head = ActorCriticHead(action_space)
+    torso = config.make_torso(observation_space)
+    if config.core is not None:
+        return Recurrent(action_space, torso, head, config.core, config.core_size, config.sees_last)
+    critic_torso = config.make_torso(observation_space) if isinstance(torso, MLP) else None
+    return FeedForward(torso, head, critic_torso)
+
+
+def q_network(
+    observation_space: ObservationSpace,
+    action_space: ActionSpace,
+    config: NetworkConfig,
+    dueling: bool,
+) -> FeedForward | Recurrent:
+    """The usual network for Q-learning, action values `[B, A]`.
+
+    Raises:
+      ValueError: if actions are not `Discrete`.
+    """
+    if not isinstance(action_space, Discrete):
+        raise ValueError(f"Q-learning needs Discrete actions, got the space {action_space}")
+    head = QHead(action_space.n, dueling)
+    torso = config.make_torso(observation_space)
+    if config.core is not None:
+        return Recurrent(action_space, torso, head, config.core, config.core_size, config.sees_last)
+    return FeedForward(torso, head)
 
 
 def num_parameters(params: Any) -> int:

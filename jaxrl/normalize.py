@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.types import Array
+from jaxrl.types import Array, Box, ObservationSpace
 
 CLIP = 10.0
 EPSILON = 1e-8
@@ -26,6 +26,17 @@ def start(shape: tuple[int, ...]) -> RunningStatistics:
     return RunningStatistics(
         jnp.asarray(1e-4, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32)
     )
+
+
+def start_observations(space: ObservationSpace) -> RunningStatistics:
+    """For observations of a `Box`.
+
+    Raises:
+      ValueError: if they are a `Dict`.
+    """
+    if not isinstance(space, Box):
+        raise ValueError(f"normalize_observations takes arrays, but observations are {space}")
+    return start(space.shape)
 
 
 def update(statistics: RunningStatistics, batch: Array, valid: Array) -> RunningStatistics:

@@ -11,36 +11,65 @@ import jax.numpy as jnp
 
 from jaxrl import manifest as manifests
 from jaxrl.checkpoint import Checkpoints
-from jaxrl.types import Algorithm, Array
+from jaxrl.types import Algorithm, Array, Dict, ObservationSpace, PyTree, zeros
 
 
 class LoadedPolicy:
     """`policy(obs, key=None) -> action`, for one observation or a batch `[B, ...]`.
 
-    Without a key it acts greedily, with one it samples. `algo`, `config` and `state` (whose
-    `simulation` is None) are there for research code.
+    Without a key it acts greedily, with one it samples. An agent with a memory remembers the calls
+    since the last `reset()`. `algo`, `config` and `state` (whose `simulation` is None) are there
+    for research code.
     """
 
     def __init__(self, algo: Algorithm, config: Any, state: Any):
         self.algo, self.config, self.state = algo, config, state
+        self.memory: Any = ()
+        self._remembers = algo.initial_core(config, 1) != ()
         self._act = jax.jit(algo.act, static_argnums=5)
 
-    def __call__(self, obs: Any, key: Array | None = None) -> Array:
-        space = self.algo.env.observation_space
-        obs = jnp.asarray(obs, space.dtype)
-        if obs.ndim not in (len(space.shape), len(space.shape) + 1) or (
-            obs.shape[obs.ndim - len(space.shape) :] != space.shape
-        ):
-            raise ValueError(
-                f"the policy takes observations of shape {space.shape} or [B, *{space.shape}], "
-                f"got {obs.shape}"
+    def reset(self) -> None:
+        """Begin new episodes: forget everything."""
+        self.memory = ()
+
+    def observe(self, reward: Any, first: Any) -> None:
+        """Tell an agent with a memory what its last actions were paid, and where the next
+        observations begin new episodes; both for one environment or `[B]`."""
+        if self.memory:
+            shape = self.memory.first.shape
+            self.memory = self.memory._replace(
+                last_reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), shape),
+                first=jnp.broadcast_to(jnp.asarray(first, bool), shape),
             )
-        single = obs.ndim == len(space.shape)
+
+    def __call__(self, obs: Any, key: Array | None = None) -> Array:
+        obs, single = as_batch(self.algo.env.observation_space, obs)
         sampling_key = jax.random.key(0) if key is None else key
-        _, action = self._act(
-            self.config, self.state, (), obs[None] if single else obs, sampling_key, key is None
+        memory, action = self._act(
+            self.config, self.state, self.memory, obs, sampling_key, key is None
         )
+        if self._remembers:
+            self.memory = memory
         return action[0] if single else action
+
+
+def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
+    """Observations `[B, ...]`, and whether `obs` was a single one.
+
+    Raises:
+      ValueError: if it is neither.
+    """
+    like = zeros(space)
+    if jax.tree.structure(obs) == jax.tree.structure(like):
+        obs = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), obs, like)
+    elif not isinstance(space, Dict):
+        obs = jnp.asarray(obs, like.dtype)
+    shape, expected = jax.tree.map(jnp.shape, obs), jax.tree.map(jnp.shape, like)
+    if shape == expected:
+        return jax.tree.map(lambda x: x[None], obs), True
+    if shape == jax.tree.map(jnp.shape, zeros(space, *jnp.shape(jax.tree.leaves(obs)[0])[:1])):
+        return obs, False
+    raise ValueError(f"the policy takes observations of shape {expected} or [B, ...], got {shape}")
 
 
 def load_policy(run_dir: str | Path, network: nn.Module | None = None) -> LoadedPolicy:

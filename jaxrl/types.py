@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array
@@ -28,6 +29,21 @@ class Discrete:
     @property
     def shape(self) -> tuple[int, ...]:
         return ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.int32)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several integers at once, the i-th from `0 .. sizes[i] - 1`."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.sizes),)
 
     @property
     def dtype(self) -> np.dtype:
@@ -72,7 +88,28 @@ def _hashable_bound(bound: Any, shape: tuple[int, ...]) -> float | tuple[float, 
     return tuple(float(x) for x in flat)
 
 
-Space = Discrete | Box
+@dataclass(frozen=True)
+class Dict:
+    """Observations with several named parts, as a dictionary of arrays."""
+
+    parts: tuple[tuple[str, ObservationSpace], ...]
+
+    @classmethod
+    def of(cls, **parts: ObservationSpace) -> Dict:
+        """In alphabetical order, as JAX flattens dictionaries."""
+        return cls(tuple(sorted(parts.items())))
+
+
+ActionSpace = Discrete | MultiDiscrete | Box
+ObservationSpace = Box | Dict
+Space = ActionSpace | ObservationSpace
+
+
+def zeros(space: Space, *lead: int) -> PyTree:
+    """An element of `space` made of zeros, for each index of the leading axes."""
+    if isinstance(space, Dict):
+        return {name: zeros(part, *lead) for name, part in space.parts}
+    return jnp.zeros((*lead, *space.shape), space.dtype)
 
 
 class TimeStep(NamedTuple):
@@ -97,16 +134,43 @@ class TimeStep(NamedTuple):
     game_over: Array | None = None  # [N] bool
 
 
+class Inputs(NamedTuple):
+    """What an agent may look at when it acts; leaves `[T, N, ...]`, or `[N, ...]` for one step.
+
+    Networks without memory see `obs` alone. Where `first` holds, the last action and reward are
+    of another episode.
+    """
+
+    obs: PyTree
+    first: Array
+    last_action: Array
+    last_reward: Array
+
+
+class Memory(NamedTuple):
+    """What an agent carries from step to step of N episodes, leaves `[N, ...]`."""
+
+    core: PyTree  # the state of the network's recurrent core, () without one
+    last_action: Array
+    last_reward: Array
+    first: Array  # the next observation begins an episode: the rest is to be forgotten
+
+
 class Trajectory(NamedTuple):
     """T transitions of N environments, time-major; row t holds the transition t -> t+1."""
 
-    obs: PyTree  # [T, N, ...] before the action
+    inputs: Inputs  # [T, N, ...] before the action
     action: Array  # [T, N, ...]
     reward: Array  # [T, N] paid by the transition
     terminated: Array  # [T, N] the transition ended its episode by termination
     truncated: Array  # [T, N] the transition ended its episode by truncation
     valid: Array  # [T, N] false where the transition only led to a new episode
     extras: PyTree  # what the policy gave with the action, leaves [T, N, ...]
+
+    @property
+    def obs(self) -> PyTree:
+        """`[T, N, ...]` before the action."""
+        return self.inputs.obs
 
 
 @runtime_checkable
@@ -132,10 +196,10 @@ class Env(Protocol):
         ...
 
     @property
-    def observation_space(self) -> Space: ...
+    def observation_space(self) -> ObservationSpace: ...
 
     @property
-    def action_space(self) -> Space: ...
+    def action_space(self) -> ActionSpace: ...
 
     @property
     def checkpointable(self) -> bool: ...
@@ -175,7 +239,8 @@ class Algorithm(NamedTuple):
     update: Callable[..., tuple[Any, Metrics]]
     """`update(config, state) -> (state, metrics)`: one rollout and its learning"""
     act: Callable[..., tuple[Any, Array]]
-    """`act(config, state, carry, obs, key, greedy) -> (carry, action)`, obs `[N, ...]`"""
+    """`act(config, state, memory, obs, key, greedy) -> (memory, action)`, obs `[N, ...]`; `memory`
+    is a `Memory`, or `()` for agents without one and at the start of N episodes"""
     env: Any = None
     """The `Env` it was made for."""
     network: Any = None
@@ -183,3 +248,5 @@ class Algorithm(NamedTuple):
     name: str = ""
     """Its public name, such that `getattr(jaxrl, name)(env, network)` makes it again."""
     config_class: Any = None
+    initial_core: Callable[..., PyTree] = lambda config, num_envs: ()
+    """`initial_core(config, num_envs) -> Memory.core` at the start of episodes"""

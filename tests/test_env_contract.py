@@ -75,6 +75,7 @@ def random_actions(env: jaxrl.Env, seed: int, *lead: int) -> np.ndarray:
     shape = (*lead, env.num_envs, *space.shape)
     if isinstance(space, Discrete):
         return generator.integers(0, space.n, shape, np.int32)
+    assert isinstance(space, jaxrl.Box)
     return generator.uniform(*space.bounds(), shape).astype(np.float32)
 
 
@@ -578,6 +579,7 @@ def test_every_gymnax_id_has_consistent_shapes(name, fake_mnist):
     env = jaxrl.make(f"gymnax/{name}", N)
     actions = jnp.zeros((3, N, *env.action_space.shape), env.action_space.dtype)
     steps = jax.eval_shape(functools.partial(play, env), jax.random.key(0), actions)
+    assert isinstance(env.observation_space, jaxrl.Box)
     assert steps.obs.shape == (4, N, *env.observation_space.shape)
     assert steps.obs.dtype == env.observation_space.dtype
     assert steps.reward.dtype == np.float32
@@ -658,4 +660,6 @@ def test_environments_outside_the_contract_are_refused(id, message):
     ("env_id", "shape"), [("Pong-v5", (84, 84, 4)), ("envpool/CarRacing-v3", (96, 96, 3))]
 )
 def test_images_are_channels_last_whatever_the_family_has(env_id, shape):
-    assert jaxrl.make(env_id).observation_space.shape == shape
+    space = jaxrl.make(env_id).observation_space
+    assert isinstance(space, jaxrl.Box)
+    assert space.shape == shape

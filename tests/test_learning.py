@@ -13,7 +13,7 @@ train = jax.jit(jaxrl.train, static_argnums=(0, 3))
 
 
 def value(algo, config, state, obs):
-    network = jaxrl.networks.actor_critic(algo.env.observation_space, algo.env.action_space)
+    network = jaxrl.networks.actor_critic(algo.env.observation_space, algo.env.action_space, config)
     return np.asarray(network.apply(state.params, jnp.asarray(obs, jnp.float32))[1])
 
 

@@ -21,6 +21,11 @@ def spaces(torso: str) -> Box:
     return Box(SMALLEST[torso], np.dtype(np.float32))
 
 
+def build(observation_space, action_space, **fields):
+    config = networks.NetworkConfig(**fields)
+    return networks.actor_critic(observation_space, action_space, config)
+
+
 def init(network, space: Box):
     obs = jnp.zeros((1, *space.shape), space.dtype)
     return jax.jit(network.init)(jax.random.key(0), obs)
@@ -72,7 +77,7 @@ def test_networks_have_the_size_of_their_papers(torso):
     space, expected = PARAMETERS[torso]
     if torso == "nature_cnn":
         assert expected == 1_684_128  # 1,693,362 with the 18-action head of Mnih et al. 2015
-    network = networks.actor_critic(space, Discrete(6), torso)
+    network = build(space, Discrete(6), torso=torso)
     params = jax.eval_shape(lambda: init(network, space))
     width = {"mlp": 64, "minatar_cnn": 128, "nature_cnn": 512}.get(torso, 256)
     torsos = 2 if torso == "mlp" else 1  # policy and value share a CNN, but not an MLP
@@ -81,7 +86,7 @@ def test_networks_have_the_size_of_their_papers(torso):
 
 
 def test_hidden_sizes_and_activation_can_be_chosen():
-    network = networks.actor_critic(VECTOR, Discrete(2), "mlp", (8, 7, 6), "relu")
+    network = build(VECTOR, Discrete(2), torso="mlp", hidden_sizes=(8, 7, 6), activation="relu")
     params = init(network, VECTOR)["params"]["torso"]
     assert [params[f"Dense_{i}"]["bias"].size for i in range(3)] == [8, 7, 6]
     obs = jax.random.normal(jax.random.key(1), (50, 3))
@@ -98,11 +103,12 @@ def assert_orthogonal(kernel, scale):
 
 
 def test_weights_are_orthogonal_and_biases_0():
-    network = networks.actor_critic(spaces("ga3c_cnn"), Discrete(6), "ga3c_cnn", (32,))
+    network = build(spaces("ga3c_cnn"), Discrete(6), torso="ga3c_cnn", hidden_sizes=(32,))
     params = init(network, spaces("ga3c_cnn"))["params"]
-    assert_orthogonal(params["policy"]["kernel"], 0.01)
-    assert np.abs(params["policy"]["kernel"]).max() > 1e-4
-    assert_orthogonal(params["value"]["kernel"], 1.0)
+    head = params["head"]
+    assert_orthogonal(head["policy"]["kernel"], 0.01)
+    assert np.abs(head["policy"]["kernel"]).max() > 1e-4
+    assert_orthogonal(head["value"]["kernel"], 1.0)
     kernels = [x for x in jax.tree.leaves(params["torso"]) if x.ndim > 1]
     assert len(kernels) == 3
     for kernel in kernels:
@@ -114,7 +120,7 @@ def test_weights_are_orthogonal_and_biases_0():
 @pytest.mark.parametrize("torso", networks.TORSOS)
 def test_bfloat16_is_for_the_torso_only(torso):
     space = spaces(torso)
-    network = networks.actor_critic(space, Discrete(6), torso, dtype=jnp.bfloat16)
+    network = build(space, Discrete(6), torso=torso, compute_dtype="bfloat16")
     obs = jnp.zeros((2, *space.shape))
     params = jax.eval_shape(lambda: init(network, space))
     assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
@@ -127,8 +133,8 @@ def test_bfloat16_is_for_the_torso_only(torso):
 def test_bfloat16_gives_nearly_the_same_numbers():
     space, torso = VECTOR, "mlp"
     exact, rough = (
-        networks.actor_critic(space, Discrete(6), torso, dtype=dtype)
-        for dtype in (jnp.float32, jnp.bfloat16)
+        build(space, Discrete(6), torso=torso, compute_dtype=dtype)
+        for dtype in ("float32", "bfloat16")
     )
     params, obs = init(exact, space), jax.random.normal(jax.random.key(1), (20, *space.shape))
     (_, value), (_, rough_value) = (jax.jit(n.apply)(params, obs) for n in (exact, rough))
@@ -143,13 +149,13 @@ def test_bfloat16_gives_nearly_the_same_numbers():
 )
 def test_a_torso_refuses_shapes_it_cannot_take(torso, shape):
     with pytest.raises(ValueError, match=f"torso '{torso}' takes images") as refusal:
-        networks.actor_critic(Box(shape, np.dtype(np.float32)), Discrete(2), torso)
+        build(Box(shape, np.dtype(np.float32)), Discrete(2), torso=torso)
     assert str(shape) in str(refusal.value)
 
 
 @pytest.mark.parametrize("torso", networks.TORSOS)
 def test_a_torso_takes_the_smallest_shape_it_claims_to(torso):
-    network = networks.actor_critic(spaces(torso), Discrete(2), torso)
+    network = build(spaces(torso), Discrete(2), torso=torso)
     _, value = jax.eval_shape(
         lambda: network.init_with_output(jax.random.key(0), jnp.zeros((7, *SMALLEST[torso])))[0]
     )
@@ -159,13 +165,13 @@ def test_a_torso_takes_the_smallest_shape_it_claims_to(torso):
 
 
 def test_an_unknown_torso_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"unknown torso 'resnet50'; there are mlp, .*"):
-        networks.actor_critic(VECTOR, Discrete(2), "resnet50")
+    with pytest.raises(ValueError, match=r"torso must be one of .*'mlp', .* got 'resnet50'"):
+        build(VECTOR, Discrete(2), torso="resnet50")
 
 
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     space = Box((10, 10, 2), np.dtype(np.uint8), 0, 255)
-    network = networks.actor_critic(space, Discrete(2), "mlp")
+    network = build(space, Discrete(2), torso="mlp")
     image = np.random.default_rng(0).integers(0, 256, (5, *space.shape), np.uint8)
     params = init(network, space)
     (as_bytes, value), (scaled, scaled_value) = (
@@ -177,7 +183,7 @@ def test_images_of_bytes_are_scaled_to_the_unit_interval():
 
 @pytest.mark.parametrize("action_space", [Discrete(5), TORQUES], ids=["discrete", "box"])
 def test_heads_fit_the_action_space(action_space):
-    network = networks.actor_critic(VECTOR, action_space)
+    network = build(VECTOR, action_space)
     params = init(network, VECTOR)
     distribution, value = jax.jit(network.apply)(params, jnp.ones((7, 3)))
     assert value.shape == (7,)
@@ -187,5 +193,5 @@ def test_heads_fit_the_action_space(action_space):
     else:
         assert isinstance(distribution, DiagonalNormal)
         assert distribution.loc.shape == (7, 2)
-        np.testing.assert_array_equal(distribution.log_scale, [0, 0])
+        np.testing.assert_array_equal(distribution.log_scale, np.zeros((7, 2)))
     assert distribution.log_prob(distribution.sample(jax.random.key(0))).shape == (7,)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,6 +17,8 @@ from jaxrl.algos import ppo as ppo_module
 from jaxrl.algos.ppo import Batch
 from jaxrl.config import is_static
 from jaxrl.distributions import Categorical, DiagonalNormal
+
+NOTHING: Any = None
 
 
 def small_config(**changes):
@@ -70,7 +72,8 @@ def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_val
     valid = rng.random(size) < 0.7
     valid[0] = valid[1] = True
     batch = Batch(
-        obs=None,
+        inputs=NOTHING,
+        core=(),
         action=rng.integers(0, 3, size),
         log_prob=np.log(rng.uniform(0.1, 0.9, size)),
         value=rng.normal(size=size),
@@ -90,27 +93,9 @@ def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_val
 def test_loss_of_a_normal_policy_uses_its_density():
     config = jaxrl.PPOConfig(normalize_advantages=False, value_coef=0.0, entropy_coef=0.0)
     one = jnp.ones(1)
-    batch = Batch(None, jnp.zeros((1, 2)), jnp.zeros(1), one, one, one, one)
+    batch = Batch(NOTHING, jnp.zeros((1, 2)), jnp.zeros(1), one, one, one, one, ())
     loss, _ = ppo_module.loss(config, DiagonalNormal(jnp.zeros((1, 2)), jnp.zeros(2)), one, batch)
     assert float(loss) == pytest.approx(-1 / (2 * np.pi))
-
-
-@pytest.mark.parametrize("num_rows", [1, 2, 6, 64, 1000])
-def test_shuffled_rows_use_each_row_once(num_rows):
-    rows = ppo_module.shuffled_rows(jax.random.key(0), math.gcd(num_rows, 2), num_rows)
-    assert rows.shape == (math.gcd(num_rows, 2), num_rows // math.gcd(num_rows, 2))
-    assert sorted(np.asarray(rows).ravel()) == list(range(num_rows))
-
-
-def test_each_row_is_as_likely_in_each_minibatch():
-    keys = jax.random.split(jax.random.key(0), 4000)
-    rows = jax.jit(jax.vmap(lambda key: ppo_module.shuffled_rows(key, 4, 32)))(keys)
-    in_first = (np.asarray(rows[:, 0, :, None]) == np.arange(32)).any(1)  # [keys, rows]
-    sigma = np.sqrt(0.25 * 0.75 / 4000)
-    assert abs(in_first.mean(0) - 0.25).max() < 5 * sigma
-    # Neighbours are drawn together as rarely as any two rows.
-    together = (in_first[:, :-1] & in_first[:, 1:]).mean(0)
-    assert abs(together - 8 * 7 / (32 * 31)).max() < 5 * np.sqrt(0.056 * 0.944 / 4000)
 
 
 CHANGES = {
@@ -134,7 +119,11 @@ CHANGES = {
     "hidden_sizes": (32,),
     "activation": "swish",
     "compute_dtype": "bfloat16",
+    "core": "gru",
+    "core_size": 16,
+    "sees_last": True,
 }
+MEMORY = {"core_size", "sees_last"}
 
 
 @functools.cache
@@ -154,7 +143,7 @@ def learned(config, algo=None):
     "name", [f.name for f in dataclasses.fields(jaxrl.PPOConfig) if f.name != "torso"]
 )
 def test_every_field_of_the_config_changes_the_learned_parameters(name):
-    base = small_config(learning_rate=1e-3)
+    base = small_config(learning_rate=1e-3, core="lstm" if name in MEMORY else None)
     before, after = learned(base), learned(base.replace(**{name: CHANGES[name]}))
     same_shapes = [x.shape for x in before] == [x.shape for x in after]
     assert not same_shapes or any((x != y).any() for x, y in zip(before, after, strict=True))

@@ -306,7 +306,9 @@ def test_a_missing_run_or_network_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a run directory"):
         jaxrl.load_policy(tmp_path)
     env = jaxrl.make("CartPole-v1", num_envs=4)
-    network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, "mlp", (8,))
+    network = jaxrl.networks.actor_critic(
+        env.observation_space, env.action_space, jaxrl.PPOConfig(hidden_sizes=(8,))
+    )
     jaxrl.run(jaxrl.ppo(env, network), CONFIG, total_steps=64, run_dir=tmp_path / "run", **quiet())
     with pytest.raises(ValueError, match="network of its own"):
         jaxrl.load_policy(tmp_path / "run")

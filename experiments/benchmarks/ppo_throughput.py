@@ -49,8 +49,9 @@ from rich.table import Table
 
 import convolution
 import jaxrl
-from jaxrl import networks, optim
+from jaxrl import networks, optim, recurrence
 from jaxrl.algos import ppo as ppo_module
+from jaxrl.minibatches import shuffled_indices
 from jaxrl.runner import train_chunk
 from timing import RESULTS, Samples, alternate, calls_for, machine, seconds_of, write_json
 
@@ -220,18 +221,20 @@ class Parts:
         """A forward pass and a sample for each step's stored observations."""
         network, params, batch = self.stored
         shape = (self.task.config.num_steps, self.env.num_envs)
-        obs = batch.obs.reshape(*shape, *batch.obs.shape[1:])
+        obs = batch.inputs.obs.reshape(*shape, *batch.inputs.obs.shape[2:])
 
         def function(data: Any, carry: None, key: jax.Array) -> tuple[None, Any]:
             params, obs = data
 
             def act(carry: None, inputs: tuple[jax.Array, jax.Array]) -> tuple[None, Any]:
-                obs, key = inputs
+                obs, noise = inputs
                 distribution, value = network.apply(params, obs)
-                action = distribution.sample(key)
+                action = distribution.from_noise(noise)
                 return carry, (action, distribution.log_prob(action), value)
 
-            return jax.lax.scan(act, carry, (obs, jax.random.split(key, len(obs))))
+            distribution, _ = jax.eval_shape(network.apply, params, obs[0])
+            noise = jax.vmap(distribution.noise)(jax.random.split(key, len(obs)))
+            return jax.lax.scan(act, carry, (obs, noise))
 
         return Part(function, (params, obs), None)
 
@@ -239,28 +242,37 @@ class Parts:
         """All epochs on a stored batch, shuffling included."""
         network, params, batch = self.stored
         config = self.task.config
-        optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
 
         def objective(params: Any, minibatch: Any) -> Any:
-            distribution, value = network.apply(params, minibatch.obs)
+            _, (distribution, value) = recurrence.unroll(network, params, (), minibatch.inputs)
             return ppo_module.loss(config, distribution, value, minibatch)
 
-        def learn(learner: Any, minibatch: Any) -> Any:
-            params, opt_state = learner
-            grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
-            updates, opt_state = optimizer.update(grads, opt_state, params)
-            params = optim.apply_updates(params, updates, config.learning_rate)
-            return (params, opt_state), losses
+        def function(batch: Any, learner: Any, key: jax.Array) -> tuple[Any, Any]:
+            params, opt_state, losses = ppo_module.learn(config, objective, learner, batch, key)
+            return learner._replace(params=params, opt_state=opt_state), losses
 
-        return Part(self._epochs(learn), batch, (params, optimizer.init(params)))
+        opt_state = optim.adam(config.adam_eps, config.max_grad_norm).init(params)
+        learner = ppo_module.PPOState(params, opt_state, *(jnp.int32(0),) * 3, None, None)
+        return Part(function, batch, learner)
 
     def shuffling(self) -> Part:
         """The permutations and gathers of all epochs, without learning."""
         *_, batch = self.stored
-        rows = self.task.steps // self.task.config.num_minibatches
+        config = self.task.config
+
+        def function(batch: Any, carry: Any, key: jax.Array) -> tuple[Any, Any]:
+            def minibatch(_: Any, rows: jax.Array) -> Any:
+                return jax.tree.map(lambda x: x[:, rows], batch), None
+
+            def epoch(carry: Any, key: jax.Array) -> Any:
+                rows = shuffled_indices(key, config.num_minibatches, self.task.steps)
+                return jax.lax.scan(minibatch, carry, rows)
+
+            return jax.lax.scan(epoch, carry, jax.random.split(key, config.num_epochs))
+
+        rows = self.task.steps // config.num_minibatches
         # A carried minibatch keeps every gather alive at no further work.
-        first = jax.tree.map(lambda x: x[:rows], batch)
-        return Part(self._epochs(lambda _, minibatch: (minibatch, None)), batch, first)
+        return Part(function, batch, jax.tree.map(lambda x: x[:, :rows], batch))
 
     @property
     def num_actions(self) -> int:
@@ -274,37 +286,26 @@ class Parts:
         """The network, its parameters, and made-up data of one rollout."""
         space = self.env.observation_space
         config, steps = self.task.config, self.task.steps
-        network = networks.actor_critic(
-            space, self.env.action_space, config.torso, config.hidden_sizes, config.activation
-        )
+        network = networks.actor_critic(space, self.env.action_space, config)
         rng = np.random.default_rng(0)
+        assert isinstance(space, jaxrl.Box)
         image = space.dtype == np.uint8
-        obs = rng.integers(0, 256 if image else 2, (steps, *space.shape)).astype(space.dtype)
-        number = np.linspace(-1, 1, steps, dtype=np.float32)
-        action = np.arange(steps, dtype=np.int32) % self.num_actions
-        ones = np.ones(steps, np.float32)
-        columns = (obs, action, -ones, number, number, number, ones)
-        batch = ppo_module.Batch(*(jnp.asarray(x) for x in columns))
-        params = jax.jit(network.init)(jax.random.key(0), obs[:1])
+        obs = rng.integers(0, 256 if image else 2, (1, steps, *space.shape)).astype(space.dtype)
+        number = np.linspace(-1, 1, steps, dtype=np.float32)[None]
+        action = np.arange(steps, dtype=np.int32)[None] % self.num_actions
+        ones = np.ones((1, steps), np.float32)
+        columns = (
+            jaxrl.Inputs(obs, *map(jnp.asarray, (ones > 1, action, number))),
+            action,
+            -ones,
+            number,
+            number,
+            number,
+            ones,
+        )
+        batch = ppo_module.Batch(*jax.tree.map(jnp.asarray, columns), core=())
+        params = jax.jit(network.init)(jax.random.key(0), obs[0, :1])
         return network, params, batch
-
-    def _epochs(self, body: Callable[[Any, Any], Any]) -> Any:
-        """Shuffle as PPO does and go through the minibatches with `body`."""
-        config = self.task.config
-
-        def function(batch: Any, carry: Any, key: jax.Array) -> tuple[Any, Any]:
-            def minibatch(carry: Any, rows: jax.Array) -> Any:
-                return body(carry, jax.tree.map(lambda x: x[rows], batch))
-
-            def epoch(carry: Any, key: jax.Array) -> Any:
-                rows = ppo_module.shuffled_rows(
-                    key, config.num_minibatches, config.num_steps * self.env.num_envs
-                )
-                return jax.lax.scan(minibatch, carry, rows)
-
-            return jax.lax.scan(epoch, carry, jax.random.split(key, config.num_epochs))
-
-        return function
 
 
 def random_actions(task: Task, num_actions: int) -> jax.Array:

@@ -20,14 +20,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl import actor_critic, networks, normalize, optim, recurrence, returns
 from jaxrl import config as fields
-from jaxrl import networks, normalize, optim, returns
-from jaxrl.rollout import Simulation, episode_metrics, rollout, start
-from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
+from jaxrl.minibatches import shuffled_indices
+from jaxrl.rollout import Simulation, episode_metrics, start
+from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class PPOConfig(fields.Config):
+class PPOConfig(networks.NetworkConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 2.5e-4
@@ -46,20 +47,17 @@ class PPOConfig(fields.Config):
     """Steps of each environment in a rollout (T)."""
     num_epochs: int = fields.static(4)
     num_minibatches: int = fields.static(4)
+    """Parts of a rollout in an epoch: of its transitions, or of its environments if the agent has
+    a memory, which learns from whole sequences."""
     clip_value: bool = fields.static(False)
     """Clip the critic's change alike. Holds back values larger than `clip_epsilon`; meant for
     rewards of small scale, such as Atari's clipped ones."""
     normalize_advantages: bool = fields.static(True)
     normalize_observations: bool = fields.static(False)
     normalize_rewards: bool = fields.static(False)
-    torso: str = fields.static("auto")
-    """One of `networks.TORSOS`, or "auto". This and the next three are unused if a network is
-    passed to `ppo`."""
-    hidden_sizes: tuple[int, ...] | None = fields.static(None)
-    activation: str | None = fields.static(None)
-    compute_dtype: str = fields.static("float32")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fields.check_positive(self, "max_grad_norm", "adam_eps", "clip_epsilon")
         if self.target_kl is not None:
             fields.check_positive(self, "target_kl")
@@ -69,10 +67,6 @@ class PPOConfig(fields.Config):
         fields.check_count(self, "num_steps", "num_epochs", "num_minibatches")
         fields.check_switch(self, "clip_value", "normalize_advantages")
         fields.check_switch(self, "normalize_observations", "normalize_rewards")
-        fields.check_sizes(self, "hidden_sizes")
-        fields.check_choice(self, "torso", ("auto", *networks.TORSOS))
-        fields.check_choice(self, "activation", (None, *networks.ACTIVATIONS))
-        fields.check_choice(self, "compute_dtype", ("float32", "bfloat16"))
 
 
 class PPOState(NamedTuple):
@@ -87,90 +81,80 @@ class PPOState(NamedTuple):
     reward_scale: normalize.RewardScale | None
 
 
-class PolicyExtras(NamedTuple):
-    """What the behaviour policy knew when it acted; leaves `[T, N]`."""
-
-    log_prob: Array
-    value: Array
-
-
 class Batch(NamedTuple):
-    """Transitions to learn from, leaves `[B, ...]`."""
+    """B sequences of L steps to learn from, leaves `[L, B, ...]`, and the memory before them.
 
-    obs: PyTree
+    Without a memory each transition is a sequence of its own.
+    """
+
+    inputs: Inputs
     action: Array
     log_prob: Array
     value: Array
     advantage: Array
     target: Array
     valid: Array
+    core: PyTree  # [1, B, ...]
 
 
 def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
     """PPO on `env`.
 
     Args:
-      network: a Flax module, `obs [B, ...] -> (distribution, value [B])`; None builds one from
-        the config's torso.
+      network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
+        (`jaxrl.recurrence`); None builds one from the config.
     """
 
     def network_of(config: PPOConfig) -> nn.Module:
-        if network is not None:
-            return network
-        return networks.actor_critic(
-            env.observation_space,
-            env.action_space,
-            config.torso,
-            config.hidden_sizes,
-            config.activation,
-            jnp.dtype(config.compute_dtype),
-        )
+        return network or networks.actor_critic(env.observation_space, env.action_space, config)
+
+    def apply(
+        config: PPOConfig, state: PPOState, params: PyTree, core: PyTree, inputs: Inputs
+    ) -> Any:
+        if state.obs_statistics is not None:
+            inputs = inputs._replace(obs=normalize.standardize(state.obs_statistics, inputs.obs))
+        return recurrence.unroll(network_of(config), params, core, inputs)
 
     def init(config: PPOConfig, key: Array) -> PPOState:
-        check_sizes(config, env)
+        check_sizes(config, env, network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        simulation = start(env, env_key)
-        space = env.observation_space
-        params = network_of(config).init(network_key, jnp.zeros((1, *space.shape), space.dtype))
+        simulation = start(env, env_key, initial_core(config, env.num_envs))
+        inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
+        params = recurrence.init(network_of(config), network_key, inputs)
+        obs_statistics = reward_scale = None
+        if config.normalize_observations:
+            obs_statistics = normalize.start_observations(env.observation_space)
+        if config.normalize_rewards:
+            reward_scale = normalize.start_rewards(env.num_envs)
         return PPOState(
             params=params,
             opt_state=optim.adam(config.adam_eps, config.max_grad_norm).init(params),
             simulation=simulation,
             key=key,
             num_updates=jnp.int32(0),
-            obs_statistics=normalize.start(space.shape) if config.normalize_observations else None,
-            reward_scale=normalize.start_rewards(env.num_envs)
-            if config.normalize_rewards
-            else None,
+            obs_statistics=obs_statistics,
+            reward_scale=reward_scale,
         )
-
-    def apply(config: PPOConfig, state: PPOState, params: PyTree, obs: PyTree) -> Any:
-        if state.obs_statistics is not None:
-            obs = normalize.standardize(state.obs_statistics, obs)
-        return network_of(config).apply(params, obs)
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
 
-        def policy(obs: PyTree, key: Array) -> tuple[Array, PolicyExtras]:
-            distribution, value = apply(config, state, state.params, obs)
-            action = distribution.sample(key)
-            return action, PolicyExtras(distribution.log_prob(action), value)
+        def behave(core: PyTree, inputs: Inputs) -> Any:
+            return apply(config, state, state.params, core, inputs)
 
-        def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
-            distribution, value = apply(config, state, params, minibatch.obs)
-            return loss(config, distribution, value, minibatch)
+        def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
+            core = jax.tree.map(lambda x: x[0], batch.core)
+            _, (distribution, value) = apply(config, state, params, core, batch.inputs)
+            return loss(config, distribution, value, batch)
 
-        simulation, trajectory = rollout(
-            env, policy, state.simulation, rollout_key, config.num_steps
+        simulation, trajectory = actor_critic.collect(
+            env, behave, state.simulation, rollout_key, config.num_steps
         )
         values = trajectory.extras.value
         if networks.has_own_critic(network_of(config)):
             # One batch after the rollout; the same values within it are then dead code.
-            _, values = jax.vmap(apply, (None, None, None, 0))(
-                config, state, state.params, trajectory.obs
-            )
-        _, last_value = apply(config, state, state.params, simulation.timestep.obs)
+            _, (_, values) = behave((), trajectory.inputs)
+        last_value = actor_critic.bootstrap(behave, simulation)
         metrics = episode_metrics(simulation, trajectory)
 
         obs_statistics, reward_scale = state.obs_statistics, state.reward_scale
@@ -183,7 +167,9 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             )
             trajectory = trajectory._replace(reward=reward)
 
-        batch = targets(config, trajectory, values, last_value)
+        batch = targets(config, state.simulation.core, trajectory, values, last_value)
+        if not recurrence.is_recurrent(network_of(config)):
+            batch = as_single_steps(batch)
         params, opt_state, losses = learn(config, objective, state, batch, shuffle_key)
         return PPOState(
             params=params,
@@ -196,29 +182,41 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         ), metrics | losses
 
     def act(
-        config: PPOConfig, state: PPOState, carry: PyTree, obs: PyTree, key: Array, greedy: bool
-    ) -> tuple[PyTree, Array]:
-        distribution, _ = apply(config, state, state.params, obs)
-        return carry, distribution.mode() if greedy else distribution.sample(key)
+        config: PPOConfig, state: PPOState, memory: Any, obs: PyTree, key: Array, greedy: bool
+    ) -> tuple[Memory, Array]:
+        memory = memory or recurrence.start_memory(network_of(config), env.action_space, obs)
 
-    return Algorithm(init, update, act, env, network, "ppo", PPOConfig)
+        def behave(core: PyTree, inputs: Inputs) -> Any:
+            return apply(config, state, state.params, core, inputs)
+
+        return actor_critic.act(behave, memory, obs, key, greedy)
+
+    def initial_core(config: PPOConfig, num_envs: int) -> PyTree:
+        return recurrence.initial_core(network_of(config), num_envs)
+
+    return Algorithm(init, update, act, env, network, "ppo", PPOConfig, initial_core)
 
 
 LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
-def check_sizes(config: PPOConfig, env: Env) -> None:
+def check_sizes(config: PPOConfig, env: Env, network: nn.Module) -> None:
     """Raise unless the rollout splits evenly into minibatches."""
-    size = env.num_envs * config.num_steps
+    if recurrence.is_recurrent(network):
+        size, product = env.num_envs, f"num_envs = {env.num_envs}"
+    else:
+        size = env.num_envs * config.num_steps
+        product = f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size}"
     if size % config.num_minibatches:
         raise ValueError(
-            f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size} is not divisible "
-            f"by PPOConfig.num_minibatches = {config.num_minibatches}"
+            f"{product} is not divisible by PPOConfig.num_minibatches = {config.num_minibatches}"
         )
 
 
-def targets(config: PPOConfig, trajectory: Trajectory, values: Array, last_value: Array) -> Batch:
-    """Advantages and value targets of a rollout, flattened to `[T * N, ...]`."""
+def targets(
+    config: PPOConfig, core: PyTree, trajectory: Trajectory, values: Array, last_value: Array
+) -> Batch:
+    """Advantages and value targets of a rollout whose memory was `core` before it."""
     advantage = returns.generalized_advantages(
         trajectory.reward,
         values,
@@ -228,16 +226,21 @@ def targets(config: PPOConfig, trajectory: Trajectory, values: Array, last_value
         config.gamma,
         config.gae_lambda,
     )
-    batch = Batch(
-        obs=trajectory.obs,
+    return Batch(
+        inputs=trajectory.inputs,
         action=trajectory.action,
         log_prob=trajectory.extras.log_prob,
         value=values,
         advantage=advantage,
         target=advantage + values,
         valid=trajectory.valid.astype(jnp.float32),
+        core=jax.tree.map(lambda x: x[None], core),
     )
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+
+def as_single_steps(batch: Batch) -> Batch:
+    """T * N sequences of one step, `[1, T * N, ...]`, from N of T steps."""
+    return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
 
 
 def learn(
@@ -259,15 +262,15 @@ def learn(
 
     def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
         params, opt_state = learner
-        minibatch = jax.tree.map(lambda x: x[rows], batch)
+        minibatch = jax.tree.map(lambda x: x[:, rows], batch)
         grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         return (optim.apply_updates(params, updates, learning_rate), opt_state), losses
 
     def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, count, _, sums = carry
-        num_rows = batch.valid.shape[0]
-        rows = shuffled_rows(jax.random.fold_in(key, count), config.num_minibatches, num_rows)
+        num_rows = batch.valid.shape[1]
+        rows = shuffled_indices(jax.random.fold_in(key, count), config.num_minibatches, num_rows)
         learner, losses = jax.lax.scan(step, learner, rows)
         means = jax.tree.map(jnp.mean, losses)
         return learner, count + 1, means["approx_kl"], jax.tree.map(jnp.add, sums, means)
@@ -285,18 +288,6 @@ def learn(
     losses = {name: total / epochs for name, total in sums.items()}
     rate = jnp.asarray(learning_rate, jnp.float32)
     return params, opt_state, losses | {"epochs": epochs, "learning_rate": rate}
-
-
-def shuffled_rows(key: Array, num_minibatches: int, num_rows: int) -> Array:
-    """A random split of a rollout's rows, `[num_minibatches, rows of each]`.
-
-    Row numbers are the low bits of random words, so sorting one array shuffles them: on a CPU ten
-    times faster than `jax.random.permutation`, which sorts pairs, twice. Words that agree in their
-    random bits keep their order, which favours no minibatch by more than a few rows.
-    """
-    low = jnp.uint32((1 << (num_rows - 1).bit_length()) - 1)
-    words = jax.random.bits(key, (num_rows,)) & ~low | jnp.arange(num_rows, dtype=jnp.uint32)
-    return (jnp.sort(words) & low).astype(jnp.int32).reshape(num_minibatches, -1)
 
 
 def loss(config: PPOConfig, distribution: Any, value: Array, batch: Batch) -> tuple[Array, Metrics]:

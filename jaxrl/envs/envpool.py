@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxrl.envs import host
 from jaxrl.envs.host import HostState, RawStep
-from jaxrl.types import Array, Box, Discrete, Space, TimeStep
+from jaxrl.types import Array, Box, Discrete, TimeStep
 
 ATARI_IMPORT_PATH = "envpool.atari"
 
@@ -49,11 +49,11 @@ class EnvpoolEnv:
         return dict(self.keywords)
 
     @property
-    def observation_space(self) -> Space:
+    def observation_space(self) -> Box:
         return self._facts.observation_space
 
     @property
-    def action_space(self) -> Space:
+    def action_space(self) -> Discrete | Box:
         return self._facts.action_space
 
     def init(self, key: Array) -> tuple[HostState, TimeStep]:
@@ -110,7 +110,7 @@ class Facts(NamedTuple):
     """What is known of an id before a pool is made."""
 
     observation_space: Box
-    action_space: Space
+    action_space: Discrete | Box
     raw_obs: jax.ShapeDtypeStruct
     action_dtype: np.dtype
     is_atari: bool
@@ -183,7 +183,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
             "array observations"
         )
     if isinstance(action, spaces.Discrete):
-        action_space: Space = Discrete(int(action.n))
+        action_space: Discrete | Box = Discrete(int(action.n))
     elif isinstance(action, spaces.Box):
         action_space = Box.of(action.shape, np.float32, action.low, action.high)
     else:

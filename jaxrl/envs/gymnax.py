@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.envs import drawing
-from jaxrl.types import Array, Box, Discrete, PyTree, Space, TimeStep
+from jaxrl.types import Array, Box, Discrete, PyTree, TimeStep
 
 
 class GymnaxState(NamedTuple):
@@ -78,11 +78,11 @@ class GymnaxEnv:
         return dict(self.keywords)
 
     @property
-    def observation_space(self) -> Space:
+    def observation_space(self) -> Box:
         return _spaces(self.name, self.keywords)[0]
 
     @property
-    def action_space(self) -> Space:
+    def action_space(self) -> Discrete | Box:
         return _spaces(self.name, self.keywords)[1]
 
     def init(self, key: Array) -> tuple[GymnaxState, TimeStep]:
@@ -150,7 +150,7 @@ class GymnaxEnv:
 
 
 @functools.lru_cache(maxsize=256)
-def _spaces(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Space, Space]:
+def _spaces(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Box, Discrete | Box]:
     env, params = _backend(name, options)
     probe = GymnaxEnv(name, 1, options)
     with jax.ensure_compile_time_eval():  # gymnax builds bounds with jax.numpy

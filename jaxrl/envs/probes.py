@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.types import Array, Box, Discrete, Space, TimeStep
+from jaxrl.types import Array, Box, Discrete, TimeStep
 
 
 class ProbeState(NamedTuple):
@@ -45,7 +45,7 @@ class Probe(NamedTuple):
     length: int | None  # None: the option `limit`
     truncates: bool
     obs_size: int
-    action_space: Space
+    action_space: Discrete | Box
 
 
 def _nothing(context: Array, time: Array, limit: int) -> Array:
@@ -123,11 +123,11 @@ class ProbeEnv:
         return dict(self.keywords)
 
     @property
-    def observation_space(self) -> Space:
+    def observation_space(self) -> Box:
         return Box((_PROBES[self.name].obs_size,), np.dtype(np.float32))
 
     @property
-    def action_space(self) -> Space:
+    def action_space(self) -> Discrete | Box:
         return _PROBES[self.name].action_space
 
     @property

@@ -1,0 +1,61 @@
+"""What the actor-critic algorithms share: how such a network acts, and what it remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from jaxrl import recurrence
+from jaxrl.distributions import Distribution
+from jaxrl.rollout import Simulation, rollout
+from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
+
+Apply = Callable[[PyTree, Inputs], tuple[PyTree, tuple[Distribution, Array]]]
+"""`apply(core, inputs) -> (core, (distribution, value))` over inputs `[T, N, ...]`."""
+
+
+class PolicyExtras(NamedTuple):
+    """What the behaviour policy knew when it acted; leaves `[T, N]`."""
+
+    log_prob: Array
+    value: Array
+
+
+def _one_step(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def collect(
+    env: Env, apply: Apply, simulation: Simulation, key: Array, num_steps: int
+) -> tuple[Simulation, Trajectory]:
+    """A rollout of the policy, with `PolicyExtras`."""
+
+    def evaluate(core: PyTree, inputs: Inputs) -> tuple[PyTree, tuple[Distribution, Array]]:
+        core, outputs = apply(core, _one_step(inputs))
+        return core, jax.tree.map(lambda x: x[0], outputs)
+
+    def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PolicyExtras]:
+        core, (distribution, value) = evaluate(core, inputs)
+        action = distribution.from_noise(noise)
+        return core, action, PolicyExtras(distribution.log_prob(action), value)
+
+    _, (distribution, _) = jax.eval_shape(evaluate, simulation.core, simulation.inputs)
+    return rollout(env, policy, distribution.noise, simulation, key, num_steps)
+
+
+def bootstrap(apply: Apply, simulation: Simulation) -> Array:
+    """The value `[N]` of where the environments stand."""
+    _, (_, value) = apply(simulation.core, _one_step(simulation.inputs))
+    return value[0]
+
+
+def act(
+    apply: Apply, memory: Memory, obs: PyTree, key: Array, greedy: bool
+) -> tuple[Memory, Array]:
+    """One action for each observation `[N, ...]`, and the memory after it."""
+    core, (distribution, _) = apply(memory.core, _one_step(recurrence.recall(memory, obs)))
+    distribution = jax.tree.map(lambda x: x[0], distribution)
+    action = distribution.mode() if greedy else distribution.sample(key)
+    return recurrence.remember(memory, core, action), action
