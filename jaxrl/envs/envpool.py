@@ -18,7 +18,17 @@ import numpy as np
 
 from jaxrl.envs import host
 from jaxrl.envs.host import HostState, RawStep
-from jaxrl.types import Array, Box, Discrete, TimeStep
+from jaxrl.types import (
+    ActionSpace,
+    Array,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    ObservationSpace,
+    PyTree,
+    TimeStep,
+)
 
 ATARI_IMPORT_PATH = "envpool.atari"
 
@@ -29,7 +39,7 @@ class EnvpoolEnv:
 
     Keywords are those of `envpool.make` (`num_threads`, `max_episode_steps`, and for Atari
     `episodic_life`, `reward_clip`, `repeat_action_probability`, ...). Images become channels-last,
-    float64 becomes float32, integer observations become one-hot.
+    float64 becomes float32, integer observations one-hot, integer Box actions `MultiDiscrete`.
     """
 
     name: str
@@ -49,11 +59,11 @@ class EnvpoolEnv:
         return dict(self.keywords)
 
     @property
-    def observation_space(self) -> Box:
+    def observation_space(self) -> ObservationSpace:
         return self._facts.observation_space
 
     @property
-    def action_space(self) -> Discrete | Box:
+    def action_space(self) -> ActionSpace:
         return self._facts.action_space
 
     def init(self, key: Array) -> tuple[HostState, TimeStep]:
@@ -100,8 +110,10 @@ class EnvpoolEnv:
 
     def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
         terminated = raw.ended & ~raw.truncated
-        step = TimeStep(self._facts.arrange(raw.obs), raw.reward, terminated, raw.truncated, first)
-        if not self._facts.is_atari:
+        facts = self._facts
+        obs = _arrange(facts.observation_space, facts.raw_obs, raw.obs)
+        step = TimeStep(obs, raw.reward, terminated, raw.truncated, first)
+        if not facts.is_atari:
             return step
         return step._replace(raw_reward=raw.raw_reward, game_over=raw.game_over)
 
@@ -109,19 +121,52 @@ class EnvpoolEnv:
 class Facts(NamedTuple):
     """What is known of an id before a pool is made."""
 
-    observation_space: Box
-    action_space: Discrete | Box
-    raw_obs: jax.ShapeDtypeStruct
+    observation_space: ObservationSpace
+    action_space: ActionSpace
+    raw_obs: PyTree  # of jax.ShapeDtypeStruct, for one environment
     action_dtype: np.dtype
     is_atari: bool
 
-    def arrange(self, obs: Array) -> Array:
-        """Raw observations `[N, ...]` as the observation space has them."""
-        if self.raw_obs.shape == () and self.observation_space.shape != ():
-            return jax.nn.one_hot(obs, self.observation_space.shape[0])
-        if _is_channels_first(self.raw_obs):
-            return jnp.moveaxis(obs, -3, -1)
-        return obs
+
+def _arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
+    """Raw observations `[N, ...]`, each like `raw`, as the observation space has them."""
+    if isinstance(space, Dict):
+        return {name: _arrange(part, raw[name], obs[name]) for name, part in space.parts}
+    if raw.shape == () and space.shape != ():
+        return jax.nn.one_hot(obs, space.shape[0])
+    return jnp.moveaxis(obs, -3, -1) if _is_channels_first(raw) else obs
+
+
+def _raw(space: Any) -> PyTree:
+    """Shapes and dtypes of one raw observation, given its gymnasium space."""
+    if hasattr(space, "spaces"):
+        return {name: _raw(part) for name, part in space.spaces.items()}
+    if hasattr(space, "n") and not space.shape:
+        return jax.ShapeDtypeStruct((), np.dtype(np.int32))
+    plain = space.dtype != np.float64 and hasattr(space, "low")
+    return jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype if plain else np.float32))
+
+
+def _observation_space(space: Any, raw: PyTree) -> ObservationSpace:
+    """What jaxrl makes of a gymnasium space: Discrete becomes one-hot, images channels-last."""
+    if isinstance(raw, dict):
+        return Dict.of(**{k: _observation_space(space[k], part) for k, part in raw.items()})
+    if not hasattr(space, "low"):
+        return Box.of((int(space.n),) if not raw.shape else raw.shape, np.float32, 0.0, 1.0)
+    shape = (*raw.shape[1:], raw.shape[0]) if _is_channels_first(raw) else raw.shape
+    same = (space.low == space.low.flat[0]).all() and (space.high == space.high.flat[0]).all()
+    bounds = (space.low.flat[0], space.high.flat[0]) if same else (space.low, space.high)
+    return Box.of(shape, raw.dtype, *bounds)
+
+
+def _action_space(name: str, space: Any) -> ActionSpace:
+    if hasattr(space, "n"):
+        return Discrete(int(space.n))
+    if np.issubdtype(space.dtype, np.integer):
+        if space.low.any():
+            raise ValueError(f"envpool/{name} has the actions {space}, which jaxrl does not run")
+        return MultiDiscrete(tuple(int(n) + 1 for n in space.high.reshape(-1)))
+    return Box.of(space.shape, np.float32, space.low, space.high)
 
 
 def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
@@ -149,7 +194,6 @@ def _envpool() -> Any:
 @functools.lru_cache(maxsize=256)
 def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
     from envpool.registration import registry
-    from gymnasium import spaces
 
     taken = sorted({key for key, _ in keywords} & _NOT_OPTIONS)
     if taken:
@@ -165,33 +209,14 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
         raise ImportError(f"envpool/{name} cannot run on this machine: {error}") from error
     if spec.config.max_num_players != 1:
         raise ValueError(f"envpool/{name} is a multi-player environment, which jaxrl does not run")
-    obs, action = spec.observation_space, spec.action_space
-    if isinstance(obs, spaces.Discrete):
-        raw_obs = jax.ShapeDtypeStruct((), np.dtype(np.int32))
-        observation_space = Box.of((int(obs.n),), np.float32, 0.0, 1.0)
-    elif isinstance(obs, spaces.Box):
-        dtype = np.dtype(np.float32) if obs.dtype == np.float64 else np.dtype(obs.dtype)
-        raw_obs = jax.ShapeDtypeStruct(obs.shape, dtype)
-        first = _is_channels_first(raw_obs)
-        shape = (*obs.shape[1:], obs.shape[0]) if first else obs.shape
-        same = (obs.low == obs.low.flat[0]).all() and (obs.high == obs.high.flat[0]).all()
-        bounds = (obs.low.flat[0], obs.high.flat[0]) if same else (obs.low, obs.high)
-        observation_space = Box.of(shape, dtype, *bounds)
-    else:
-        raise ValueError(
-            f"envpool/{name} has {type(obs).__name__} observations; jaxrl runs environments with "
-            "array observations"
-        )
-    if isinstance(action, spaces.Discrete):
-        action_space: Discrete | Box = Discrete(int(action.n))
-    elif isinstance(action, spaces.Box):
-        action_space = Box.of(action.shape, np.float32, action.low, action.high)
-    else:
-        raise ValueError(
-            f"envpool/{name} has {type(action).__name__} actions; jaxrl runs Discrete and Box"
-        )
-    is_atari = registry.specs[name][0] == ATARI_IMPORT_PATH
-    return Facts(observation_space, action_space, raw_obs, np.dtype(action.dtype), is_atari)
+    raw_obs = _raw(spec.observation_space)
+    return Facts(
+        observation_space=_observation_space(spec.observation_space, raw_obs),
+        action_space=_action_space(name, spec.action_space),
+        raw_obs=raw_obs,
+        action_dtype=np.dtype(spec.action_space.dtype),
+        is_atari=registry.specs[name][0] == ATARI_IMPORT_PATH,
+    )
 
 
 _NOT_OPTIONS = {"seed", "env_seed", "num_envs", "batch_size", "env_type", "gym_reset_return_info"}
@@ -243,5 +268,6 @@ class Pool:
     def close(self) -> None:
         self._envs.close()
 
-    def _cast(self, obs: np.ndarray) -> np.ndarray:
-        return obs.astype(self._facts.raw_obs.dtype, copy=False)
+    def _cast(self, obs: PyTree) -> PyTree:
+        raw = self._facts.raw_obs
+        return jax.tree.map(lambda raw, x: np.asarray(x).astype(raw.dtype, copy=False), raw, obs)

@@ -63,11 +63,11 @@ MakePool = Callable[[np.ndarray], Pool]
 """`make_pool(seeds)`, seeds int32 `[M]`"""
 
 
-def init(make_pool: MakePool, obs: jax.ShapeDtypeStruct, seeds: Array) -> tuple[HostState, RawStep]:
+def init(make_pool: MakePool, obs: PyTree, seeds: Array) -> tuple[HostState, RawStep]:
     """Make a pool of one environment a seed, and reset it.
 
     Args:
-      obs: shape and dtype of one environment's raw observation.
+      obs: shapes and dtypes of one environment's raw observation.
       seeds: int32 `[N]`.
     """
     call = _fold(functools.partial(_init_callback, make_pool, obs))
@@ -75,7 +75,7 @@ def init(make_pool: MakePool, obs: jax.ShapeDtypeStruct, seeds: Array) -> tuple[
     return HostState(number[0], jnp.int32(0)), raw
 
 
-def step(obs: jax.ShapeDtypeStruct, state: HostState, action: Array) -> tuple[HostState, RawStep]:
+def step(obs: PyTree, state: HostState, action: Array) -> tuple[HostState, RawStep]:
     """Step the state's pool once with `action` `[N, ...]`."""
     call = _fold(functools.partial(_step_callback, obs))
     steps, raw = call(state.pool[None], state.steps[None], action)
@@ -90,15 +90,15 @@ def pool_of(state: HostState) -> Pool:
 # --- in the compiled program ---------------------------------------------------------------------
 
 
-def _raw_shapes(obs: jax.ShapeDtypeStruct, size: int) -> RawStep:
+def _raw_shapes(obs: PyTree, size: int) -> RawStep:
     flag = jax.ShapeDtypeStruct((size,), np.dtype(bool))
     number = jax.ShapeDtypeStruct((size,), np.dtype(np.float32))
-    many = jax.ShapeDtypeStruct((size, *obs.shape), obs.dtype)
+    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), obs)
     return RawStep(many, number, flag, flag, flag, number, flag)
 
 
 def _init_callback(
-    make_pool: MakePool, obs: jax.ShapeDtypeStruct, members: Array, seeds: Array
+    make_pool: MakePool, obs: PyTree, members: Array, seeds: Array
 ) -> tuple[Array, RawStep]:
     numbers = jax.ShapeDtypeStruct(members.shape, np.dtype(np.int32))
     shapes = (numbers, _raw_shapes(obs, seeds.shape[0]))
@@ -106,7 +106,7 @@ def _init_callback(
 
 
 def _step_callback(
-    obs: jax.ShapeDtypeStruct, numbers: Array, steps: Array, action: Array
+    obs: PyTree, numbers: Array, steps: Array, action: Array
 ) -> tuple[Array, RawStep]:
     counts = jax.ShapeDtypeStruct(steps.shape, np.dtype(np.int32))
     shapes = (counts, _raw_shapes(obs, action.shape[0]))
