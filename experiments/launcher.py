@@ -51,7 +51,7 @@ def launch(
         env = jaxrl.make(args.env_id, num_envs=args.num_envs, **env_options)
         algo = make_algorithm(env)
         if args.anneal:
-            num_updates = -(-args.total_steps // (args.num_envs * config.num_steps))
+            num_updates = -(-args.total_steps // (args.num_envs * algo.num_steps(config)))
             config = config.replace(anneal_updates=num_updates)
         name = env.id.partition("/")[2].replace("/", "-")
         run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"

@@ -5,6 +5,8 @@ Environment stepping, inference and learning are one `lax.scan`; a population is
 
 from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
 from jaxrl import networks
+from jaxrl.algos.a2c import A2CConfig, a2c
+from jaxrl.algos.impala import ImpalaConfig, impala
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
 from jaxrl.evaluate import evaluate
@@ -25,11 +27,13 @@ from jaxrl.types import (
 )
 
 __all__ = [
+    "A2CConfig",
     "Algorithm",
     "Box",
     "Dict",
     "Discrete",
     "Env",
+    "ImpalaConfig",
     "Inputs",
     "LoadedPolicy",
     "Memory",
@@ -38,7 +42,9 @@ __all__ = [
     "RunResult",
     "TimeStep",
     "Trajectory",
+    "a2c",
     "evaluate",
+    "impala",
     "load_policy",
     "make",
     "networks",

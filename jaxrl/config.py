@@ -83,6 +83,12 @@ def check_positive(config: Any, *names: str) -> None:
         check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) > 0), "a number > 0")
 
 
+def check_bound(config: Any, *names: str) -> None:
+    """Upper bounds, which may be infinite."""
+    for name in names:
+        check(config, name, lambda v: np.asarray(v) > 0, "a number > 0, or inf for no bound")
+
+
 def check_not_negative(config: Any, *names: str) -> None:
     for name in names:
         check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) >= 0), "a number >= 0")
@@ -93,13 +99,13 @@ def check_unit_interval(config: Any, *names: str) -> None:
         check(config, name, lambda v: (np.asarray(v) >= 0) & (np.asarray(v) <= 1), "within [0, 1]")
 
 
-def check_count(config: Any, *names: str) -> None:
-    """Static sizes: integers >= 1."""
+def check_count(config: Any, *names: str, least: int = 1) -> None:
+    """Static sizes: integers >= `least`."""
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(
-                f"{type(config).__name__}.{name} must be an integer >= 1, got {value!r}"
+                f"{type(config).__name__}.{name} must be an integer >= {least}, got {value!r}"
             )
 
 

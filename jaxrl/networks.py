@@ -89,6 +89,11 @@ NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Mnih et al. 2015."""
 GA3C_CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 """The small network of Mnih et al. 2013, which A3C and GA3C (Babaeizadeh et al. 2017) use."""
+GA3C_LARGE_CONVOLUTIONS = {
+    f"ga3c_large_stride{stride}": ((32, 8, stride), (32, 4, 2), (64, 4, 2))
+    for stride in (4, 3, 2, 1)
+}
+"""GA3C's larger networks, whose cost grows as the stride of the first layer falls."""
 MINATAR_CONVOLUTIONS = ((16, 3, 1),)
 """Young & Tian 2019."""
 
@@ -197,7 +202,9 @@ def has_own_critic(network: nn.Module) -> bool:
     return isinstance(network, FeedForward) and network.critic_torso is not None
 
 
-TORSOS = ("mlp", "minatar_cnn", "ga3c_cnn", "nature_cnn", "impala_resnet")
+TORSOS = (
+    "mlp", "minatar_cnn", "ga3c_cnn", "nature_cnn", "impala_resnet", *GA3C_LARGE_CONVOLUTIONS
+)  # fmt: skip
 
 
 def choose_torso(shape: tuple[int, ...]) -> str:
@@ -220,6 +227,7 @@ def make_torso(
       ValueError: if it can't take observations of this shape.
     """
     smallest = {"mlp": 0, "minatar_cnn": 3, "impala_resnet": 8, "ga3c_cnn": 20, "nature_cnn": 36}
+    smallest |= {f"ga3c_large_stride{stride}": 8 + 9 * stride for stride in (4, 3, 2, 1)}
     if name != "mlp" and (len(shape) != 3 or min(shape[:2]) < smallest[name]):
         raise ValueError(
             f"torso {name!r} takes images [height, width, channels] of at least "
@@ -235,6 +243,7 @@ def make_torso(
         "minatar_cnn": (MINATAR_CONVOLUTIONS, (128,)),
         "ga3c_cnn": (GA3C_CONVOLUTIONS, (256,)),
         "nature_cnn": (NATURE_CONVOLUTIONS, (512,)),
+        **{name: (layers, (256,)) for name, layers in GA3C_LARGE_CONVOLUTIONS.items()},
     }[name]
     return ConvNet(convolutions, hidden_sizes or default_sizes, activation, dtype)
 

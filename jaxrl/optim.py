@@ -26,10 +26,36 @@ def adam(eps: Number, max_grad_norm: Number) -> optax.GradientTransformation:
     )
 
 
+def rmsprop(
+    decay: Number,
+    eps: Number,
+    max_grad_norm: Number,
+    eps_inside_root: bool = True,
+    initial: Number = 0.0,
+) -> optax.GradientTransformation:
+    """RMSProp (Hinton 2012) after clipping by global norm, without the learning rate.
+
+    `g / sqrt(mean g^2 + eps)` as in A3C's paper and TensorFlow, or `g / (sqrt(mean g^2) + eps)` as
+    in PyTorch; eps of 0.1 means something else in each. The mean of squares starts at `initial`: 0,
+    or 1 as in TensorFlow.
+    """
+    return optax.flatten(
+        optax.chain(
+            optax.clip_by_global_norm(max_grad_norm),
+            optax.scale_by_rms(decay, eps, initial, eps_in_sqrt=eps_inside_root),
+        )
+    )
+
+
 def linear_decay(value: Number, num_updates: Array, decay_updates: Number) -> Array:
     """`value`, falling linearly to 0 over `decay_updates` updates; constant if that is 0."""
-    fraction = 1.0 - num_updates / jnp.maximum(decay_updates, 1)
-    return jnp.where(decay_updates > 0, value * jnp.maximum(fraction, 0.0), value)
+    return linear_schedule(value, 0.0, num_updates, decay_updates)
+
+
+def linear_schedule(start: Number, end: Number, num_updates: Array, total_updates: Number) -> Array:
+    """From `start` to `end` over `total_updates`, linearly; always `start` if that is 0."""
+    fraction = jnp.minimum(num_updates / jnp.maximum(total_updates, 1), 1.0)
+    return jnp.where(total_updates > 0, start + (end - start) * fraction, start)
 
 
 def apply_updates(params: PyTree, updates: PyTree, learning_rate: Number) -> PyTree:

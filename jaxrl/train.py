@@ -80,7 +80,7 @@ def run(
     ):
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}")
-    steps_per_update = algo.env.num_envs * config.num_steps
+    steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
     directory = None if run_dir is None else Path(run_dir)
     if log_every is None and resume and directory and (directory / manifests.NAME).exists():

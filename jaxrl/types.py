@@ -230,8 +230,7 @@ class Algorithm(NamedTuple):
 
     The config is an argument of each and stored in none, so a scheduler may change it at any
     update. The state holds arrays only; its field `simulation` is what belongs to the
-    environments, everything else is the learner's. Every config has `num_steps`, the steps of
-    each environment in one update.
+    environments, everything else is the learner's.
     """
 
     init: Callable[..., Any]
@@ -250,3 +249,5 @@ class Algorithm(NamedTuple):
     config_class: Any = None
     initial_core: Callable[..., PyTree] = lambda config, num_envs: ()
     """`initial_core(config, num_envs) -> Memory.core` at the start of episodes"""
+    num_steps: Callable[[Any], int] = lambda config: config.num_steps
+    """`num_steps(config)`: steps of each environment in one update"""

@@ -1,0 +1,229 @@
+"""A2C: synchronous n-step advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783).
+
+With n-step returns `R_t = r_t + gamma r_{t+1} + ... + gamma^k V(s_{t+k})` inside a rollout of
+`num_steps` (t_max), the loss of a transition is (algorithm S3)
+
+    -log pi(a|s) (R - V) + c_v (R - V)^2 / 2 - beta entropy
+
+Stepping many environments together and learning from all of them at once is what GA3C
+(Babaeizadeh et al. 2017, arXiv 1611.06256) computes with its queues, here without policy lag.
+`gae_lambda` below 1 replaces the n-step advantages by GAE's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxrl import actor_critic, networks, optim, recurrence, returns
+from jaxrl import config as fields
+from jaxrl.distributions import Categorical
+from jaxrl.rollout import Simulation, episode_metrics, start
+from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
+
+
+@fields.config
+class A2CConfig(networks.NetworkConfig):
+    """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
+
+    learning_rate: float = 7e-4
+    anneal_updates: int = 0
+    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
+    gamma: float = 0.99
+    gae_lambda: float = 1.0
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    final_entropy_coef: float | None = None
+    """Where `entropy_coef` has fallen to, linearly, after `anneal_updates`; None keeps it."""
+    max_grad_norm: float = 0.5
+    rmsprop_decay: float = 0.99
+    rmsprop_eps: float = 1e-5
+    rmsprop_initial: float = 0.0
+    """Where the mean of squares starts; 1 in TensorFlow, and so in GA3C."""
+    log_eps: float = 0.0
+    """log(pi + log_eps) in place of log pi in policy loss and entropy, which GA3C uses (1e-6);
+    Discrete actions only."""
+    num_steps: int = fields.static(5)
+    """Steps of each environment in a rollout, and of its longest return (t_max)."""
+    min_training_batch: int = fields.static(1)
+    """Collect rollouts until there are at least so many transitions, then learn from all."""
+    eps_inside_root: bool = fields.static(True)
+    """RMSProp's epsilon inside the root, as in A3C's paper, or outside, as in PyTorch."""
+    sum_losses: bool = fields.static(False)
+    """Sum the losses of a batch, as A3C and GA3C do, instead of averaging them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fields.check_bound(self, "max_grad_norm")
+        fields.check_positive(self, "rmsprop_eps")
+        fields.check_not_negative(self, "learning_rate", "anneal_updates", "log_eps")
+        fields.check_not_negative(self, "rmsprop_initial")
+        fields.check_not_negative(self, "value_coef", "entropy_coef")
+        if self.final_entropy_coef is not None:
+            fields.check_not_negative(self, "final_entropy_coef")
+        fields.check_unit_interval(self, "gamma", "gae_lambda", "rmsprop_decay")
+        fields.check_count(self, "num_steps", "min_training_batch")
+        fields.check_switch(self, "eps_inside_root", "sum_losses")
+
+
+class A2CState(NamedTuple):
+    """Everything A2C carries from update to update; arrays only."""
+
+    params: PyTree
+    opt_state: PyTree
+    simulation: Simulation
+    key: Array
+    num_updates: Array
+
+
+def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
+    """A2C on `env`.
+
+    Args:
+      network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
+        (`jaxrl.recurrence`); None builds one from the config.
+    """
+
+    def network_of(config: A2CConfig) -> nn.Module:
+        return network or networks.actor_critic(env.observation_space, env.action_space, config)
+
+    def optimizer_of(config: A2CConfig) -> Any:
+        return optim.rmsprop(
+            config.rmsprop_decay,
+            config.rmsprop_eps,
+            config.max_grad_norm,
+            config.eps_inside_root,
+            config.rmsprop_initial,
+        )
+
+    def num_steps(config: A2CConfig) -> int:
+        """Steps of each environment in an update: whole rollouts."""
+        rollouts = -(-config.min_training_batch // (env.num_envs * config.num_steps))
+        return rollouts * config.num_steps
+
+    def init(config: A2CConfig, key: Array) -> A2CState:
+        network_key, env_key, key = jax.random.split(key, 3)
+        simulation = start(env, env_key, initial_core(config, env.num_envs))
+        inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
+        params = recurrence.init(network_of(config), network_key, inputs)
+        return A2CState(params, optimizer_of(config).init(params), simulation, key, jnp.int32(0))
+
+    def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
+        key, rollout_key = jax.random.split(state.key)
+
+        def apply(params: PyTree, core: PyTree, inputs: Inputs) -> Any:
+            return recurrence.unroll(network_of(config), params, core, inputs)
+
+        def behave(core: PyTree, inputs: Inputs) -> Any:
+            return apply(state.params, core, inputs)
+
+        simulation, trajectory = actor_critic.collect(
+            env, behave, state.simulation, rollout_key, num_steps(config)
+        )
+        last_value = actor_critic.bootstrap(behave, simulation)
+
+        def objective(params: PyTree) -> tuple[Array, Metrics]:
+            _, (distribution, value) = apply(params, state.simulation.core, trajectory.inputs)
+            advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
+            return loss(config, distribution, value, advantage, trajectory, state.num_updates)
+
+        grads, losses = jax.grad(objective, has_aux=True)(state.params)
+        updates, opt_state = optimizer_of(config).update(grads, state.opt_state, state.params)
+        learning_rate = optim.linear_decay(
+            config.learning_rate, state.num_updates, config.anneal_updates
+        )
+        params = optim.apply_updates(state.params, updates, learning_rate)
+        metrics = episode_metrics(simulation, trajectory) | losses
+        metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
+        return A2CState(params, opt_state, simulation, key, state.num_updates + 1), metrics
+
+    def act(
+        config: A2CConfig, state: A2CState, memory: Any, obs: PyTree, key: Array, greedy: bool
+    ) -> tuple[Memory, Array]:
+        memory = memory or recurrence.start_memory(network_of(config), env.action_space, obs)
+
+        def behave(core: PyTree, inputs: Inputs) -> Any:
+            return recurrence.unroll(network_of(config), state.params, core, inputs)
+
+        return actor_critic.act(behave, memory, obs, key, greedy)
+
+    def initial_core(config: A2CConfig, num_envs: int) -> PyTree:
+        return recurrence.initial_core(network_of(config), num_envs)
+
+    return Algorithm(init, update, act, env, network, "a2c", A2CConfig, initial_core, num_steps)
+
+
+def advantages(
+    config: A2CConfig, trajectory: Trajectory, values: Array, last_value: Array
+) -> Array:
+    """n-step (or GAE) advantages `[T, N]`; no return reaches beyond its own rollout."""
+
+    def split(x: Array) -> Array:
+        """`[T, N]` as rollouts side by side, `[num_steps, R * N]`."""
+        rollouts = x.reshape(-1, config.num_steps, x.shape[1])
+        return jnp.moveaxis(rollouts, 0, 1).reshape(config.num_steps, -1)
+
+    last_values = jnp.concatenate([values[config.num_steps :: config.num_steps], last_value[None]])
+    advantage = returns.generalized_advantages(
+        split(trajectory.reward),
+        split(values),
+        last_values.reshape(-1),
+        split(trajectory.terminated),
+        split(trajectory.truncated),
+        config.gamma,
+        config.gae_lambda,
+    )
+    rollouts = advantage.reshape(config.num_steps, -1, values.shape[1])
+    return jnp.moveaxis(rollouts, 1, 0).reshape(values.shape)
+
+
+def loss(
+    config: A2CConfig,
+    distribution: Any,
+    value: Array,
+    advantage: Array,
+    trajectory: Trajectory,
+    num_updates: Array,
+) -> tuple[Array, Metrics]:
+    """Policy gradient, value and entropy losses, over valid transitions; all `[T, N]`."""
+    valid = trajectory.valid.astype(jnp.float32)
+    total = jnp.float32(1) if config.sum_losses else jnp.maximum(valid.sum(), 1.0)
+
+    def reduce(x: Array) -> Array:
+        return (x * valid).sum() / total
+
+    if isinstance(distribution, Categorical):
+        log_prob, entropy = smoothed(distribution, trajectory.action, config.log_eps)
+    else:
+        log_prob, entropy = distribution.log_prob(trajectory.action), distribution.entropy()
+    policy_loss = -reduce(log_prob * advantage)
+    # The target R = A + V(s), so the error R - V is the advantage, at the current value.
+    target = advantage + jax.lax.stop_gradient(value)
+    value_loss = 0.5 * reduce((target - value) ** 2)
+    final = config.entropy_coef if config.final_entropy_coef is None else config.final_entropy_coef
+    entropy_coef = optim.linear_schedule(
+        config.entropy_coef, final, num_updates, config.anneal_updates
+    )
+    entropy = reduce(entropy)
+    loss = policy_loss + config.value_coef * value_loss - entropy_coef * entropy
+    return loss, {
+        "loss": loss,
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "entropy_coef": entropy_coef,
+    }
+
+
+def smoothed(
+    distribution: Categorical, action: Array, log_eps: Array | float
+) -> tuple[Array, Array]:
+    """`log(pi(a|s) + log_eps)` and `-sum pi log(pi + log_eps)`; exact for `log_eps = 0`."""
+    log_probs = jax.nn.log_softmax(distribution.logits)
+    probs = jnp.exp(log_probs)
+    smooth = jnp.logaddexp(log_probs, jnp.log(jnp.maximum(log_eps, 1e-38)))
+    chosen = jax.nn.one_hot(action, probs.shape[-1], dtype=probs.dtype)
+    return (smooth * chosen).sum(-1), -(probs * smooth).sum(-1)
