@@ -6,6 +6,7 @@ Environment stepping, inference and learning are one `lax.scan`; a population is
 from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
 from jaxrl import networks
 from jaxrl.algos.a2c import A2CConfig, a2c
+from jaxrl.algos.dqn import DQNConfig, dqn
 from jaxrl.algos.impala import ImpalaConfig, impala
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
@@ -30,6 +31,7 @@ __all__ = [
     "A2CConfig",
     "Algorithm",
     "Box",
+    "DQNConfig",
     "Dict",
     "Discrete",
     "Env",
@@ -43,6 +45,7 @@ __all__ = [
     "TimeStep",
     "Trajectory",
     "a2c",
+    "dqn",
     "evaluate",
     "impala",
     "load_policy",

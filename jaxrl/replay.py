@@ -1,0 +1,143 @@
+"""Replay of past steps in the training state: a ring of rows `[capacity, N, ...]`.
+
+The ring is part of the scan's carry. It is only ever written by `dynamic_update_slice` and read by
+gathers, so XLA updates it in place; nothing here may return it from a `cond`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.types import Array, PyTree
+
+
+class Replay(NamedTuple):
+    """The last rows of N environments."""
+
+    rows: PyTree  # leaves [capacity, N, ...]
+    num_added: Array  # int32: rows ever added
+
+    @property
+    def capacity(self) -> int:
+        return jax.tree.leaves(self.rows)[0].shape[0]
+
+    @property
+    def size(self) -> Array:
+        """Rows that are there."""
+        return jnp.minimum(self.num_added, self.capacity)
+
+    @property
+    def oldest(self) -> Array:
+        """The slot of the oldest row."""
+        return (self.num_added - self.size) % self.capacity
+
+
+def start(rows: PyTree, capacity: int, block: int) -> Replay:
+    """An empty ring for at least `capacity` rows, a whole number of blocks.
+
+    Args:
+      rows: arrays or shapes of one row, `[N, ...]`.
+      block: rows of each `add`.
+    """
+    capacity = -(-capacity // block) * block
+    empty = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), rows)
+    return Replay(empty, jnp.int32(0))
+
+
+def add(replay: Replay, rows: PyTree) -> Replay:
+    """Write a block of rows `[block, N, ...]` over the oldest ones."""
+    slot = replay.num_added % replay.capacity
+    block = jax.tree.leaves(rows)[0].shape[0]
+    written = jax.tree.map(
+        lambda ring, x: jax.lax.dynamic_update_slice_in_dim(ring, x.astype(ring.dtype), slot, 0),
+        replay.rows,
+        rows,
+    )
+    return Replay(written, replay.num_added + block)
+
+
+def window(ring: Array, slots: Array, envs: Array, length: int) -> Array:
+    """`length` rows from each slot on, `[length, B, ...]`; slots and envs are `[B]`."""
+    times = (slots + jnp.arange(length)[:, None]) % ring.shape[0]
+    return ring[times, envs]
+
+
+def uniform_slots(
+    key: Array, replay: Replay, num_envs: int, batch_size: int, before: int, after: int
+) -> tuple[Array, Array]:
+    """Slots and environments `[batch_size]`, uniform over rows that have `before` older and
+    `after` newer rows in the ring."""
+    slot_key, env_key = jax.random.split(key)
+    count = jnp.maximum(replay.size - before - after, 1)
+    rows = jax.random.randint(slot_key, (batch_size,), before, before + count)
+    envs = jax.random.randint(env_key, (batch_size,), 0, num_envs)
+    return (replay.oldest + rows) % replay.capacity, envs
+
+
+# --- frame stacks --------------------------------------------------------------------------------
+
+
+def newest_frame(obs: Array) -> Array:
+    """The last channel of stacked images `[..., H, W, K]`."""
+    return obs[..., -1]
+
+
+def restack(frames: Array, first: Array, slots: Array, envs: Array, num_frames: int) -> Array:
+    """The stacks `[B, H, W, num_frames]` that ended with the frames at `slots`.
+
+    As environments stack them: the first frame of an episode stands for those before it.
+
+    Args:
+      frames: `[capacity, N, H, W]`; first: `[capacity, N]`.
+    """
+    stack, slot = [frames[slots, envs]], slots
+    for _ in range(num_frames - 1):
+        slot = jnp.where(first[slot, envs], slot, (slot - 1) % frames.shape[0])
+        stack.append(frames[slot, envs])
+    return jnp.stack(stack[::-1], axis=-1)
+
+
+# --- prioritized sampling ------------------------------------------------------------------------
+
+
+class Draws(NamedTuple):
+    """Indices into a flat array of priorities, `[B]`, and their probabilities."""
+
+    index: Array
+    probability: Array
+
+
+def proportional(key: Array, priorities: Array, batch_size: int) -> Draws:
+    """Draw with probability proportional to `priorities` (Schaul et al. 2016, section 3.3).
+
+    Stratified: one draw from each of `batch_size` equal parts of the total. A sum tree of depth
+    two, with branches of the square root of the number: its sums cost one pass over the array,
+    which a CPU or GPU does faster than it follows pointers.
+
+    Args:
+      priorities: `[M]`, >= 0, not all 0.
+    """
+    width = max(1, int(priorities.size**0.5))
+    padded = jnp.pad(priorities, (0, -priorities.size % width)).reshape(-1, width)
+    ends = jnp.cumsum(padded.sum(1))
+    parts = (jnp.arange(batch_size) + jax.random.uniform(key, (batch_size,))) / batch_size
+    # Rounding must not carry a draw past the last positive priority.
+    wanted = jnp.minimum(parts * ends[-1], jnp.nextafter(ends[-1], 0.0))
+    block = jnp.searchsorted(ends, wanted, side="right")
+    block = jnp.minimum(block, padded.shape[0] - 1)
+    inside = jnp.cumsum(padded[block], axis=1)
+    before = jnp.where(block > 0, ends[block - 1], 0.0)
+    rest = jnp.minimum(wanted - before, jnp.nextafter(inside[:, -1], 0.0))
+    column = (inside <= rest[:, None]).sum(1)
+    column = jnp.minimum(column, width - 1)
+    index = jnp.minimum(block * width + column, priorities.size - 1)
+    return Draws(index, priorities[index] / ends[-1])
+
+
+def importance_weights(probability: Array, count: Array, beta: Array | float) -> Array:
+    """`(1 / (count P))^beta`, divided by the largest of the batch (Schaul et al. 2016)."""
+    weights = (1.0 / jnp.maximum(count * probability, 1e-12)) ** beta
+    return weights / weights.max()
