@@ -9,6 +9,7 @@ from jaxrl.algos.a2c import A2CConfig, a2c
 from jaxrl.algos.dqn import DQNConfig, dqn
 from jaxrl.algos.impala import ImpalaConfig, impala
 from jaxrl.algos.ppo import PPOConfig, ppo
+from jaxrl.algos.r2d2 import R2D2Config, r2d2
 from jaxrl.envs import make
 from jaxrl.evaluate import evaluate
 from jaxrl.policy import LoadedPolicy, load_policy
@@ -41,6 +42,7 @@ __all__ = [
     "Memory",
     "MultiDiscrete",
     "PPOConfig",
+    "R2D2Config",
     "RunResult",
     "TimeStep",
     "Trajectory",
@@ -52,6 +54,7 @@ __all__ = [
     "make",
     "networks",
     "ppo",
+    "r2d2",
     "rerun",
     "run",
     "train",

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl import config as fields
-from jaxrl import networks, optim, replay
+from jaxrl import networks, optim, q_learning, replay
 from jaxrl.replay import Replay
 from jaxrl.rollout import Simulation, episode_metrics, rollout, start
-from jaxrl.types import Algorithm, Array, Discrete, Env, Inputs, Metrics, PyTree, Trajectory
+from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree, Trajectory
 
 
 @fields.config
@@ -33,6 +33,8 @@ class DQNConfig(networks.NetworkConfig):
     """Hyperparameters of DQN. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 1e-4
+    anneal_updates: int = 0
+    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     adam_eps: float = 1e-8
     max_grad_norm: float = 10.0
     gamma: float = 0.99
@@ -68,6 +70,7 @@ class DQNConfig(networks.NetworkConfig):
         fields.check_bound(self, "max_grad_norm")
         fields.check_positive(self, "adam_eps", "exploration_steps", "target_period")
         fields.check_not_negative(self, "learning_rate", "learning_starts", "priority_exponent")
+        fields.check_not_negative(self, "anneal_updates")
         fields.check_unit_interval(self, "gamma", "initial_epsilon", "final_epsilon")
         fields.check_unit_interval(self, "importance_exponent")
         fields.check_count(self, "num_steps", "num_gradient_steps", "batch_size", "replay_size")
@@ -124,6 +127,9 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             env.observation_space, env.action_space, config, config.dueling
         )
 
+    def values_of(config: DQNConfig, params: PyTree, obs: PyTree) -> Array:
+        return jnp.asarray(network_of(config).apply(params, obs))
+
     def as_row(config: DQNConfig, inputs: Inputs, trajectory: Trajectory) -> Row:
         obs = replay.newest_frame(inputs.obs) if config.frame_stack > 1 else inputs.obs
         ended = trajectory.terminated | trajectory.truncated
@@ -164,7 +170,6 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
-        q_values = network_of(config).apply
         steps_per_update = env.num_envs * config.num_steps
         epsilon = optim.linear_schedule(
             config.initial_epsilon,
@@ -174,9 +179,10 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
 
         def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, None]:
-            return core, explore(q_values(state.params, inputs.obs), epsilon, noise), None
+            values = values_of(config, state.params, inputs.obs)
+            return core, q_learning.explore(values, epsilon, noise), None
 
-        draw = exploration_noise(env)
+        draw = q_learning.exploration_noise(env.action_space, env.num_envs)
         simulation, trajectory = rollout(
             env, policy, draw, state.simulation, rollout_key, config.num_steps
         )
@@ -184,7 +190,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         state = remember(config, state, as_row(config, trajectory.inputs, trajectory))
 
         def learn(_: None) -> tuple[Any, Metrics]:
-            return gradient_steps(config, q_values, state, learn_key)
+            return gradient_steps(config, lambda *x: values_of(config, *x), state, learn_key)
 
         def wait(_: None) -> tuple[Any, Metrics]:
             learner = (state.params, state.opt_state, state.priorities, state.max_priority)
@@ -212,11 +218,11 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     def act(
         config: DQNConfig, state: DQNState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Any, Array]:
-        values = network_of(config).apply(state.params, obs)
+        values = values_of(config, state.params, obs)
         if greedy:
-            return memory, jnp.argmax(values, -1).astype(jnp.int32)
-        noise = exploration_noise(env, values.shape[0])(key)
-        return memory, explore(values, config.final_epsilon, noise)
+            return memory, q_learning.best(values)
+        noise = q_learning.exploration_noise(env.action_space, len(values))(key)
+        return memory, q_learning.explore(values, config.final_epsilon, noise)
 
     return Algorithm(init, update, act, env, network, "dqn", DQNConfig)
 
@@ -240,30 +246,10 @@ def check_sizes(config: DQNConfig, env: Env) -> None:
         )
 
 
-def exploration_noise(env: Env, num_envs: int | None = None) -> Any:
-    """`draw(key) -> (uniform, random action)`, each `[N]`."""
-    space, size = env.action_space, num_envs or env.num_envs
-    assert isinstance(space, Discrete)
-
-    def draw(key: Array) -> tuple[Array, Array]:
-        coin_key, action_key = jax.random.split(key)
-        action = jax.random.randint(action_key, (size,), 0, space.n, jnp.int32)
-        return jax.random.uniform(coin_key, (size,)), action
-
-    return draw
-
-
-def explore(q_values: Array, epsilon: Array | float, noise: tuple[Array, Array]) -> Array:
-    """Epsilon-greedy actions `[N]`."""
-    coin, random_action = noise
-    best = jnp.argmax(q_values, axis=-1).astype(jnp.int32)
-    return jnp.where(coin < epsilon, random_action, best)
-
-
 def remember(config: DQNConfig, state: DQNState, rows: Row) -> DQNState:
     """Store a rollout; its rows get the largest priority once their n steps are there."""
     memory = replay.add(state.memory, rows)
-    if state.priorities is None:
+    if state.priorities is None or state.max_priority is None:
         return state._replace(memory=memory)
     # New rows wait for the n rows after them; the next to be overwritten lose their older frames.
     now = memory.num_added
@@ -329,6 +315,9 @@ def gradient_steps(
 ) -> tuple[Any, Metrics]:
     """Gradient steps on batches from the replay; the learner after them, and mean losses."""
     optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
+    learning_rate = optim.linear_decay(
+        config.learning_rate, state.num_updates, config.anneal_updates
+    )
 
     def step(learner: Any, key: Array) -> tuple[Any, Metrics]:
         params, opt_state, priorities, max_priority = learner
@@ -337,12 +326,12 @@ def gradient_steps(
 
         def objective(params: PyTree) -> tuple[Array, tuple[Array, Metrics]]:
             values = q_values(params, batch.obs)
-            value = jnp.take_along_axis(values, batch.action[:, None], -1)[:, 0]
+            value = q_learning.value_of(values, batch.action)
             return loss(value, target, weights * batch.valid, batch.valid)
 
         grads, (error, losses) = jax.grad(objective, has_aux=True)(params)
         updates, opt_state = optimizer.update(grads, opt_state, params)
-        params = optim.apply_updates(params, updates, config.learning_rate)
+        params = optim.apply_updates(params, updates, learning_rate)
         if priorities is not None:
             new = (jnp.abs(error) + 1e-6) ** config.priority_exponent * batch.valid
             priorities = priorities.at[slots, envs].set(new)
@@ -361,8 +350,7 @@ def q_targets(
     """What Q of each transition should be, `[B]`."""
     next_values = q_values(target_params, batch.last_obs)
     chooser = q_values(params, batch.last_obs) if config.double else next_values
-    best = jnp.argmax(chooser, axis=-1)
-    bootstrap = jnp.take_along_axis(next_values, best[:, None], -1)[:, 0]
+    bootstrap = q_learning.value_of(next_values, q_learning.best(chooser))
     return batch.reward + batch.discount * bootstrap
 
 

@@ -12,6 +12,7 @@ tasks only say that something is wrong. All are pure functions of integers, so e
 | `Contextual-v0` | one step, reward 1 if the action equals the observed bit | policy: obs, V = 1 |
 | `TimeLimit-v0` | one state, reward 1 a step, truncated after `limit` steps | V = 1 / (1 - gamma) |
 | `Episode-v0` | one state, reward 1 a step, terminated after `limit` steps | finite sums by time |
+| `Recall-v0` | sees a bit at first; reward 1 if the last action equals it | memory: 1, else 1/2 |
 | `Target-v0` | one step, Box action, reward -(action - obs)^2 | policy: obs |
 """
 
@@ -84,6 +85,14 @@ _PROBES: dict[str, Probe] = {
     ),
     "TimeLimit-v0": Probe(_nothing, _one, None, True, 1, Discrete(2)),
     "Episode-v0": Probe(_time, _one, None, False, 1, Discrete(2)),
+    "Recall-v0": Probe(
+        lambda c, t, n: (c * (t == 0))[:, None].astype(jnp.float32),
+        lambda c, t, a, n: ((t == n - 1) & (a == (c > 0))).astype(jnp.float32),
+        None,
+        False,
+        1,
+        Discrete(2),
+    ),
     "Target-v0": Probe(_context, lambda c, t, a, n: -((a[:, 0] - c) ** 2), 1, False, 1, _TARGET),
 }
 
@@ -97,7 +106,8 @@ def ids() -> list[str]:
 class ProbeEnv:
     """N copies of a probe; make it with `jaxrl.make("probe/Constant-v0", num_envs)`.
 
-    The only option is `limit`, the episode length of `TimeLimit-v0` and `Episode-v0` (10).
+    The only option is `limit`, the length of `TimeLimit-v0`'s, `Episode-v0`'s and `Recall-v0`'s
+    episodes (10).
     """
 
     name: str
