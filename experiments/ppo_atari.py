@@ -13,24 +13,13 @@ import dataclasses
 import tyro
 
 import jaxrl
-from launcher import RunArgs, launch
+from atari import AtariArgs, launch_atari
 
 
 @dataclasses.dataclass
-class Args(RunArgs):
+class Args(AtariArgs):
     """PPO on Atari."""
 
-    env_id: str = "Pong-v5"
-    total_steps: int = 10_000_000
-    num_envs: int = 8
-    episodic_life: bool = True
-    """Show the learner a lost life as an end."""
-    reward_clip: bool = True
-    """Show the learner the sign of rewards only."""
-    repeat_action_probability: float = 0.0
-    """Sticky actions (Machado et al. 2018)."""
-    num_threads: int = 0
-    """Threads of the simulators; 0 for one a core."""
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = dataclasses.field(
         default_factory=lambda: jaxrl.PPOConfig(clip_epsilon=0.1, clip_value=True)
     )
@@ -38,10 +27,4 @@ class Args(RunArgs):
 
 if __name__ == "__main__":
     args = tyro.cli(Args)
-    options = {
-        "episodic_life": args.episodic_life,
-        "reward_clip": args.reward_clip,
-        "repeat_action_probability": args.repeat_action_probability,
-        "num_threads": args.num_threads,
-    }
-    launch(jaxrl.ppo, args, args.config, options)
+    launch_atari(jaxrl.ppo, args, args.config)

@@ -1,0 +1,37 @@
+"""What the Atari scripts share: the simulator's flags."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jaxrl
+from launcher import RunArgs, launch
+
+
+@dataclasses.dataclass
+class AtariArgs(RunArgs):
+    """Flags of every script that trains on Atari through envpool."""
+
+    env_id: str = "Pong-v5"
+    total_steps: int = 10_000_000
+    num_envs: int = 8
+    episodic_life: bool = True
+    """Show the learner a lost life as an end."""
+    reward_clip: bool = True
+    """Show the learner the sign of rewards only."""
+    repeat_action_probability: float = 0.0
+    """Sticky actions (Machado et al. 2018)."""
+    num_threads: int = 0
+    """Threads of the simulators; 0 for one a core."""
+
+
+def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.RunResult:
+    """Train as the flags say."""
+    options = {
+        "episodic_life": args.episodic_life,
+        "reward_clip": args.reward_clip,
+        "repeat_action_probability": args.repeat_action_probability,
+        "num_threads": args.num_threads,
+    }
+    return launch(make_algorithm, args, config, options)
