@@ -10,6 +10,7 @@ be refused as a bad config.)
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, dataclass_transform
@@ -133,14 +134,18 @@ def check_choice(config: Any, name: str, choices: tuple[Any, ...]) -> None:
         raise ValueError(f"{type(config).__name__}.{name} must be one of {choices}, got {value!r}")
 
 
+_INFINITY = "inf"  # JSON has no number for it
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Plain numbers, strings and lists, for JSON."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     arrays = (np.generic, np.ndarray, jax.Array)
-    return {
+    values = {
         name: np.asarray(value).tolist() if isinstance(value, arrays) else value
         for name, value in values.items()
     }
+    return {name: _INFINITY if value == math.inf else value for name, value in values.items()}
 
 
 def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
@@ -155,6 +160,10 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
             f"{config_class.__name__} has no fields {sorted(set(values) - known)}; "
             "they come from another version of jaxrl"
         )
-    return config_class(
-        **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    )
+
+    def parse(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(value)
+        return math.inf if value == _INFINITY else value
+
+    return config_class(**{name: parse(value) for name, value in values.items()})

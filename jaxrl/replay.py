@@ -80,23 +80,31 @@ def uniform_slots(
 # --- frame stacks --------------------------------------------------------------------------------
 
 
-def newest_frame(obs: Array) -> Array:
-    """The last channel of stacked images `[..., H, W, K]`."""
-    return obs[..., -1]
+class Frame(NamedTuple):
+    """The newest image of a stack; leaves `[..., H, W]` and `[...]`."""
+
+    image: Array
+    alone: Array  # bool: all images of the stack are this one, as after a reset
 
 
-def restack(frames: Array, first: Array, slots: Array, envs: Array, num_frames: int) -> Array:
-    """The stacks `[B, H, W, num_frames]` that ended with the frames at `slots`.
+def newest_frame(obs: Array) -> Frame:
+    """What is new in stacked images `[..., H, W, K]`, the newest last."""
+    return Frame(obs[..., -1], (obs == obs[..., -1:]).all((-3, -2, -1)))
 
-    As environments stack them: the first frame of an episode stands for those before it.
+
+def restack(frames: Frame, slots: Array, envs: Array, num_frames: int) -> Array:
+    """The stacks `[..., H, W, num_frames]` that ended with the frames at `slots`, `envs`.
+
+    Exact for environments whose stacks either go on over a reset, as Atari's do when only a life
+    is lost, or begin as copies of the first image.
 
     Args:
-      frames: `[capacity, N, H, W]`; first: `[capacity, N]`.
+      frames: leaves `[capacity, N, ...]`.
     """
-    stack, slot = [frames[slots, envs]], slots
+    stack, slot = [frames.image[slots, envs]], slots
     for _ in range(num_frames - 1):
-        slot = jnp.where(first[slot, envs], slot, (slot - 1) % frames.shape[0])
-        stack.append(frames[slot, envs])
+        slot = jnp.where(frames.alone[slot, envs], slot, (slot - 1) % frames.image.shape[0])
+        stack.append(frames.image[slot, envs])
     return jnp.stack(stack[::-1], axis=-1)
 
 

@@ -25,6 +25,8 @@ from jaxrl.logging import JsonlSink, ProgressBar, Row, Sink, TensorBoardSink, re
 from jaxrl.types import Algorithm, Array, Metrics
 
 MAX_CHUNK = 1024
+MAX_SAVING_SHARE = 0.05
+"""Of the time, for checkpoints: they become rarer if writing one takes long."""
 SUMS = ("episode_return_sum", "episode_length_sum", "episode_count", "valid_steps")
 EVALUATION_SEED = 2**31 - 1
 
@@ -156,7 +158,7 @@ class Runner:
         self.bar.announce(f"compiled in {time.perf_counter() - began:.1f} s")
         self.bar.say("training")
         seconds_per_update: float | None = None
-        saved_at = time.perf_counter()
+        saved_at, save_every = time.perf_counter(), self.settings.checkpoint_seconds
         with Interrupt() as interrupt:
             while self.progress.update < self.settings.num_updates and not interrupt.requested:
                 updates = self.chunk_length(seconds_per_update)
@@ -168,9 +170,12 @@ class Runner:
                 self.log(metrics, updates, elapsed)
                 if self.progress.update in self.settings.evaluate_at:
                     self.evaluate(state)
-                if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
+                if time.perf_counter() - saved_at >= save_every:
+                    began = time.perf_counter()
                     self.save(state)
                     saved_at = time.perf_counter()
+                    # A large replay takes a while to write.
+                    save_every = max(save_every, (saved_at - began) / MAX_SAVING_SHARE)
             self.interrupted = self.progress.update < self.settings.num_updates
         self.save(state)
         return state

@@ -64,7 +64,8 @@ def run(
         fixed seeds, actions sampled from the policy.
       log_every: updates a row; None for about 1000 rows in all.
       chunk_updates: updates between returns to the host; None for about `chunk_seconds` of them.
-      checkpoint_seconds: time between checkpoints, taken between chunks.
+      checkpoint_seconds: time between checkpoints, taken between chunks; more if writing one (a
+        large replay) would take over 5% of the time.
       sinks: further sinks for rows.
 
     Raises:

@@ -290,7 +290,7 @@ def transitions(config: DQNConfig, memory: Replay, slots: Array, envs: Array) ->
 
     def observe(slots: Array) -> PyTree:
         if config.frame_stack > 1:
-            return replay.restack(rows.obs, rows.first, slots, envs, config.frame_stack)
+            return replay.restack(rows.obs, slots, envs, config.frame_stack)
         return jax.tree.map(lambda ring: ring[slots, envs], rows.obs)
 
     ended = window(rows.ended)

@@ -315,7 +315,7 @@ def sequences(
 
     found = gather(rows._replace(inputs=rows.inputs._replace(obs=())))
     if config.frame_stack > 1:
-        obs = replay.restack(rows.inputs.obs, rows.inputs.first, slots, envs, config.frame_stack)
+        obs = replay.restack(rows.inputs.obs, slots, envs, config.frame_stack)
     else:
         obs = gather(rows.inputs.obs)
     core = jax.tree.map(lambda ring: ring[rollouts, envs], cores.rows)

@@ -1,0 +1,115 @@
+"""What V-trace is for: IMPALA with actors that lag the learner by 0, 1, 4 and 16 updates, with the
+off-policy correction and without it.
+
+    python experiments/impala_lag.py cartpole
+    python experiments/impala_lag.py minatar
+
+All seeds of a setting are one vmapped program. Prints a table, and writes a JSON and a picture
+under experiments/results/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+from impala_gymnax import PRESETS
+from jaxrl import manifest as manifests
+
+
+@dataclasses.dataclass
+class Args:
+    """IMPALA at several lags, with and without V-trace's correction."""
+
+    preset: tyro.conf.Positional[str]
+    """Of impala_gymnax.py: cartpole or minatar."""
+    lags: tuple[int, ...] = (0, 1, 4, 16)
+    seeds: int = 3
+    total_steps: int | None = None
+    """Environment steps of each run; the preset's by default."""
+    results: Path = Path(__file__).parent / "results"
+
+
+def learning_curves(args: Args, config: Any) -> np.ndarray:
+    """Mean return over 50 equal parts of the training, `[seeds, 50]`."""
+    preset = PRESETS[args.preset][1]
+    env = jaxrl.make(preset.env_id, num_envs=preset.num_envs)
+    algo = jaxrl.impala(env)
+    total_steps = args.total_steps or preset.total_steps
+    num_updates = -(-total_steps // (env.num_envs * config.num_steps))
+    config = config.replace(anneal_updates=num_updates)
+
+    def learn(key: jax.Array) -> Any:
+        return jaxrl.train(algo, config, key, num_updates)[1]
+
+    metrics = jax.device_get(
+        jax.jit(jax.vmap(learn))(jax.random.split(jax.random.key(0), args.seeds))
+    )
+    parts = min(50, num_updates)
+
+    def by_part(name: str) -> np.ndarray:
+        return np.stack([x.sum(1) for x in np.array_split(metrics[name], parts, axis=1)], 1)
+
+    counts = by_part("episode_count")
+    return by_part("episode_return_sum") / np.where(counts, counts, np.nan)
+
+
+def main(args: Args) -> None:
+    if args.preset not in PRESETS:
+        raise ValueError(f"unknown preset {args.preset!r}; there are {list(PRESETS)}")
+    preset = PRESETS[args.preset][1]
+    settings = [(lag, True) for lag in args.lags] + [(max(args.lags), False)]
+    table = Table("lag", "correction", "return, last 10% of training, by seed", "mean")
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    results = []
+    for lag, correction in settings:
+        config = preset.config.replace(lag=lag, off_policy_correction=correction)
+        curves = learning_curves(args, config)
+        last = np.nanmean(curves[:, -max(1, curves.shape[1] // 10) :], 1)
+        label = f"lag {lag}" + ("" if correction else ", no correction")
+        axes.plot(np.linspace(0, 1, curves.shape[1]), np.nanmean(curves, 0), label=label)
+        numbers = ", ".join(f"{x:.1f}" for x in last)
+        table.add_row(str(lag), "V-trace" if correction else "none", numbers, f"{last.mean():.1f}")
+        results.append(
+            {
+                "lag": lag,
+                "off_policy_correction": correction,
+                "final_return_by_seed": last.round(3).tolist(),
+                "mean_curve": np.nanmean(curves, 0).round(3).tolist(),
+            }
+        )
+    Console().print(table)
+    axes.set(
+        title=f"IMPALA on {preset.env_id}, {args.seeds} seeds",
+        xlabel="share of training",
+        ylabel="mean return",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    args.results.mkdir(parents=True, exist_ok=True)
+    name = f"impala-lag-{args.preset}"
+    figure.savefig(args.results / f"{name}.png")
+    algo = jaxrl.impala(jaxrl.make(preset.env_id, num_envs=preset.num_envs))
+    arguments = {"total_steps": args.total_steps or preset.total_steps, "seeds": args.seeds}
+    manifest = manifests.describe(algo, preset.config, arguments)
+    everything = {"manifest": manifest, "settings": results}
+    (args.results / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
