@@ -39,7 +39,14 @@ PRESETS = {
             "Breakout-MinAtar",
             10_000_000,
             64,
-            config=jaxrl.A2CConfig(learning_rate=7e-4, torso="mlp", activation="relu"),
+            config=jaxrl.A2CConfig(
+                learning_rate=3e-3,
+                gae_lambda=0.95,
+                entropy_coef=0.05,
+                num_steps=16,
+                torso="mlp",
+                activation="relu",
+            ),
         ),
     ),
 }

@@ -50,7 +50,7 @@ PRESETS = {
         "MinAtar, with an MLP.",
         Args(
             "Breakout-MinAtar",
-            5_000_000,
+            2_000_000,
             16,
             config=jaxrl.DQNConfig(
                 learning_rate=5e-4,

@@ -47,7 +47,9 @@ PRESETS = {
             10_000_000,
             64,
             config=jaxrl.ImpalaConfig(
-                learning_rate=7e-4,
+                learning_rate=3e-3,
+                trace_lambda=0.95,
+                entropy_coef=0.05,
                 max_grad_norm=0.5,
                 rmsprop_eps=1e-5,
                 sum_losses=False,

@@ -190,7 +190,8 @@ def loss(
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses, over valid transitions; all `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
-    total = jnp.float32(1) if config.sum_losses else jnp.maximum(valid.sum(), 1.0)
+    count = jnp.maximum(valid.sum(), 1.0)
+    total = jnp.float32(1) if config.sum_losses else count
 
     def reduce(x: Array) -> Array:
         return (x * valid).sum() / total
@@ -213,7 +214,7 @@ def loss(
         "loss": loss,
         "policy_loss": policy_loss,
         "value_loss": value_loss,
-        "entropy": entropy,
+        "entropy": entropy * total / count,
         "entropy_coef": entropy_coef,
     }
 
@@ -224,6 +225,8 @@ def smoothed(
     """`log(pi(a|s) + log_eps)` and `-sum pi log(pi + log_eps)`; exact for `log_eps = 0`."""
     log_probs = jax.nn.log_softmax(distribution.logits)
     probs = jnp.exp(log_probs)
-    smooth = jnp.logaddexp(log_probs, jnp.log(jnp.maximum(log_eps, 1e-38)))
+    # Where it is off, any positive number keeps the unused branch's gradient finite.
+    smooth = jnp.log(probs + jnp.where(log_eps > 0, log_eps, 1.0))
+    smooth = jnp.where(log_eps > 0, smooth, log_probs)
     chosen = jax.nn.one_hot(action, probs.shape[-1], dtype=probs.dtype)
     return (smooth * chosen).sum(-1), -(probs * smooth).sum(-1)
