@@ -15,13 +15,12 @@ from jaxrl.types import Array, PyTree
 Number = Array | float
 
 
-def adam(eps: Number, max_grad_norm: Number) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba 2015) after clipping by global norm, without the learning rate.
+FEW_PARAMETERS = 2**16
 
-    The parameters are handled as one flat vector, which makes a whole update of a small network 5%
-    faster than clipping and Adam over its many leaves (experiments/benchmarks/NOTES.md).
-    """
-    return optax.flatten(
+
+def adam(eps: Number, max_grad_norm: Number) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba 2015) after clipping by global norm, without the learning rate."""
+    return _flat_if_few(
         optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.scale_by_adam(eps=eps))
     )
 
@@ -39,12 +38,33 @@ def rmsprop(
     in PyTorch; eps of 0.1 means something else in each. The mean of squares starts at `initial`: 0,
     or 1 as in TensorFlow.
     """
-    return optax.flatten(
+    return _flat_if_few(
         optax.chain(
             optax.clip_by_global_norm(max_grad_norm),
             optax.scale_by_rms(decay, eps, initial, eps_in_sqrt=eps_inside_root),
         )
     )
+
+
+def _flat_if_few(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Handle few parameters as one vector, many leaf by leaf.
+
+    One vector makes a whole update of a small network 5% faster than many small leaves; for a CNN
+    XLA on a CPU fuses that vector with the convolutions' gradients, and a step takes forty times as
+    long (experiments/benchmarks/NOTES.md).
+    """
+    flat = optax.flatten(inner)
+
+    def chosen(params: PyTree) -> optax.GradientTransformation:
+        return flat if sum(x.size for x in jax.tree.leaves(params)) <= FEW_PARAMETERS else inner
+
+    def init(params: PyTree) -> PyTree:
+        return chosen(params).init(params)
+
+    def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        return chosen(updates).update(updates, state, params)
+
+    return optax.GradientTransformation(init, update)
 
 
 def linear_decay(value: Number, num_updates: Array, decay_updates: Number) -> Array:

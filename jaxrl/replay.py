@@ -101,11 +101,15 @@ def restack(frames: Frame, slots: Array, envs: Array, num_frames: int) -> Array:
     Args:
       frames: leaves `[capacity, N, ...]`.
     """
-    stack, slot = [frames.image[slots, envs]], slots
+    history = [slots]
     for _ in range(num_frames - 1):
-        slot = jnp.where(frames.alone[slot, envs], slot, (slot - 1) % frames.image.shape[0])
-        stack.append(frames.image[slot, envs])
-    return jnp.stack(stack[::-1], axis=-1)
+        slot = history[-1]
+        older = (slot - 1) % frames.image.shape[0]
+        history.append(jnp.where(frames.alone[slot, envs], slot, older))
+    # A loop, since XLA would fuse a gather into the convolution that reads it, and so look up slots
+    # and frames anew for each pixel of each patch: forty times the time of a gradient step.
+    stacks = jax.lax.map(lambda slot: frames.image[slot, envs], jnp.stack(history[::-1]))
+    return jnp.moveaxis(stacks, 0, -1)
 
 
 # --- prioritized sampling ------------------------------------------------------------------------
