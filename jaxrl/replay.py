@@ -134,19 +134,31 @@ def proportional(key: Array, priorities: Array, batch_size: int) -> Draws:
     """
     width = max(1, int(priorities.size**0.5))
     padded = jnp.pad(priorities, (0, -priorities.size % width)).reshape(-1, width)
-    ends = jnp.cumsum(padded.sum(1))
+    sums = padded.sum(1)
+    total = sums.sum()
     parts = (jnp.arange(batch_size) + jax.random.uniform(key, (batch_size,))) / batch_size
-    # Rounding must not carry a draw past the last positive priority.
-    wanted = jnp.minimum(parts * ends[-1], jnp.nextafter(ends[-1], 0.0))
-    block = jnp.searchsorted(ends, wanted, side="right")
-    block = jnp.minimum(block, padded.shape[0] - 1)
-    inside = jnp.cumsum(padded[block], axis=1)
-    before = jnp.where(block > 0, ends[block - 1], 0.0)
-    rest = jnp.minimum(wanted - before, jnp.nextafter(inside[:, -1], 0.0))
-    column = (inside <= rest[:, None]).sum(1)
-    column = jnp.minimum(column, width - 1)
-    index = jnp.minimum(block * width + column, priorities.size - 1)
-    return Draws(index, priorities[index] / ends[-1])
+    block, rest = _find(jnp.broadcast_to(sums, (batch_size, sums.size)), parts * total)
+    column, _ = _find(padded[block], rest)
+    index = block * width + column
+    return Draws(index, priorities[index] / total)
+
+
+def _find(weights: Array, wanted: Array) -> tuple[Array, Array]:
+    """Where each row's running sum passes `wanted`, and what is wanted of that entry.
+
+    Running sums are rounded and may rise where a weight is 0, so entries of weight 0 are excluded
+    by themselves, and the last other one takes what rounding leaves over.
+
+    Args:
+      weights: `[B, M]`, >= 0; wanted: `[B]`.
+    """
+    ends = jnp.cumsum(weights, axis=1)
+    positive = weights > 0
+    passed = (ends > wanted[:, None]) & positive
+    last = weights.shape[1] - 1 - jnp.argmax(positive[:, ::-1], axis=1)
+    found = jnp.where(passed.any(1), jnp.argmax(passed, axis=1), last)
+    rows = jnp.arange(weights.shape[0])
+    return found, wanted - (ends[rows, found] - weights[rows, found])
 
 
 def importance_weights(probability: Array, count: Array, beta: Array | float) -> Array:

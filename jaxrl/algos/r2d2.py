@@ -183,7 +183,8 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 
         # Priorities are all that a branch returns of the replay: the rows would be copied.
         steps = state.num_updates * (env.num_envs * config.num_steps)
-        enough = (steps >= config.learning_starts) & (state.num_updates > rollouts_after(config))
+        first_whole = rollouts_after(config) + rollouts_before(config)
+        enough = (steps >= config.learning_starts) & (state.num_updates > first_whole)
         (params, opt_state, priorities, max_priority), losses = jax.lax.cond(
             enough, learn, wait, None
         )
@@ -227,7 +228,7 @@ def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
     if not recurrence.is_recurrent(network):
         raise ValueError(f"R2D2 needs a network with a memory, got core={config.core!r}")
     rows = -(-config.replay_size // env.num_envs)
-    if rows < config.num_steps * (rollouts_after(config) + 2):
+    if rows < config.num_steps * (rollouts_before(config) + rollouts_after(config) + 2):
         raise ValueError(
             f"R2D2Config.replay_size = {config.replay_size} over num_envs = {env.num_envs} does "
             f"not hold sequences of burn_in + unroll_length + 1 = {sequence_length(config)} steps "
@@ -254,6 +255,11 @@ def sequence_length(config: R2D2Config) -> int:
 def rollouts_after(config: R2D2Config) -> int:
     """Rollouts after the one at whose start a sequence begins, until it is whole."""
     return -(-sequence_length(config) // config.num_steps) - 1
+
+
+def rollouts_before(config: R2D2Config) -> int:
+    """Rollouts before a sequence whose frames its first stacks need."""
+    return -(-(config.frame_stack - 1) // config.num_steps)
 
 
 def newest(config: R2D2Config, inputs: Inputs) -> Inputs:
@@ -287,12 +293,11 @@ def remember(
     cores = replay.add(state.cores, one_step(core))
     newest_rollout = cores.num_added - 1
     ready = newest_rollout - rollouts_after(config)
-    # Frames before a sequence are needed only if stacks reach behind it.
-    behind = 1 if config.frame_stack > 1 else 0
+    before = rollouts_before(config)
     without = newest_rollout - jnp.arange(rollouts_after(config))
-    oldest = newest_rollout + 1 + jnp.arange(1 + behind)
+    oldest = newest_rollout + 1 + jnp.arange(1 + before)
     priorities = state.priorities.at[ready % cores.capacity].set(
-        jnp.where(ready >= behind, state.max_priority, 0.0)
+        jnp.where(ready >= before, state.max_priority, 0.0)
     )
     priorities = priorities.at[without % cores.capacity].set(0.0)
     return state._replace(
