@@ -1,14 +1,17 @@
 """Distributions against distrax, and samples against their own probabilities."""
 
+from typing import Any
+
 import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.distributions import Categorical, DiagonalNormal
+from jaxrl.distributions import Categorical, DiagonalNormal, MultiCategorical
 
 LEAD = (5, 3)
+SIZES = (4, 1)
 
 
 def random(seed: int, *shape: int) -> jax.Array:
@@ -96,3 +99,97 @@ def test_a_forbidden_action_is_never_taken_and_costs_no_nan():
     assert set(np.unique(samples)) == {0, 2}
     np.testing.assert_allclose(distribution.log_prob(samples), np.log(0.5), rtol=1e-5)
     np.testing.assert_allclose(distribution.entropy(), np.log(2), rtol=1e-5)
+
+
+def multi_categorical() -> MultiCategorical:
+    return MultiCategorical(tuple(Categorical(2 * random(n, *LEAD, n) + 100) for n in SIZES))
+
+
+def test_a_multi_categorical_is_the_product_of_its_parts():
+    distribution = multi_categorical()
+    actions = np.random.default_rng(0).integers(0, SIZES, (*LEAD, len(SIZES)))
+
+    @jax.jit
+    def ours(d, actions):
+        return d.log_prob(actions), d.entropy(), d.mode()
+
+    @jax.jit
+    def theirs(d, actions):
+        parts = [distrax.Categorical(part.logits) for part in d.parts]
+        log_probs = [part.log_prob(actions[..., i]) for i, part in enumerate(parts)]
+        return log_probs, [part.entropy() for part in parts], [part.mode() for part in parts]
+
+    log_prob, entropy, mode = ours(distribution, actions)
+    log_probs, entropies, modes = theirs(distribution, actions)
+    assert log_prob.shape == entropy.shape == LEAD
+    np.testing.assert_allclose(log_prob, sum(np.asarray(x) for x in log_probs), rtol=1e-4)
+    np.testing.assert_allclose(entropy, sum(np.asarray(x) for x in entropies), rtol=1e-4)
+    np.testing.assert_array_equal(mode, np.stack(modes, -1))
+    assert mode.dtype == jnp.int32
+
+
+def frequencies(pairs: Any, shape: tuple[int, int]) -> np.ndarray:
+    counts = np.zeros(shape)
+    np.add.at(counts, tuple(x.ravel() for x in pairs), 1)
+    return counts / counts.sum()
+
+
+def test_multi_categorical_samples_come_as_often_as_they_should():
+    laws = np.array([0.1, 0.2, 0.7]), np.array([0.4, 0.6])
+    logits = [np.tile(np.log(p).astype(np.float32), (20_000, 1)) for p in laws]
+
+    @jax.jit
+    def draw(logits, key):
+        return MultiCategorical(tuple(Categorical(x) for x in logits)).sample(key)
+
+    samples = draw(logits, jax.random.key(0))
+    assert (samples.shape, samples.dtype) == ((20_000, 2), jnp.int32)
+    joint = frequencies(np.asarray(samples).T, (3, 2))
+    np.testing.assert_allclose(joint, np.outer(*laws), atol=0.015)
+
+
+@pytest.mark.parametrize("name", ["categorical", "diagonal_normal", "multi_categorical"])
+def test_samples_of_many_steps_are_made_from_the_noise_of_each(name):
+    distribution = multi_categorical() if name == "multi_categorical" else PAIRS[name]()[0]
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    @jax.jit
+    def draw(d, keys):
+        noise = jax.vmap(d.noise)(keys)
+        return noise, jax.vmap(d.from_noise)(noise), d.sample(keys[1])
+
+    noise, samples, alone = draw(distribution, keys)
+    assert_close(samples[1], alone)
+    assert (samples[0] != samples[1]).any()
+    # The law of the noise knows no parameters.
+    other = jax.tree.map(lambda x: np.asarray(x) ** 2, distribution)
+    assert_close(draw(other, keys)[0], noise)
+
+
+def assert_close(a: Any, b: Any):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
+
+
+def neighbours(samples: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pairs along time and along environments, of samples `[T, N]`."""
+    return [(samples[:-1], samples[1:]), (samples[:, :-1], samples[:, 1:])]
+
+
+def test_noise_drawn_for_many_steps_gives_independent_samples():
+    p = np.array([0.1, 0.2, 0.7])
+    discrete = Categorical(jnp.asarray(np.tile(np.log(p), (100, 1)), jnp.float32))
+    distributions: list[Any] = [
+        MultiCategorical((discrete, discrete)),
+        DiagonalNormal(jnp.zeros((100, 1)), jnp.zeros(1)),
+    ]
+
+    @jax.jit
+    def draw(keys):
+        return [jax.vmap(d.from_noise)(jax.vmap(d.noise)(keys)) for d in distributions]
+
+    samples, normals = map(np.asarray, draw(jax.random.split(jax.random.key(0), 300)))
+    pairs = [(samples[..., 0], samples[..., 1])]
+    for pair in pairs + neighbours(samples[..., 0]) + neighbours(samples[..., 1]):
+        np.testing.assert_allclose(frequencies(pair, (3, 3)), np.outer(p, p), atol=0.02)
+    for a, b in neighbours(normals[..., 0]):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.03

@@ -1,4 +1,6 @@
-"""PPO learns: probes with known answers, then classic control."""
+"""Every algorithm but PPO learns: the probes that apply, CartPole; and a memory probe for all."""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,101 +8,214 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.algos import ppo as ppo_module
+from jaxrl import recurrence, returns
 
-CONFIG = jaxrl.PPOConfig(num_steps=32, num_minibatches=4, learning_rate=3e-3, entropy_coef=0.0)
+A2C = jaxrl.A2CConfig(learning_rate=1e-2, rmsprop_eps=1e-8, entropy_coef=0.001, num_steps=8)
+IMPALA = jaxrl.ImpalaConfig(
+    learning_rate=1e-2, rmsprop_eps=1e-8, entropy_coef=0.001, num_steps=8, sum_losses=False,
+    max_grad_norm=0.5,
+)  # fmt: skip
+DQN = jaxrl.DQNConfig(
+    learning_rate=3e-3, exploration_steps=2_000, final_epsilon=0.5, learning_starts=200,
+    target_period=25, num_steps=2, num_gradient_steps=2, batch_size=64, replay_size=4_000,
+    double=True,
+)  # fmt: skip
+R2D2 = jaxrl.R2D2Config(
+    core_size=16, hidden_sizes=(16,), learning_rate=3e-3, adam_eps=1e-6, max_grad_norm=10.0,
+    epsilon_base=0.7, epsilon_exponent=1.0, learning_starts=200, target_period=25, num_steps=4,
+    burn_in=4, unroll_length=8, n_step=2, num_gradient_steps=2, batch_size=32, replay_size=8_000,
+)  # fmt: skip
+
+
+class Learner(NamedTuple):
+    """An algorithm, and what it needs on probes."""
+
+    make: Any
+    config: Any
+    num_updates: int
+
+
+LEARNERS = {
+    "a2c": Learner(jaxrl.a2c, A2C, 500),
+    "impala": Learner(jaxrl.impala, IMPALA, 500),
+    "dqn": Learner(jaxrl.dqn, DQN, 1000),
+    "r2d2": Learner(jaxrl.r2d2, R2D2, 1000),
+}
+all_learners = pytest.mark.parametrize("name", LEARNERS)
+ACTOR_CRITICS = ["a2c", "impala"]
 train = jax.jit(jaxrl.train, static_argnums=(0, 3))
 
 
-def value(algo, config, state, obs):
-    network = jaxrl.networks.actor_critic(algo.env.observation_space, algo.env.action_space, config)
-    return np.asarray(network.apply(state.params, jnp.asarray(obs, jnp.float32))[1])
+def solve(name: str, env_id: str, config: Any = None, factor: float = 1, **options: Any) -> Any:
+    make, default, num_updates = LEARNERS[name]
+    num_updates = int(factor * num_updates)
+    algo = make(jaxrl.make(env_id, num_envs=16, **options))
+    config = (config or default).replace(anneal_updates=num_updates)
+    state, metrics = train(algo, config, jax.random.key(0), num_updates)
+    return algo, config, state, metrics
 
 
-def solve(env_id, num_updates=150, config=CONFIG, **options):
-    algo = jaxrl.ppo(jaxrl.make(env_id, num_envs=16, **options))
+def value(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
+    """Of first observations `[B, ...]`, greedily."""
+    env, obs = algo.env, jnp.asarray(obs, jnp.float32)
+    if algo.name in ACTOR_CRITICS:
+        network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)
+    else:
+        network = jaxrl.networks.q_network(
+            env.observation_space, env.action_space, config, config.dueling
+        )
+    memory = recurrence.start_memory(network, env.action_space, obs)
+    inputs = jax.tree.map(lambda x: x[None], recurrence.recall(memory, obs))
+    _, outputs = recurrence.unroll(network, state.params, memory.core, inputs)
+    if algo.name in ACTOR_CRITICS:
+        return np.asarray(outputs[1][0])
+    values = outputs[0].max(-1)
+    return np.asarray(returns.unscale_value(values) if algo.name == "r2d2" else values)
+
+
+def greedy(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
+    obs = jnp.asarray(obs, jnp.float32)
+    return np.asarray(algo.act(config, state, (), obs, jax.random.key(0), True)[1])
+
+
+@all_learners
+def test_values_are_discounted(name):
+    config = LEARNERS[name].config.replace(gamma=0.5)
+    algo, config, state, _ = solve(name, "probe/Discounted-v0", config)
+    assert value(algo, config, state, [[0.0]]) == pytest.approx([0.5], abs=0.04)
+
+
+@all_learners
+def test_the_policy_uses_the_observation(name):
+    algo, config, state, _ = solve(name, "probe/Contextual-v0")
+    assert greedy(algo, config, state, [[-1.0], [1.0]]).tolist() == [0, 1]
+    assert value(algo, config, state, [[-1.0], [1.0]]) == pytest.approx([1, 1], abs=0.06)
+
+
+@all_learners
+def test_a_time_limit_is_not_a_death(name):
+    config = LEARNERS[name].config.replace(gamma=0.8)
+    algo, config, state, _ = solve(name, "probe/TimeLimit-v0", config, factor=2, limit=5)
+    assert value(algo, config, state, [[0.0]]) == pytest.approx([5.0], rel=0.03)
+
+
+@pytest.mark.parametrize("name", ACTOR_CRITICS)
+def test_a_continuous_policy_hits_its_target(name):
+    config = LEARNERS[name].config.replace(learning_rate=2e-3)
+    algo, config, state, _ = solve(name, "probe/Target-v0", config, factor=2)
+    action = greedy(algo, config, state, [[-1.0], [1.0]])[:, 0]
+    assert action == pytest.approx([-1, 1], abs=0.2)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+MEMORY = {"core": "gru", "core_size": 16, "hidden_sizes": (16,)}
+PPO = jaxrl.PPOConfig(
+    num_steps=32, learning_rate=3e-3, num_minibatches=2, entropy_coef=0.01, hidden_sizes=(16,)
+)
+REMEMBERING = {
+    "ppo": Learner(jaxrl.ppo, PPO.replace(**MEMORY), 200),
+    "a2c": Learner(jaxrl.a2c, A2C.replace(**MEMORY, learning_rate=3e-3), 1500),
+    "impala": Learner(
+        jaxrl.impala, IMPALA.replace(**MEMORY | {"core": "lstm"}, learning_rate=3e-3), 1500
+    ),
+    "r2d2": Learner(jaxrl.r2d2, R2D2, 1500),
+}
+
+
+def recall_score(learner: Learner) -> float:
+    """Mean return of the greedy policy on a probe where chance, or no memory, gets 1/2."""
+    algo = learner.make(jaxrl.make("probe/Recall-v0", num_envs=16, limit=4))
+    config = learner.config.replace(anneal_updates=learner.num_updates)
+    state, _ = train(algo, config, jax.random.key(1), learner.num_updates)
+    evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))
+    env = algo.env.for_evaluation(256)
+    scores = evaluate(algo, config, state, env, jax.random.key(2), 1, True)
+    return float(scores.episode_return.mean())
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_a_memory_recalls_what_was_seen(name):
+    assert recall_score(REMEMBERING[name]) >= 0.95
+
+
+def test_without_a_memory_recall_is_chance():
+    assert recall_score(Learner(jaxrl.ppo, PPO, 200)) == pytest.approx(0.5, abs=0.12)
+
+
+# --- CartPole ------------------------------------------------------------------------------------
+
+CARTPOLE = {
+    "a2c": (16, 500_000, jaxrl.A2CConfig(learning_rate=3e-3, gae_lambda=0.95)),
+    "impala": (
+        16,
+        500_000,
+        jaxrl.ImpalaConfig(
+            learning_rate=3e-3,
+            trace_lambda=0.95,
+            max_grad_norm=0.5,
+            rmsprop_eps=1e-5,
+            sum_losses=False,
+        ),
+    ),
+    "dqn": (
+        8,
+        200_000,
+        jaxrl.DQNConfig(
+            learning_rate=1e-3,
+            exploration_steps=50_000,
+            final_epsilon=0.02,
+            learning_starts=1_000,
+            target_period=200,
+            num_steps=1,
+            batch_size=64,
+            replay_size=50_000,
+            n_step=3,
+            double=True,
+            prioritized=True,
+            activation="relu",
+        ),
+    ),
+    "r2d2": (
+        16,
+        300_000,
+        jaxrl.R2D2Config(
+            core_size=64,
+            hidden_sizes=(64,),
+            activation="relu",
+            learning_rate=2e-3,
+            max_grad_norm=10.0,
+            gamma=0.99,
+            epsilon_base=0.1,
+            epsilon_exponent=2.0,
+            learning_starts=2_000,
+            target_period=100,
+            num_steps=5,
+            burn_in=5,
+            unroll_length=10,
+            n_step=3,
+            batch_size=32,
+            replay_size=50_000,
+        ),
+    ),
+}
+SEEDS = {"a2c": 3, "impala": 3, "dqn": 2, "r2d2": 1}
+
+
+@pytest.mark.parametrize("name", CARTPOLE)
+def test_cartpole_is_solved_by_every_seed(name):
+    """Mean return >= 450 over 32 whole episodes of the greedy policy."""
+    num_envs, total_steps, config = CARTPOLE[name]
+    algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=num_envs))
+    num_updates = total_steps // (num_envs * algo.num_steps(config))
     config = config.replace(anneal_updates=num_updates)
-    state, _ = train(algo, config, jax.random.key(0), num_updates)
-    return algo, config, state
-
-
-def greedy(algo, config, state, obs):
-    return np.asarray(
-        algo.act(config, state, (), jnp.asarray(obs, jnp.float32), jax.random.key(0), True)[1]
-    )
-
-
-def test_the_critic_learns_a_constant():
-    assert value(*solve("probe/Constant-v0"), [[0.0]]) == pytest.approx([1.0], abs=0.02)
-
-
-def test_the_critic_tells_observations_apart():
-    assert value(*solve("probe/Observed-v0"), [[-1.0], [1.0]]) == pytest.approx([-1, 1], abs=0.05)
-
-
-def test_the_critic_discounts():
-    config = CONFIG.replace(gamma=0.5)
-    solved = solve("probe/Discounted-v0", config=config)
-    assert value(*solved, [[0.0], [1.0]]) == pytest.approx([0.5, 1.0], abs=0.03)
-
-
-def test_the_policy_finds_the_better_arm():
-    assert greedy(*solve("probe/Bandit-v0"), [[0.0]]) == [1]
-
-
-def test_the_policy_uses_the_observation():
-    solved = solve("probe/Contextual-v0")
-    assert greedy(*solved, [[-1.0], [1.0]]).tolist() == [0, 1]
-    assert value(*solved, [[-1.0], [1.0]]) == pytest.approx([1, 1], abs=0.05)
-
-
-def test_a_continuous_policy_hits_its_target():
-    solved = solve("probe/Target-v0", num_updates=300)
-    assert greedy(*solved, [[-1.0], [1.0]])[:, 0] == pytest.approx([-1, 1], abs=0.15)
-
-
-def test_the_critic_sums_rewards_until_a_termination():
-    config = CONFIG.replace(gamma=0.9)
-    solved = solve("probe/Episode-v0", num_updates=400, config=config, limit=3)
-    expected = [1 + 0.9 + 0.81, 1 + 0.9, 1.0]
-    assert value(*solved, [[0.0], [1 / 3], [2 / 3]]) == pytest.approx(expected, rel=0.03)
-
-
-def time_limited_value():
-    """Of one state with reward 1 a step, gamma 0.9 and episodes cut after 5 steps: 10."""
-    config = CONFIG.replace(gamma=0.9, learning_rate=1e-2)
-    return value(*solve("probe/TimeLimit-v0", num_updates=300, config=config, limit=5), [[0.0]])[0]
-
-
-def test_a_time_limit_is_not_a_death():
-    assert time_limited_value() == pytest.approx(10.0, rel=0.02)
-
-
-def test_taking_a_time_limit_for_a_death_would_be_noticed(monkeypatch):
-    right = ppo_module.returns.generalized_advantages
-
-    def wrong(rewards, values, last_value, terminated, truncated, gamma, gae_lambda):
-        ended = terminated | truncated
-        return right(rewards, values, last_value, ended, truncated, gamma, gae_lambda)
-
-    monkeypatch.setattr(ppo_module.returns, "generalized_advantages", wrong)
-    assert time_limited_value() < 6.0
-
-
-def test_ppo_solves_cartpole_for_five_of_five_seeds_in_one_program():
-    """Mean return >= 475 over the last 100 episodes within 500k steps."""
-    num_updates = 500_000 // (4 * 128)
-    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-    config = jaxrl.PPOConfig(learning_rate=2.5e-3, anneal_updates=num_updates)
 
     @jax.jit
     @jax.vmap
     def learn(key):
-        return jaxrl.train(algo, config, key, num_updates)[1]
+        state, _ = jaxrl.train(algo, config, key, num_updates)
+        env = algo.env.for_evaluation(32)
+        return jaxrl.evaluate(algo, config, state, env, key, 1, True).episode_return.mean()
 
-    metrics = jax.device_get(learn(jax.random.split(jax.random.key(0), 5)))
-    for seed in range(5):
-        counts = metrics["episode_count"][seed][::-1]
-        last = np.searchsorted(np.cumsum(counts), 100) + 1
-        mean = metrics["episode_return_sum"][seed][::-1][:last].sum() / counts[:last].sum()
-        assert mean >= 475, f"seed {seed}: {mean}"
+    scores = np.asarray(learn(jax.random.split(jax.random.key(0), SEEDS[name])))
+    assert (scores >= 450).all(), scores
