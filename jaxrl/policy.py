@@ -25,7 +25,7 @@ class LoadedPolicy:
     def __init__(self, algo: Algorithm, config: Any, state: Any):
         self.algo, self.config, self.state = algo, config, state
         self.memory: Any = ()
-        self._remembers = algo.initial_core(config, 1) != ()
+        self._remembers = bool(jax.tree.leaves(algo.initial_core(config, 1)))
         self._act = jax.jit(algo.act, static_argnums=5)
 
     def reset(self) -> None:

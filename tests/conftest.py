@@ -2,6 +2,18 @@
 
 import os
 
+import pytest
+
 FLAG = "--xla_force_host_platform_device_count"
 if FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}=2".strip()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """For programs that run for milliseconds, and would be optimized for seconds."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -53,6 +53,55 @@ def test_every_gymnax_preset_trains(tmp_path, preset):
     assert len(list((tmp_path / "runs").glob("ppo-*-seed7/summary.json"))) == 1
 
 
+SLOW = pytest.mark.slow
+SCRIPTS = [
+    ("a2c_gymnax.py", "cartpole"),
+    ("r2d2_gymnax.py", "cartpole"),
+    ("a2c_atari.py", "--preset", "ga3c"),
+    pytest.param(("impala_gymnax.py", "cartpole"), marks=SLOW),
+    pytest.param(("dqn_gymnax.py", "cartpole"), marks=SLOW),
+    *(pytest.param((f"{a}_gymnax.py", "minatar"), marks=SLOW) for a in ("a2c", "impala", "dqn")),
+    pytest.param(("impala_atari.py", "--torso", "ga3c_cnn", "--num-steps", "2"), marks=SLOW),
+    pytest.param(("dqn_atari.py", "--torso", "ga3c_cnn", "--replay-size", "1000"), marks=SLOW),
+]
+
+
+@pytest.mark.parametrize("command", SCRIPTS, ids=lambda c: c[0].removesuffix(".py"))
+def test_every_algorithm_has_a_script_that_trains(tmp_path, command):
+    finished = script(
+        *command, "--total-steps", 1, "--num-evaluations", 0, "--run-dir", "run", cwd=tmp_path
+    )
+    assert finished.returncode == 0, finished.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["algorithm"] == command[0].partition("_")[0]
+    assert summary["updates"] == 1
+
+
+def test_the_presets_of_a2c_differ_and_unknown_ones_are_refused(tmp_path):
+    shown = [
+        script("a2c_atari.py", "--preset", name, "--help", cwd=tmp_path).stdout
+        for name in ("ga3c", "baselines")
+    ]
+    assert "(default: 0.0003)" in shown[0]
+    assert "(default: 0.0007)" in shown[1]
+    refused = script("a2c_atari.py", "--preset=other", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "'other'" in refused.stdout + refused.stderr
+
+
+def test_the_lag_study_writes_its_table_and_picture(tmp_path):
+    finished = script(
+        "impala_lag.py", "cartpole", "--total-steps", 6400, "--seeds", 2, "--lags", 0, 2,
+        "--results", "results", cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    result = json.loads((tmp_path / "results" / "impala-lag-cartpole.json").read_text())
+    assert [(x["lag"], x["off_policy_correction"]) for x in result["settings"]] == [
+        (0, True), (2, True), (2, False)
+    ]  # fmt: skip
+    assert (tmp_path / "results" / "impala-lag-cartpole.png").stat().st_size > 1000
+
+
 def test_runs_are_played_and_recorded(tmp_path):
     trained = script("ppo_gymnax.py", "cartpole", "--total-steps", 20_000, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr

@@ -159,20 +159,6 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert resumed.summary["mean_return"] == whole.summary["mean_return"]
 
 
-def test_ten_updates_equal_four_and_six_more(tmp_path):
-    for total in (4, 10):
-        parts = jaxrl.run(
-            algorithm(),
-            CONFIG,
-            total_steps=total * STEPS_PER_UPDATE,
-            run_dir=tmp_path / "parts",
-            resume=True,
-            **quiet(),
-        )
-    whole = jaxrl.run(algorithm(), CONFIG, total_steps=10 * STEPS_PER_UPDATE, **quiet())
-    assert same(learned(parts.state), learned(whole.state))
-
-
 def test_sigterm_stops_after_the_chunk_with_a_checkpoint(tmp_path):
     process = start_program(tmp_path, "CartPole-v1", 100_000)
     wait_for_rows(tmp_path / "run", 3, process)

@@ -70,7 +70,8 @@ class ImpalaState(NamedTuple):
     """Everything IMPALA carries from update to update; arrays only."""
 
     params: PyTree
-    past_params: PyTree  # [lag, ...]: the learner's before each of the last `lag` updates, a ring
+    past_params: PyTree  # [lag, ...]: the learner's before each of the last `lag` updates, a ring;
+    # None for no lag
     opt_state: PyTree
     simulation: Simulation
     key: Array
@@ -99,7 +100,9 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         simulation = start(env, env_key, initial_core(config, env.num_envs))
         inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
         params = recurrence.init(network_of(config), network_key, inputs)
-        past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
+        past = None
+        if config.lag:
+            past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
         opt_state = optimizer_of(config).init(params)
         return ImpalaState(params, past, opt_state, simulation, key, jnp.int32(0))
 
