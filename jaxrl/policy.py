@@ -44,6 +44,12 @@ class LoadedPolicy:
 
     def __call__(self, obs: Any, key: Array | None = None) -> Array:
         obs, single = as_batch(self.algo.env.observation_space, obs)
+        batch_size = len(jax.tree.leaves(obs)[0])
+        if self.memory and len(self.memory.first) != batch_size:
+            raise ValueError(
+                f"the policy remembers {len(self.memory.first)} episodes, got observations of "
+                f"{batch_size}; call reset() to begin others"
+            )
         sampling_key = jax.random.key(0) if key is None else key
         memory, action = self._act(
             self.config, self.state, self.memory, obs, sampling_key, key is None

@@ -10,8 +10,13 @@ from jaxrl.types import ActionSpace, Array, Discrete
 
 
 def exploration_noise(space: ActionSpace, num_envs: int) -> Draw:
-    """`draw(key) -> (uniform number, random action)`, each `[N]`: what `explore` takes."""
-    assert isinstance(space, Discrete)
+    """`draw(key) -> (uniform number, random action)`, each `[N]`: what `explore` takes.
+
+    Raises:
+      ValueError: if actions are not `Discrete`.
+    """
+    if not isinstance(space, Discrete):
+        raise ValueError(f"Q-learning needs Discrete actions, got the space {space}")
 
     def draw(key: Array) -> tuple[Array, Array]:
         coin_key, action_key = jax.random.split(key)

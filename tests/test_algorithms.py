@@ -774,6 +774,10 @@ def test_a_loaded_policy_remembers_between_calls_until_it_is_reset(name, run_in_
         CONFIGS[name], result.state, (), obs[:1], jax.random.key(0), True
     )
     assert_close(expected.core, memories[0].core, rtol=1e-5, atol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"remembers 1 episodes, got observations of 3; call reset"
+    ):
+        policy(obs)
     policy.reset()
     assert policy(obs).shape == (3,)
 

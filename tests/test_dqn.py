@@ -108,10 +108,23 @@ def test_the_loss_is_huber_over_valid_transitions():
 
 def trained(num_updates: int, **fields: Any) -> Any:
     algo = jaxrl.dqn(jaxrl.make("CartPole-v1", num_envs=4))
-    base = {"num_steps": 2, "replay_size": 400, "batch_size": 8, "hidden_sizes": (8,)}
+    base: dict[str, Any] = {
+        "num_steps": 2,
+        "replay_size": 400,
+        "batch_size": 8,
+        "hidden_sizes": (8,),
+    }
     config = jaxrl.DQNConfig(**(base | {"learning_starts": 40, "target_period": 5} | fields))
     train = jax.jit(jaxrl.train, static_argnums=(0, 3))
     return train(algo, config, jax.random.key(0), num_updates)
+
+
+def test_continuous_actions_are_refused_whatever_the_network():
+    algo = jaxrl.dqn(jaxrl.make("Pendulum-v1", num_envs=2), jaxrl.networks.QHead(3))
+    config = jaxrl.DQNConfig(replay_size=100)
+    state = algo.init(config, jax.random.key(0))
+    with pytest.raises(ValueError, match="Q-learning needs Discrete actions, got the space Box"):
+        algo.update(config, state)
 
 
 def test_epsilon_falls_over_the_exploration_steps():

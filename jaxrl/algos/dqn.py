@@ -42,7 +42,7 @@ class DQNConfig(networks.NetworkConfig):
     final_epsilon: float = 0.01
     exploration_steps: float = 1e6
     """Environment steps over which epsilon falls linearly."""
-    learning_starts: float = 80_000
+    learning_starts: float = 80_000.0
     """Environment steps before the first gradient step."""
     target_period: int = 250
     """Updates between copies of the parameters to the target network."""

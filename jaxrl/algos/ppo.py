@@ -58,7 +58,8 @@ class PPOConfig(networks.NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_positive(self, "max_grad_norm", "adam_eps", "clip_epsilon")
+        fields.check_bound(self, "max_grad_norm")
+        fields.check_positive(self, "adam_eps", "clip_epsilon")
         if self.target_kl is not None:
             fields.check_positive(self, "target_kl")
         fields.check_not_negative(self, "learning_rate", "anneal_updates")

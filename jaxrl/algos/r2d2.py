@@ -45,7 +45,7 @@ class R2D2Config(networks.NetworkConfig):
     epsilon_base: float = 0.4
     """Environment i of N explores with epsilon `base ^ (1 + i / (N - 1) (exponent - 1))`."""
     epsilon_exponent: float = 8.0
-    learning_starts: float = 200_000
+    learning_starts: float = 200_000.0
     """Environment steps before the first gradient step."""
     target_period: int = 2500
     """Updates between copies of the parameters to the target network."""
