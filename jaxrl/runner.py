@@ -175,7 +175,8 @@ class Runner:
                     self.save(state)
                     saved_at = time.perf_counter()
                     # A large replay takes a while to write.
-                    save_every = max(save_every, (saved_at - began) / MAX_SAVING_SHARE)
+                    if self.settings.checkpoint_seconds:
+                        save_every = max(save_every, (saved_at - began) / MAX_SAVING_SHARE)
             self.interrupted = self.progress.update < self.settings.num_updates
         self.save(state)
         return state

@@ -65,7 +65,7 @@ def run(
       log_every: updates a row; None for about 1000 rows in all.
       chunk_updates: updates between returns to the host; None for about `chunk_seconds` of them.
       checkpoint_seconds: time between checkpoints, taken between chunks; more if writing one (a
-        large replay) would take over 5% of the time.
+        large replay) would take over 5% of the time; 0 for one after every chunk.
       sinks: further sinks for rows.
 
     Raises:

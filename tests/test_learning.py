@@ -160,7 +160,7 @@ CARTPOLE = {
     ),
     "dqn": (
         8,
-        200_000,
+        300_000,
         jaxrl.DQNConfig(
             learning_rate=1e-3,
             exploration_steps=50_000,
@@ -169,7 +169,7 @@ CARTPOLE = {
             target_period=200,
             num_steps=1,
             batch_size=64,
-            replay_size=50_000,
+            replay_size=100_000,
             n_step=3,
             double=True,
             prioritized=True,
@@ -203,7 +203,7 @@ SEEDS = {"a2c": 3, "impala": 3, "dqn": 2, "r2d2": 1}
 
 @pytest.mark.parametrize("name", CARTPOLE)
 def test_cartpole_is_solved_by_every_seed(name):
-    """Mean return >= 450 over 32 whole episodes of the greedy policy."""
+    """Mean return >= 450 over 32 whole episodes, of the greedy policy for Q-learning."""
     num_envs, total_steps, config = CARTPOLE[name]
     algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=num_envs))
     num_updates = total_steps // (num_envs * algo.num_steps(config))
@@ -214,7 +214,8 @@ def test_cartpole_is_solved_by_every_seed(name):
     def learn(key):
         state, _ = jaxrl.train(algo, config, key, num_updates)
         env = algo.env.for_evaluation(32)
-        return jaxrl.evaluate(algo, config, state, env, key, 1, True).episode_return.mean()
+        greedy = name not in ACTOR_CRITICS
+        return jaxrl.evaluate(algo, config, state, env, key, 1, greedy).episode_return.mean()
 
     scores = np.asarray(learn(jax.random.split(jax.random.key(0), SEEDS[name])))
     assert (scores >= 450).all(), scores

@@ -14,6 +14,7 @@ MINATAR = Box((10, 10, 4), np.dtype(np.float32), 0, 1)
 VECTOR = Box((3,), np.dtype(np.float32))
 TORQUES = Box((2,), np.dtype(np.float32), -1, 1)
 SMALLEST = {"mlp": (5,), "minatar_cnn": (3, 3, 1), "ga3c_cnn": (20, 20, 2)}
+SMALLEST |= {f"ga3c_large_stride{k}": (8 + 9 * k, 8 + 9 * k, 2) for k in (4, 3, 2, 1)}
 SMALLEST |= {"nature_cnn": (36, 36, 2), "impala_resnet": (8, 8, 2)}
 
 
@@ -70,6 +71,9 @@ PARAMETERS = {  # of the torso, from the papers' tables
         + dense(11 * 11 * 32, 256),
     ),
 }
+for stride, side in ((4, 3), (3, 5), (2, 8), (1, 17)):  # of the last layer's output
+    convolutions = conv(8, 4, 32) + conv(4, 32, 32) + conv(4, 32, 64)
+    PARAMETERS[f"ga3c_large_stride{stride}"] = (ATARI, convolutions + dense(side**2 * 64, 256))
 
 
 @pytest.mark.parametrize("torso", networks.TORSOS)
