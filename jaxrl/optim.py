@@ -6,6 +6,9 @@ only its arrays are kept in the state. So learning rates can be vmapped over and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -81,3 +84,20 @@ def linear_schedule(start: Number, end: Number, num_updates: Array, total_update
 def apply_updates(params: PyTree, updates: PyTree, learning_rate: Number) -> PyTree:
     """One step of size `learning_rate` against `updates`."""
     return jax.tree.map(lambda p, u: (p - learning_rate * u).astype(p.dtype), params, updates)
+
+
+def gradient_step(
+    optimizer: optax.GradientTransformation,
+    objective: Callable[[PyTree], tuple[Array, Any]],
+    params: PyTree,
+    opt_state: PyTree,
+    learning_rate: Number,
+) -> tuple[PyTree, PyTree, Any]:
+    """One step down the gradient of `objective(params) -> (loss, aux)`.
+
+    Returns:
+      Parameters and optimizer state after it, and what else the objective gave before it.
+    """
+    grads, aux = jax.grad(objective, has_aux=True)(params)
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return apply_updates(params, updates, learning_rate), opt_state, aux

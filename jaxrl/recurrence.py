@@ -96,6 +96,11 @@ def unroll(network: nn.Module, params: PyTree, core: PyTree, inputs: Inputs) -> 
     return core, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), outputs)
 
 
+def one_step(tree: PyTree) -> PyTree:
+    """`[N, ...]` as a sequence of one step."""
+    return jax.tree.map(lambda x: x[None], tree)
+
+
 def start_memory(network: nn.Module, action_space: ActionSpace, obs: PyTree) -> Memory:
     """The memory at the start of episodes whose first observations are `obs`, `[N, ...]`."""
     num_envs = jax.tree.leaves(obs)[0].shape[0]

@@ -112,6 +112,18 @@ def restack(frames: Frame, slots: Array, envs: Array, num_frames: int) -> Array:
     return jnp.moveaxis(stacks, 0, -1)
 
 
+def as_stored(obs: PyTree, num_frames: int) -> PyTree:
+    """Observations as the ring keeps them: the newest frame alone of stacks of `num_frames`."""
+    return newest_frame(obs) if num_frames > 1 else obs
+
+
+def observations(ring: PyTree, slots: Array, envs: Array, num_frames: int) -> PyTree:
+    """The observations at `slots`, `envs` of a ring of what `as_stored` gave."""
+    if num_frames > 1:
+        return restack(ring, slots, envs, num_frames)
+    return jax.tree.map(lambda x: x[slots, envs], ring)
+
+
 # --- prioritized sampling ------------------------------------------------------------------------
 
 

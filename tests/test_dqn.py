@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from jaxrl import replay
+from jaxrl import replay, transitions
 from jaxrl.algos import dqn as dqn_module
-from jaxrl.algos.dqn import Batch, Row
+from jaxrl.transitions import Batch, Row
 
 CAPACITY, N = 24, 2
 
@@ -66,7 +66,7 @@ def test_transitions_are_those_of_rows_walked_one_by_one(seed, n_step):
     config = jaxrl.DQNConfig(n_step=n_step, gamma=0.9, replay_size=CAPACITY * N)
     times = np.arange(12, 36 - n_step)
     ts, ns = (x.ravel() for x in np.meshgrid(times, np.arange(N), indexing="ij"))
-    batch = dqn_module.transitions(config, memory, jnp.asarray(ts % CAPACITY), jnp.asarray(ns))
+    batch = transitions.read(config, memory, jnp.asarray(ts % CAPACITY), jnp.asarray(ns))
     np.testing.assert_array_equal(batch.obs, rows["obs"][ts, ns])
     for i, (t, n) in enumerate(zip(ts, ns, strict=True)):
         expected = walked(rows, int(t), int(n), n_step, 0.9)
@@ -157,3 +157,20 @@ def test_only_rows_that_can_be_learned_from_have_priority():
     first = np.asarray(state.memory.rows.first)[slots]
     sampled_dead = (priorities[1:] < float(state.max_priority)) & first[:-1]
     assert (priorities[1:][sampled_dead] == 0).all()
+
+
+def test_a_network_with_a_memory_is_refused_by_name():
+    env = jaxrl.make("CartPole-v1", num_envs=2)
+    config = jaxrl.R2D2Config(core_size=4)
+    network = jaxrl.networks.q_network(env.observation_space, env.action_space, config, True)
+    algo = jaxrl.dqn(env, network)
+    with pytest.raises(ValueError, match=r"DQN has no memory, got .* Recurrent; use jaxrl.r2d2"):
+        algo.init(jaxrl.DQNConfig(replay_size=100), jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+def test_planes_of_features_are_not_taken_for_frames(name):
+    algo = getattr(jaxrl, name)(jaxrl.make("Breakout-MinAtar", num_envs=2))
+    message = rf"{algo.config_class.__name__}.frame_stack = 4, .* Breakout-MinAtar have dtype"
+    with pytest.raises(ValueError, match=message.replace(" Breakout", " gymnax/Breakout")):
+        jax.eval_shape(algo.init, algo.config_class(frame_stack=4), jax.random.key(0))

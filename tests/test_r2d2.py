@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import returns
+from jaxrl import returns, sequences
 from jaxrl.algos import r2d2 as r2d2_module
-from jaxrl.algos.r2d2 import Row
+from jaxrl.sequences import Row
 
 SMALL: dict[str, Any] = {
     "core_size": 4, "hidden_sizes": (4,), "num_steps": 3, "burn_in": 2, "unroll_length": 5,
@@ -79,7 +79,8 @@ def test_a_sequence_continues_the_memory_it_was_acted_with():
         algo.env.observation_space, algo.env.action_space, config, config.dueling
     )
     rollouts, envs = jnp.asarray([3, 4]), jnp.asarray([0, 2])
-    found = r2d2_module.sequences(config, state.memory, state.cores, rollouts, envs)
+    layout = r2d2_module.layout_of(config)
+    found = sequences.read(layout, state.memory, state.cores, rollouts, envs)
     inputs = jax.tree.map(lambda x: x[: config.num_steps], found.rows.inputs)
     core, _ = jaxrl.recurrence.unroll(network, state.params, found.core, inputs)
     expected = jax.tree.map(lambda ring: ring[rollouts + 1, envs], state.cores.rows)
@@ -95,7 +96,7 @@ def test_no_gradient_flows_through_the_burn_in():
         return core + weight * inputs.obs.sum(0), outputs
 
     def total(weight, burn_in):
-        batch = r2d2_module.Sequences(
+        batch = sequences.Sequences(
             Row(
                 jaxrl.Inputs(jnp.ones((6, 1)), *(jnp.zeros((6, 1)),) * 3), *(jnp.zeros((6, 1)),) * 4
             ),
@@ -132,7 +133,7 @@ def test_environments_explore_between_much_and_little():
 
 def test_sequences_begin_only_where_they_are_whole():
     _, config, state = trained(15, learning_starts=1e9)  # 15 rollouts, the ring holds 7
-    after = r2d2_module.rollouts_after(config)
+    after = r2d2_module.layout_of(config).rollouts_after
     assert after == 2
     ages = 14 - np.arange(state.priorities.shape[0])
     by_age = np.asarray(state.priorities)[ages % state.priorities.shape[0]]
@@ -144,3 +145,14 @@ def test_sequences_begin_only_where_they_are_whole():
 def test_rescaling_keeps_the_order_of_values():
     values = jnp.linspace(-300, 300, 1001)
     assert (jnp.diff(returns.rescale_value(values)) > 0).all()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_acting_explores_with_the_smallest_epsilon_of_the_schedule(num_envs):
+    algo = jaxrl.r2d2(jaxrl.make("CartPole-v1", num_envs=num_envs))
+    config = jaxrl.R2D2Config(**SMALL, epsilon_base=0.9, epsilon_exponent=20.0)
+    state, obs = algo.init(config, jax.random.key(0)), jnp.zeros((5000, 4))
+    _, greedy = algo.act(config, state, (), obs, jax.random.key(1), True)
+    _, action = algo.act(config, state, (), obs, jax.random.key(1), False)
+    # Half of the random actions are the greedy one.
+    assert float((action != greedy).mean()) == pytest.approx(0.9**20 / 2, abs=0.015)

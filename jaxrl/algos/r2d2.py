@@ -16,6 +16,8 @@ A sequence can begin where a rollout of `num_steps` did, so its stored memory is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -23,22 +25,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import config as fields
-from jaxrl import networks, optim, q_learning, recurrence, replay, returns
+from jaxrl import q_learning, recurrence, replay, returns, sequences
+from jaxrl.agent import Agent
+from jaxrl.q_learning import Sample
 from jaxrl.replay import Replay
-from jaxrl.rollout import Simulation, episode_metrics, rollout, start
-from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
+from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.sequences import Layout, Row, Sequences
+from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree
 
 
 @fields.config
-class R2D2Config(networks.NetworkConfig):
+class R2D2Config(q_learning.QLearningConfig):
     """Hyperparameters of R2D2. Plain fields are traced leaves; `static` ones shape the program."""
 
     core: str | None = fields.static("lstm")
     core_size: int = fields.static(512)
     sees_last: bool = fields.static(True)
-    learning_rate: float = 1e-4
-    anneal_updates: int = 0
-    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     adam_eps: float = 1e-3
     max_grad_norm: float = 80.0
     gamma: float = 0.997
@@ -46,9 +48,7 @@ class R2D2Config(networks.NetworkConfig):
     """Environment i of N explores with epsilon `base ^ (1 + i / (N - 1) (exponent - 1))`."""
     epsilon_exponent: float = 8.0
     learning_starts: float = 200_000.0
-    """Environment steps before the first gradient step."""
     target_period: int = 2500
-    """Updates between copies of the parameters to the target network."""
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     priority_max_share: float = 0.9
@@ -58,38 +58,18 @@ class R2D2Config(networks.NetworkConfig):
     burn_in: int = fields.static(40)
     unroll_length: int = fields.static(80)
     n_step: int = fields.static(5)
-    num_gradient_steps: int = fields.static(1)
     batch_size: int = fields.static(64)
     """Sequences of a gradient step."""
-    replay_size: int = fields.static(1_000_000)
-    """Steps kept, over all environments."""
-    frame_stack: int = fields.static(1)
-    """Images are stacks of so many frames, of which the replay stores each once (Atari: 4)."""
     dueling: bool = fields.static(True)
     rescale_values: bool = fields.static(True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_bound(self, "max_grad_norm")
-        fields.check_positive(self, "adam_eps", "target_period", "epsilon_exponent")
-        fields.check_not_negative(self, "learning_rate", "learning_starts", "priority_exponent")
-        fields.check_not_negative(self, "anneal_updates")
-        fields.check_unit_interval(self, "gamma", "epsilon_base", "importance_exponent")
-        fields.check_unit_interval(self, "priority_max_share")
-        fields.check_count(self, "num_steps", "unroll_length", "n_step", "num_gradient_steps")
-        fields.check_count(self, "batch_size", "replay_size", "frame_stack")
+        fields.check_positive(self, "epsilon_exponent")
+        fields.check_unit_interval(self, "epsilon_base", "priority_max_share")
+        fields.check_count(self, "unroll_length")
         fields.check_count(self, "burn_in", least=0)
-        fields.check_switch(self, "dueling", "rescale_values")
-
-
-class Row(NamedTuple):
-    """A step of N environments in the replay; leaves `[N, ...]`."""
-
-    inputs: Inputs  # `obs` is the newest frame alone if `frame_stack` > 1
-    action: Array
-    reward: Array
-    terminated: Array
-    ended: Array  # terminated or truncated
+        fields.check_switch(self, "rescale_values")
 
 
 class R2D2State(NamedTuple):
@@ -107,11 +87,8 @@ class R2D2State(NamedTuple):
     num_updates: Array
 
 
-class Sequences(NamedTuple):
-    """B sequences from the replay, leaves `[L, B, ...]`, L = burn_in + unroll_length + 1."""
-
-    rows: Row
-    core: PyTree  # [B, ...], the agent's memory before them
+Unroll = Callable[[PyTree, PyTree, Inputs], tuple[PyTree, Array]]
+"""`unroll(params, core, inputs) -> (core, action values)`, `[L, B, ...] -> [L, B, A]`."""
 
 
 def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -121,152 +98,96 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module with a memory (`jaxrl.recurrence`) whose outputs are action values;
         None builds one from the config.
     """
+    agent = Agent(env, network, q_learning.q_network)
 
-    def network_of(config: R2D2Config) -> nn.Module:
-        return network or networks.q_network(
-            env.observation_space, env.action_space, config, config.dueling
-        )
-
-    def unroll(config: R2D2Config, params: PyTree, core: PyTree, inputs: Inputs) -> Any:
-        return recurrence.unroll(network_of(config), params, core, inputs)
+    def step(
+        config: R2D2Config, params: PyTree, core: PyTree, inputs: Inputs
+    ) -> tuple[PyTree, Array]:
+        """Action values `[N, A]` of inputs `[N, ...]`."""
+        core, values = agent.unroll(config, params, core, recurrence.one_step(inputs))
+        return core, values[0]
 
     def init(config: R2D2Config, key: Array) -> R2D2State:
-        check_sizes(config, env, network_of(config))
+        check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        simulation = start(env, env_key, initial_core(config, env.num_envs))
-        inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
-        params = recurrence.init(network_of(config), network_key, inputs)
-        timestep = simulation.timestep
-        row = Row(
-            inputs=newest(config, simulation.inputs),
-            action=simulation.last_action,
-            reward=timestep.reward,
-            terminated=timestep.terminated,
-            ended=timestep.truncated,
-        )
-        memory = replay.start(row, -(-config.replay_size // env.num_envs), config.num_steps)
+        params, simulation = agent.start(config, network_key, env_key)
+        row = sequences.as_row(layout_of(config), q_learning.first_row(simulation))
+        memory = replay.start(row, q_learning.num_rows(config, env), config.num_steps)
         num_rollouts = memory.capacity // config.num_steps
         return R2D2State(
-            params=params,
+            **q_learning.start_learner(config, params, (num_rollouts, env.num_envs))._asdict(),
             target_params=params,
-            opt_state=optim.adam(config.adam_eps, config.max_grad_norm).init(params),
             simulation=simulation,
             memory=memory,
             cores=replay.start(simulation.core, num_rollouts, 1),
-            priorities=jnp.zeros((num_rollouts, env.num_envs), jnp.float32),
-            max_priority=jnp.float32(1),
             key=key,
             num_updates=jnp.int32(0),
         )
 
     def update(config: R2D2Config, state: R2D2State) -> tuple[R2D2State, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
-        core = state.simulation.core
-
-        def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, None]:
-            core, values = unroll(config, state.params, core, one_step(inputs))
-            return core, q_learning.explore(values[0], epsilons(config, env.num_envs), noise), None
-
-        draw = q_learning.exploration_noise(env.action_space, env.num_envs)
-        simulation, trajectory = rollout(
-            env, policy, draw, state.simulation, rollout_key, config.num_steps
+        simulation, trajectory = q_learning.collect(
+            env,
+            partial(step, config, state.params),
+            epsilons(config, env.num_envs),
+            state.simulation,
+            rollout_key,
+            config.num_steps,
         )
-        state = state._replace(simulation=simulation, key=key, num_updates=state.num_updates + 1)
-        state = remember(config, state, trajectory, core)
-
-        def learn(_: None) -> tuple[Any, Metrics]:
-            return gradient_steps(config, lambda *x: unroll(config, *x), state, learn_key)
-
-        def wait(_: None) -> tuple[Any, Metrics]:
-            learner = (state.params, state.opt_state, state.priorities, state.max_priority)
-            return learner, dict.fromkeys(LOSSES, jnp.float32(0))
-
-        # Priorities are all that a branch returns of the replay: the rows would be copied.
-        steps = state.num_updates * (env.num_envs * config.num_steps)
-        first_whole = rollouts_after(config) + rollouts_before(config)
-        enough = (steps >= config.learning_starts) & (state.num_updates > first_whole)
-        (params, opt_state, priorities, max_priority), losses = jax.lax.cond(
-            enough, learn, wait, None
-        )
-        is_time = state.num_updates % config.target_period == 0
-        target_params = jax.tree.map(
-            lambda new, old: jnp.where(is_time, new, old), params, state.target_params
-        )
+        layout = layout_of(config)
+        cores = replay.add(state.cores, recurrence.one_step(state.simulation.core))
         state = state._replace(
-            params=params,
-            opt_state=opt_state,
-            target_params=target_params,
-            priorities=priorities,
-            max_priority=max_priority,
+            simulation=simulation,
+            memory=replay.add(state.memory, sequences.as_row(layout, trajectory)),
+            cores=cores,
+            priorities=sequences.prioritize(layout, state.priorities, state.max_priority, cores),
+            key=key,
+            num_updates=state.num_updates + 1,
+        )
+        steps = state.num_updates * (env.num_envs * config.num_steps)
+        first_whole = layout.rollouts_after + layout.rollouts_before
+        enough = (steps >= config.learning_starts) & (state.num_updates > first_whole)
+        state, losses = q_learning.learn(
+            config,
+            state,
+            enough,
+            partial(sample, config, state.memory, state.cores),
+            partial(objective, config, partial(agent.unroll, config), state.target_params),
+            learn_key,
         )
         return state, episode_metrics(simulation, trajectory) | losses
 
     def act(
         config: R2D2Config, state: R2D2State, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        memory = memory or recurrence.start_memory(network_of(config), env.action_space, obs)
-        inputs = one_step(recurrence.recall(memory, obs))
-        core, values = unroll(config, state.params, memory.core, inputs)
-        action = q_learning.best(values[0])
-        if not greedy:
-            noise = q_learning.exploration_noise(env.action_space, values.shape[1])(key)
-            smallest = epsilons(config, env.num_envs)[-1]
-            action = q_learning.explore(values[0], smallest, noise)
+        memory = memory or agent.start_memory(config, obs)
+        core, values = step(config, state.params, memory.core, recurrence.recall(memory, obs))
+        smallest = jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
+        action = q_learning.act(env.action_space, values, smallest, key, greedy)
         return recurrence.remember(memory, core, action), action
 
-    def initial_core(config: R2D2Config, num_envs: int) -> PyTree:
-        return recurrence.initial_core(network_of(config), num_envs)
-
-    return Algorithm(init, update, act, env, network, "r2d2", R2D2Config, initial_core)
-
-
-LOSSES = ("loss", "q_value", "td_error")
+    return Algorithm(init, update, act, env, network, "r2d2", R2D2Config, agent.initial_core)
 
 
 def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
     """Raise unless the network has a memory and the replay can hold its sequences."""
     if not recurrence.is_recurrent(network):
         raise ValueError(f"R2D2 needs a network with a memory, got core={config.core!r}")
-    rows = -(-config.replay_size // env.num_envs)
-    if rows < config.num_steps * (rollouts_before(config) + rollouts_after(config) + 2):
+    layout = layout_of(config)
+    num_rollouts = layout.rollouts_before + layout.rollouts_after + 2
+    if q_learning.num_rows(config, env) < config.num_steps * num_rollouts:
         raise ValueError(
             f"R2D2Config.replay_size = {config.replay_size} over num_envs = {env.num_envs} does "
-            f"not hold sequences of burn_in + unroll_length + 1 = {sequence_length(config)} steps "
+            f"not hold sequences of burn_in + unroll_length + 1 = {layout.length} steps "
             f"and a rollout of num_steps = {config.num_steps}"
         )
-    shape = getattr(env.observation_space, "shape", ())
-    if config.frame_stack > 1 and (len(shape) != 3 or shape[-1] != config.frame_stack):
-        raise ValueError(
-            f"R2D2Config.frame_stack = {config.frame_stack}, but observations of {env.id} have "
-            f"shape {shape}, not [H, W, {config.frame_stack}]"
-        )
+    q_learning.check_frame_stack(config, env)
 
 
-def one_step(tree: PyTree) -> PyTree:
-    """`[N, ...]` as a sequence of one step."""
-    return jax.tree.map(lambda x: x[None], tree)
-
-
-def sequence_length(config: R2D2Config) -> int:
-    """Rows of a sequence: the last one only bootstraps."""
-    return config.burn_in + config.unroll_length + 1
-
-
-def rollouts_after(config: R2D2Config) -> int:
-    """Rollouts after the one at whose start a sequence begins, until it is whole."""
-    return -(-sequence_length(config) // config.num_steps) - 1
-
-
-def rollouts_before(config: R2D2Config) -> int:
-    """Rollouts before a sequence whose frames its first stacks need."""
-    return -(-(config.frame_stack - 1) // config.num_steps)
-
-
-def newest(config: R2D2Config, inputs: Inputs) -> Inputs:
-    """Inputs as the replay stores them."""
-    if config.frame_stack == 1:
-        return inputs
-    return inputs._replace(obs=replay.newest_frame(inputs.obs))
+def layout_of(config: R2D2Config) -> Layout:
+    """Where sequences lie; their last row only bootstraps."""
+    length = config.burn_in + config.unroll_length + 1
+    return Layout(length, config.num_steps, config.frame_stack)
 
 
 def epsilons(config: R2D2Config, num_envs: int) -> Array:
@@ -275,97 +196,30 @@ def epsilons(config: R2D2Config, num_envs: int) -> Array:
     return jnp.asarray(config.epsilon_base) ** (1 + place * (config.epsilon_exponent - 1))
 
 
-def remember(
-    config: R2D2Config, state: R2D2State, trajectory: Trajectory, core: PyTree
-) -> R2D2State:
-    """Store a rollout that began with this memory.
-
-    The newest sequence that is now whole gets the largest priority; the one that begins with the
-    rollout to be overwritten next, and those not yet whole, get none.
-    """
-    rows = Row(
-        inputs=newest(config, trajectory.inputs),
-        action=trajectory.action,
-        reward=trajectory.reward,
-        terminated=trajectory.terminated,
-        ended=trajectory.terminated | trajectory.truncated,
+def sample(
+    config: R2D2Config, memory: Replay, cores: Replay, priorities: Array | None, key: Array
+) -> Sample:
+    """A batch of sequences."""
+    assert priorities is not None
+    rollouts, envs, weights = q_learning.prioritized(
+        config, priorities, (priorities > 0).sum(), key
     )
-    cores = replay.add(state.cores, one_step(core))
-    newest_rollout = cores.num_added - 1
-    ready = newest_rollout - rollouts_after(config)
-    before = rollouts_before(config)
-    without = newest_rollout - jnp.arange(rollouts_after(config))
-    oldest = newest_rollout + 1 + jnp.arange(1 + before)
-    priorities = state.priorities.at[ready % cores.capacity].set(
-        jnp.where(ready >= before, state.max_priority, 0.0)
-    )
-    priorities = priorities.at[without % cores.capacity].set(0.0)
-    return state._replace(
-        memory=replay.add(state.memory, rows),
-        cores=cores,
-        priorities=priorities.at[oldest % cores.capacity].set(0.0),
-    )
+    batch = sequences.read(layout_of(config), memory, cores, rollouts, envs)
+    return Sample(batch, weights, rollouts, envs)
 
 
-def sequences(
-    config: R2D2Config, memory: Replay, cores: Replay, rollouts: Array, envs: Array
-) -> Sequences:
-    """The sequences that begin with these rollouts."""
-    times = rollouts * config.num_steps + jnp.arange(sequence_length(config))[:, None]
-    slots = times % memory.capacity
-    rows = memory.rows
-
-    def gather(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda ring: ring[slots, envs], tree)
-
-    found = gather(rows._replace(inputs=rows.inputs._replace(obs=())))
-    if config.frame_stack > 1:
-        obs = replay.restack(rows.inputs.obs, slots, envs, config.frame_stack)
-    else:
-        obs = gather(rows.inputs.obs)
-    core = jax.tree.map(lambda ring: ring[rollouts, envs], cores.rows)
-    return Sequences(found._replace(inputs=found.inputs._replace(obs=obs)), core)
+def objective(
+    config: R2D2Config, unroll: Unroll, target_params: PyTree, params: PyTree, sample: Sample
+) -> tuple[Array, tuple[Array, Metrics]]:
+    """The loss of a batch; its priorities `[B]` and metrics."""
+    values = burnt_in(config, unroll, params, sample.batch)
+    target_values = jax.lax.stop_gradient(burnt_in(config, unroll, target_params, sample.batch))
+    rows = jax.tree.map(lambda x: x[config.burn_in :], sample.batch.rows)
+    total, (error, losses) = loss(config, values, target_values, rows, sample.weights)
+    return total, (q_learning.priority_of(config, error), losses)
 
 
-def gradient_steps(
-    config: R2D2Config, unroll: Any, state: R2D2State, key: Array
-) -> tuple[Any, Metrics]:
-    """Gradient steps on sequences from the replay; the learner after them, and mean losses."""
-    optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
-    learning_rate = optim.linear_decay(
-        config.learning_rate, state.num_updates, config.anneal_updates
-    )
-    num_envs = state.priorities.shape[1]
-
-    def step(learner: Any, key: Array) -> tuple[Any, Metrics]:
-        params, opt_state, priorities, max_priority = learner
-        drawn = replay.proportional(key, priorities.reshape(-1), config.batch_size)
-        rollouts, envs = drawn.index // num_envs, drawn.index % num_envs
-        batch = sequences(config, state.memory, state.cores, rollouts, envs)
-        weights = replay.importance_weights(
-            drawn.probability, (priorities > 0).sum(), config.importance_exponent
-        )
-
-        def objective(params: PyTree) -> tuple[Array, tuple[Array, Metrics]]:
-            values = burnt_in(config, unroll, params, batch)
-            target_values = burnt_in(config, unroll, state.target_params, batch)
-            rows = jax.tree.map(lambda x: x[config.burn_in :], batch.rows)
-            return loss(config, values, jax.lax.stop_gradient(target_values), rows, weights)
-
-        grads, (new, losses) = jax.grad(objective, has_aux=True)(params)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        params = optim.apply_updates(params, updates, learning_rate)
-        new = (new + 1e-6) ** config.priority_exponent
-        priorities = priorities.at[rollouts, envs].set(new)
-        return (params, opt_state, priorities, jnp.maximum(max_priority, new.max())), losses
-
-    learner = (state.params, state.opt_state, state.priorities, state.max_priority)
-    keys = jax.random.split(key, config.num_gradient_steps)
-    learner, losses = jax.lax.scan(step, learner, keys)
-    return learner, jax.tree.map(jnp.mean, losses)
-
-
-def burnt_in(config: R2D2Config, unroll: Any, params: PyTree, batch: Sequences) -> Array:
+def burnt_in(config: R2D2Config, unroll: Unroll, params: PyTree, batch: Sequences) -> Array:
     """Action values `[unroll_length + 1, B, A]` after the burn-in."""
     core, inputs = batch.core, batch.rows.inputs
     if config.burn_in:

@@ -1,0 +1,47 @@
+"""An algorithm's network on an environment, with or without a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+
+from jaxrl import recurrence
+from jaxrl.rollout import Simulation, start
+from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The caller's network, or else the one that `build` makes of a config."""
+
+    env: Env
+    network: nn.Module | None
+    build: Callable[[ObservationSpace, ActionSpace, Any], nn.Module]
+
+    def network_of(self, config: Any) -> nn.Module:
+        if self.network is not None:
+            return self.network
+        return self.build(self.env.observation_space, self.env.action_space, config)
+
+    def start(self, config: Any, network_key: Array, env_key: Array) -> tuple[PyTree, Simulation]:
+        """Parameters, and the beginning of N episodes."""
+        simulation = start(self.env, env_key, self.initial_core(config, self.env.num_envs))
+        inputs = recurrence.one_step(simulation.inputs)
+        return recurrence.init(self.network_of(config), network_key, inputs), simulation
+
+    def unroll(
+        self, config: Any, params: PyTree, core: PyTree, inputs: Inputs
+    ) -> tuple[PyTree, Any]:
+        """The core's state after `inputs`, and the network's outputs, both `[T, N, ...]`."""
+        return recurrence.unroll(self.network_of(config), params, core, inputs)
+
+    def initial_core(self, config: Any, num_envs: int) -> PyTree:
+        """The memory at the start of N episodes; `()` for a network without one."""
+        return recurrence.initial_core(self.network_of(config), num_envs)
+
+    def start_memory(self, config: Any, obs: PyTree) -> Memory:
+        """The memory at the start of episodes whose first observations are `obs`, `[N, ...]`."""
+        return recurrence.start_memory(self.network_of(config), self.env.action_space, obs)
