@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from jaxrl import recurrence
+from jaxrl.agent import Agent
 from jaxrl.distributions import Distribution
 from jaxrl.rollout import Simulation, rollout
 from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
@@ -23,17 +24,13 @@ class PolicyExtras(NamedTuple):
     value: Array
 
 
-def _one_step(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: x[None], tree)
-
-
 def collect(
     env: Env, apply: Apply, simulation: Simulation, key: Array, num_steps: int
 ) -> tuple[Simulation, Trajectory]:
     """A rollout of the policy, with `PolicyExtras`."""
 
     def evaluate(core: PyTree, inputs: Inputs) -> tuple[PyTree, tuple[Distribution, Array]]:
-        core, outputs = apply(core, _one_step(inputs))
+        core, outputs = apply(core, recurrence.one_step(inputs))
         return core, jax.tree.map(lambda x: x[0], outputs)
 
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PolicyExtras]:
@@ -47,15 +44,21 @@ def collect(
 
 def bootstrap(apply: Apply, simulation: Simulation) -> Array:
     """The value `[N]` of where the environments stand."""
-    _, (_, value) = apply(simulation.core, _one_step(simulation.inputs))
+    _, (_, value) = apply(simulation.core, recurrence.one_step(simulation.inputs))
     return value[0]
 
 
 def act(
-    apply: Apply, memory: Memory, obs: PyTree, key: Array, greedy: bool
+    agent: Agent, config: Any, params: PyTree, memory: Any, obs: PyTree, key: Array, greedy: bool
 ) -> tuple[Memory, Array]:
-    """One action for each observation `[N, ...]`, and the memory after it."""
-    core, (distribution, _) = apply(memory.core, _one_step(recurrence.recall(memory, obs)))
+    """One action for each observation `[N, ...]`, and the memory after it.
+
+    Args:
+      memory: a `Memory`, or `()` at the start of episodes.
+    """
+    memory = memory or agent.start_memory(config, obs)
+    inputs = recurrence.one_step(recurrence.recall(memory, obs))
+    core, (distribution, _) = agent.unroll(config, params, memory.core, inputs)
     distribution = jax.tree.map(lambda x: x[0], distribution)
     action = distribution.mode() if greedy else distribution.sample(key)
     return recurrence.remember(memory, core, action), action

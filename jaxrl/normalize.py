@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.types import Array, Box, ObservationSpace
+from jaxrl.types import Array, Box, ObservationSpace, Trajectory
 
 CLIP = 10.0
 EPSILON = 1e-8
@@ -62,8 +62,10 @@ def update(statistics: RunningStatistics, batch: Array, valid: Array) -> Running
     return RunningStatistics(count, statistics.mean + delta * share, variance)
 
 
-def standardize(statistics: RunningStatistics, x: Array) -> Array:
-    """`(x - mean) / std`, clipped to +-10."""
+def standardize(statistics: RunningStatistics | None, x: Array) -> Array:
+    """`(x - mean) / std`, clipped to +-10; None leaves `x` as it is."""
+    if statistics is None:
+        return x
     z = (x - statistics.mean) * jax.lax.rsqrt(statistics.variance + EPSILON)
     return jnp.clip(z, -CLIP, CLIP)
 
@@ -113,3 +115,21 @@ def scale_rewards(
     running, sums = discounted_sums(rewards, ended, scale.running, gamma)
     statistics = update(scale.statistics, sums, valid)
     return RewardScale(statistics, running), rescale(statistics, rewards)
+
+
+def take_in(
+    obs_statistics: RunningStatistics | None,
+    reward_scale: RewardScale | None,
+    trajectory: Trajectory,
+    gamma: Array | float,
+) -> tuple[RunningStatistics | None, RewardScale | None, Trajectory]:
+    """Statistics after a rollout, and the rollout with scaled rewards; None switches either off."""
+    if obs_statistics is not None:
+        obs_statistics = update(obs_statistics, trajectory.obs, trajectory.valid)
+    if reward_scale is not None:
+        ended = trajectory.terminated | trajectory.truncated
+        reward_scale, reward = scale_rewards(
+            reward_scale, trajectory.reward, ended, trajectory.valid, gamma
+        )
+        trajectory = trajectory._replace(reward=reward)
+    return obs_statistics, reward_scale, trajectory

@@ -12,17 +12,19 @@ Stepping many environments together and learning from all of them at once is wha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, optim, recurrence, returns
+from jaxrl import actor_critic, networks, optim, returns
 from jaxrl import config as fields
+from jaxrl.agent import Agent
 from jaxrl.distributions import Categorical
-from jaxrl.rollout import Simulation, episode_metrics, start
-from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
+from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
@@ -86,9 +88,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-
-    def network_of(config: A2CConfig) -> nn.Module:
-        return network or networks.actor_critic(env.observation_space, env.action_space, config)
+    agent = Agent(env, network, networks.actor_critic)
 
     def optimizer_of(config: A2CConfig) -> Any:
         return optim.rmsprop(
@@ -106,36 +106,30 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def init(config: A2CConfig, key: Array) -> A2CState:
         network_key, env_key, key = jax.random.split(key, 3)
-        simulation = start(env, env_key, initial_core(config, env.num_envs))
-        inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
-        params = recurrence.init(network_of(config), network_key, inputs)
+        params, simulation = agent.start(config, network_key, env_key)
         return A2CState(params, optimizer_of(config).init(params), simulation, key, jnp.int32(0))
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
-
-        def apply(params: PyTree, core: PyTree, inputs: Inputs) -> Any:
-            return recurrence.unroll(network_of(config), params, core, inputs)
-
-        def behave(core: PyTree, inputs: Inputs) -> Any:
-            return apply(state.params, core, inputs)
-
+        behave = partial(agent.unroll, config, state.params)
         simulation, trajectory = actor_critic.collect(
             env, behave, state.simulation, rollout_key, num_steps(config)
         )
         last_value = actor_critic.bootstrap(behave, simulation)
 
         def objective(params: PyTree) -> tuple[Array, Metrics]:
-            _, (distribution, value) = apply(params, state.simulation.core, trajectory.inputs)
+            _, (distribution, value) = agent.unroll(
+                config, params, state.simulation.core, trajectory.inputs
+            )
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
             return loss(config, distribution, value, advantage, trajectory, state.num_updates)
 
-        grads, losses = jax.grad(objective, has_aux=True)(state.params)
-        updates, opt_state = optimizer_of(config).update(grads, state.opt_state, state.params)
         learning_rate = optim.linear_decay(
             config.learning_rate, state.num_updates, config.anneal_updates
         )
-        params = optim.apply_updates(state.params, updates, learning_rate)
+        params, opt_state, losses = optim.gradient_step(
+            optimizer_of(config), objective, state.params, state.opt_state, learning_rate
+        )
         metrics = episode_metrics(simulation, trajectory) | losses
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         return A2CState(params, opt_state, simulation, key, state.num_updates + 1), metrics
@@ -143,17 +137,11 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     def act(
         config: A2CConfig, state: A2CState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        memory = memory or recurrence.start_memory(network_of(config), env.action_space, obs)
+        return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
-        def behave(core: PyTree, inputs: Inputs) -> Any:
-            return recurrence.unroll(network_of(config), state.params, core, inputs)
-
-        return actor_critic.act(behave, memory, obs, key, greedy)
-
-    def initial_core(config: A2CConfig, num_envs: int) -> PyTree:
-        return recurrence.initial_core(network_of(config), num_envs)
-
-    return Algorithm(init, update, act, env, network, "a2c", A2CConfig, initial_core, num_steps)
+    return Algorithm(
+        init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps
+    )
 
 
 def advantages(

@@ -13,16 +13,18 @@ state that the actor had at the start of the rollout, as the paper does.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, optim, recurrence, returns
+from jaxrl import actor_critic, networks, optim, returns
 from jaxrl import config as fields
-from jaxrl.rollout import Simulation, episode_metrics, start
-from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
+from jaxrl.agent import Agent
+from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
@@ -85,21 +87,14 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-
-    def network_of(config: ImpalaConfig) -> nn.Module:
-        return network or networks.actor_critic(env.observation_space, env.action_space, config)
-
-    def apply(config: ImpalaConfig, params: PyTree, core: PyTree, inputs: Inputs) -> Any:
-        return recurrence.unroll(network_of(config), params, core, inputs)
+    agent = Agent(env, network, networks.actor_critic)
 
     def optimizer_of(config: ImpalaConfig) -> Any:
         return optim.rmsprop(config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm)
 
     def init(config: ImpalaConfig, key: Array) -> ImpalaState:
         network_key, env_key, key = jax.random.split(key, 3)
-        simulation = start(env, env_key, initial_core(config, env.num_envs))
-        inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
-        params = recurrence.init(network_of(config), network_key, inputs)
+        params, simulation = agent.start(config, network_key, env_key)
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
@@ -109,28 +104,24 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     def update(config: ImpalaConfig, state: ImpalaState) -> tuple[ImpalaState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
         actor_params, past_params = exchange(config, state)
-
-        def behave(core: PyTree, inputs: Inputs) -> Any:
-            return apply(config, actor_params, core, inputs)
-
+        behave = partial(agent.unroll, config, actor_params)
         simulation, trajectory = actor_critic.collect(
             env, behave, state.simulation, rollout_key, config.num_steps
         )
 
         def objective(params: PyTree) -> tuple[Array, Metrics]:
-            core, (distribution, values) = apply(
-                config, params, state.simulation.core, trajectory.inputs
-            )
+            evaluate = partial(agent.unroll, config, params)
+            core, (distribution, values) = evaluate(state.simulation.core, trajectory.inputs)
             after = simulation._replace(core=jax.lax.stop_gradient(core))
-            last_value = actor_critic.bootstrap(lambda *x: apply(config, params, *x), after)
+            last_value = actor_critic.bootstrap(evaluate, after)
             return loss(config, distribution, values, last_value, trajectory)
 
-        grads, losses = jax.grad(objective, has_aux=True)(state.params)
-        updates, opt_state = optimizer_of(config).update(grads, state.opt_state, state.params)
         learning_rate = optim.linear_decay(
             config.learning_rate, state.num_updates, config.anneal_updates
         )
-        params = optim.apply_updates(state.params, updates, learning_rate)
+        params, opt_state, losses = optim.gradient_step(
+            optimizer_of(config), objective, state.params, state.opt_state, learning_rate
+        )
         metrics = episode_metrics(simulation, trajectory) | losses
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         return ImpalaState(
@@ -140,15 +131,9 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     def act(
         config: ImpalaConfig, state: ImpalaState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        memory = memory or recurrence.start_memory(network_of(config), env.action_space, obs)
-        return actor_critic.act(
-            lambda *x: apply(config, state.params, *x), memory, obs, key, greedy
-        )
+        return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
-    def initial_core(config: ImpalaConfig, num_envs: int) -> PyTree:
-        return recurrence.initial_core(network_of(config), num_envs)
-
-    return Algorithm(init, update, act, env, network, "impala", ImpalaConfig, initial_core)
+    return Algorithm(init, update, act, env, network, "impala", ImpalaConfig, agent.initial_core)
 
 
 def exchange(config: ImpalaConfig, state: ImpalaState) -> tuple[PyTree, PyTree]:

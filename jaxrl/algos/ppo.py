@@ -14,6 +14,7 @@ implementation details of PPO". Truncated episodes bootstrap from their true las
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,8 +23,9 @@ import jax.numpy as jnp
 
 from jaxrl import actor_critic, networks, normalize, optim, recurrence, returns
 from jaxrl import config as fields
+from jaxrl.agent import Agent
 from jaxrl.minibatches import shuffled_indices
-from jaxrl.rollout import Simulation, episode_metrics, start
+from jaxrl.rollout import Simulation, episode_metrics
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 
@@ -105,43 +107,31 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-
-    def network_of(config: PPOConfig) -> nn.Module:
-        return network or networks.actor_critic(env.observation_space, env.action_space, config)
+    agent = Agent(env, network, networks.actor_critic)
 
     def apply(
         config: PPOConfig, state: PPOState, params: PyTree, core: PyTree, inputs: Inputs
     ) -> Any:
-        if state.obs_statistics is not None:
-            inputs = inputs._replace(obs=normalize.standardize(state.obs_statistics, inputs.obs))
-        return recurrence.unroll(network_of(config), params, core, inputs)
+        obs = normalize.standardize(state.obs_statistics, inputs.obs)
+        return agent.unroll(config, params, core, inputs._replace(obs=obs))
 
     def init(config: PPOConfig, key: Array) -> PPOState:
-        check_sizes(config, env, network_of(config))
+        check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        simulation = start(env, env_key, initial_core(config, env.num_envs))
-        inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
-        params = recurrence.init(network_of(config), network_key, inputs)
+        params, simulation = agent.start(config, network_key, env_key)
         obs_statistics = reward_scale = None
         if config.normalize_observations:
             obs_statistics = normalize.start_observations(env.observation_space)
         if config.normalize_rewards:
             reward_scale = normalize.start_rewards(env.num_envs)
+        opt_state = optim.adam(config.adam_eps, config.max_grad_norm).init(params)
         return PPOState(
-            params=params,
-            opt_state=optim.adam(config.adam_eps, config.max_grad_norm).init(params),
-            simulation=simulation,
-            key=key,
-            num_updates=jnp.int32(0),
-            obs_statistics=obs_statistics,
-            reward_scale=reward_scale,
+            params, opt_state, simulation, key, jnp.int32(0), obs_statistics, reward_scale
         )
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
-
-        def behave(core: PyTree, inputs: Inputs) -> Any:
-            return apply(config, state, state.params, core, inputs)
+        behave = partial(apply, config, state, state.params)
 
         def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
             core = jax.tree.map(lambda x: x[0], batch.core)
@@ -152,50 +142,31 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             env, behave, state.simulation, rollout_key, config.num_steps
         )
         values = trajectory.extras.value
-        if networks.has_own_critic(network_of(config)):
+        if networks.has_own_critic(agent.network_of(config)):
             # One batch after the rollout; the same values within it are then dead code.
             _, (_, values) = behave((), trajectory.inputs)
         last_value = actor_critic.bootstrap(behave, simulation)
         metrics = episode_metrics(simulation, trajectory)
-
-        obs_statistics, reward_scale = state.obs_statistics, state.reward_scale
-        if obs_statistics is not None:
-            obs_statistics = normalize.update(obs_statistics, trajectory.obs, trajectory.valid)
-        if reward_scale is not None:
-            ended = trajectory.terminated | trajectory.truncated
-            reward_scale, reward = normalize.scale_rewards(
-                reward_scale, trajectory.reward, ended, trajectory.valid, config.gamma
-            )
-            trajectory = trajectory._replace(reward=reward)
-
+        obs_statistics, reward_scale, trajectory = normalize.take_in(
+            state.obs_statistics, state.reward_scale, trajectory, config.gamma
+        )
         batch = targets(config, state.simulation.core, trajectory, values, last_value)
-        if not recurrence.is_recurrent(network_of(config)):
-            batch = as_single_steps(batch)
+        if not recurrence.is_recurrent(agent.network_of(config)):
+            # T * N sequences of one step, `[1, T * N, ...]`, from N of T steps.
+            batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         params, opt_state, losses = learn(config, objective, state, batch, shuffle_key)
+        num_updates = state.num_updates + 1
         return PPOState(
-            params=params,
-            opt_state=opt_state,
-            simulation=simulation,
-            key=key,
-            num_updates=state.num_updates + 1,
-            obs_statistics=obs_statistics,
-            reward_scale=reward_scale,
+            params, opt_state, simulation, key, num_updates, obs_statistics, reward_scale
         ), metrics | losses
 
     def act(
         config: PPOConfig, state: PPOState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        memory = memory or recurrence.start_memory(network_of(config), env.action_space, obs)
+        obs = normalize.standardize(state.obs_statistics, obs)
+        return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
-        def behave(core: PyTree, inputs: Inputs) -> Any:
-            return apply(config, state, state.params, core, inputs)
-
-        return actor_critic.act(behave, memory, obs, key, greedy)
-
-    def initial_core(config: PPOConfig, num_envs: int) -> PyTree:
-        return recurrence.initial_core(network_of(config), num_envs)
-
-    return Algorithm(init, update, act, env, network, "ppo", PPOConfig, initial_core)
+    return Algorithm(init, update, act, env, network, "ppo", PPOConfig, agent.initial_core)
 
 
 LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
@@ -235,13 +206,8 @@ def targets(
         advantage=advantage,
         target=advantage + values,
         valid=trajectory.valid.astype(jnp.float32),
-        core=jax.tree.map(lambda x: x[None], core),
+        core=recurrence.one_step(core),
     )
-
-
-def as_single_steps(batch: Batch) -> Batch:
-    """T * N sequences of one step, `[1, T * N, ...]`, from N of T steps."""
-    return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
 
 
 def learn(
@@ -251,22 +217,18 @@ def learn(
     batch: Batch,
     key: Array,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Minibatch epochs over a rollout, until `num_epochs` or `target_kl`.
-
-    Returns:
-      Parameters, optimizer state, and losses averaged over the minibatches.
-    """
+    """Parameters, optimizer state and mean losses after minibatch epochs over a rollout."""
     optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
     learning_rate = optim.linear_decay(
         config.learning_rate, state.num_updates, config.anneal_updates
     )
 
     def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
-        params, opt_state = learner
         minibatch = jax.tree.map(lambda x: x[:, rows], batch)
-        grads, losses = jax.grad(objective, has_aux=True)(params, minibatch)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return (optim.apply_updates(params, updates, learning_rate), opt_state), losses
+        params, opt_state, losses = optim.gradient_step(
+            optimizer, lambda params: objective(params, minibatch), *learner, learning_rate
+        )
+        return (params, opt_state), losses
 
     def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, count, _, sums = carry
@@ -287,8 +249,8 @@ def learn(
         unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), no_losses)
     )
     losses = {name: total / epochs for name, total in sums.items()}
-    rate = jnp.asarray(learning_rate, jnp.float32)
-    return params, opt_state, losses | {"epochs": epochs, "learning_rate": rate}
+    losses |= {"epochs": epochs, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
+    return params, opt_state, losses
 
 
 def loss(config: PPOConfig, distribution: Any, value: Array, batch: Batch) -> tuple[Array, Metrics]:
