@@ -75,16 +75,13 @@ def hardware() -> dict[str, Any]:
     """Processor and accelerators."""
     model = platform.processor()
     linux = hasattr(os, "sched_getaffinity")
-    len(os.sched_getaffinity(0)) if linux else os.cpu_count()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = names[0].partition(":")[2].strip() if names else model
     return {
         "cpu": model,
-        "cpu_cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpu_cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),
         "platform": jax.default_backend(),
         "devices": [device.device_kind for device in jax.devices()],
         "system": platform.platform(),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import networks
+from jaxrl import networks, torsos
 from jaxrl.distributions import Categorical, DiagonalNormal
 from jaxrl.types import Box, Discrete
 
@@ -45,7 +45,7 @@ def init(network, space: Box):
     ],
 )
 def test_the_torso_is_chosen_by_the_shape(shape, torso):
-    assert networks.choose_torso(shape) == torso
+    assert torsos.choose_torso(shape) == torso
 
 
 def dense(inputs: int, outputs: int) -> int:
@@ -76,7 +76,7 @@ for stride, side in ((4, 3), (3, 5), (2, 8), (1, 17)):  # of the last layer's ou
     PARAMETERS[f"ga3c_large_stride{stride}"] = (ATARI, convolutions + dense(side**2 * 64, 256))
 
 
-@pytest.mark.parametrize("torso", networks.TORSOS)
+@pytest.mark.parametrize("torso", torsos.TORSOS)
 def test_networks_have_the_size_of_their_papers(torso):
     space, expected = PARAMETERS[torso]
     if torso == "nature_cnn":
@@ -84,9 +84,9 @@ def test_networks_have_the_size_of_their_papers(torso):
     network = build(space, Discrete(6), torso=torso)
     params = jax.eval_shape(lambda: init(network, space))
     width = {"mlp": 64, "minatar_cnn": 128, "nature_cnn": 512}.get(torso, 256)
-    torsos = 2 if torso == "mlp" else 1  # policy and value share a CNN, but not an MLP
+    num_torsos = 2 if torso == "mlp" else 1  # policy and value share a CNN, but not an MLP
     heads = dense(width, 6) + dense(width, 1)
-    assert networks.num_parameters(params) == torsos * expected + heads
+    assert networks.num_parameters(params) == num_torsos * expected + heads
 
 
 def test_hidden_sizes_and_activation_can_be_chosen():
@@ -121,7 +121,7 @@ def test_weights_are_orthogonal_and_biases_0():
         assert (bias == 0).all()
 
 
-@pytest.mark.parametrize("torso", networks.TORSOS)
+@pytest.mark.parametrize("torso", torsos.TORSOS)
 def test_bfloat16_is_for_the_torso_only(torso):
     space = spaces(torso)
     network = build(space, Discrete(6), torso=torso, compute_dtype="bfloat16")
@@ -148,7 +148,7 @@ def test_bfloat16_gives_nearly_the_same_numbers():
 
 @pytest.mark.parametrize(
     ("torso", "shape"),
-    [(name, shape) for name in networks.TORSOS if name != "mlp" for shape in [(4,), (2, 99, 4)]]
+    [(name, shape) for name in torsos.TORSOS if name != "mlp" for shape in [(4,), (2, 99, 4)]]
     + [("nature_cnn", (35, 35, 4)), ("ga3c_cnn", (19, 84, 4)), ("impala_resnet", (84, 84))],
 )
 def test_a_torso_refuses_shapes_it_cannot_take(torso, shape):
@@ -157,7 +157,7 @@ def test_a_torso_refuses_shapes_it_cannot_take(torso, shape):
     assert str(shape) in str(refusal.value)
 
 
-@pytest.mark.parametrize("torso", networks.TORSOS)
+@pytest.mark.parametrize("torso", torsos.TORSOS)
 def test_a_torso_takes_the_smallest_shape_it_claims_to(torso):
     network = build(spaces(torso), Discrete(2), torso=torso)
     _, value = jax.eval_shape(

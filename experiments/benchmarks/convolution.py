@@ -24,7 +24,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxrl import convolution, networks, optim
+from jaxrl import convolution, optim, torsos
 from timing import RESULTS, Samples, alternate, machine, seconds_of, write_json
 
 FRAME = (84, 84, 4)
@@ -80,7 +80,7 @@ class NatureCNN(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = obs.astype(jnp.float32) / 255
-        for i, (features, size, stride) in enumerate(networks.NATURE_CONVOLUTIONS):
+        for i, (features, size, stride) in enumerate(torsos.NATURE_CONVOLUTIONS):
             shape = (size, size, x.shape[-1], features)
             kernel = self.param(f"kernel{i}", nn.initializers.lecun_normal(), shape)
             bias = self.param(f"bias{i}", nn.initializers.zeros, (features,))
@@ -142,7 +142,7 @@ def torch_training_rate(batch: int, steps: int) -> Rate | None:
         return None
     layers: list[Any] = []
     channels = FRAME[-1]
-    for features, size, stride in networks.NATURE_CONVOLUTIONS:
+    for features, size, stride in torsos.NATURE_CONVOLUTIONS:
         layers += [torch.nn.Conv2d(channels, features, size, stride), torch.nn.ReLU()]
         channels = features
     torso = torch.nn.Sequential(
