@@ -26,9 +26,17 @@ class Agent:
             return self.network
         return self.build(self.env.observation_space, self.env.action_space, config)
 
-    def start(self, config: Any, network_key: Array, env_key: Array) -> tuple[PyTree, Simulation]:
-        """Parameters, and the beginning of N episodes."""
-        simulation = start(self.env, env_key, self.initial_core(config, self.env.num_envs))
+    def start(
+        self,
+        config: Any,
+        network_key: Array,
+        env_key: Array,
+        simulation: Simulation | None = None,
+    ) -> tuple[PyTree, Simulation]:
+        """Parameters, and the beginning of N episodes, in the environments of `simulation` if it is
+        given."""
+        core = self.initial_core(config, self.env.num_envs)
+        simulation = start(self.env, env_key, core, simulation)
         inputs = recurrence.one_step(simulation.inputs)
         return recurrence.init(self.network_of(config), network_key, inputs), simulation
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl.envs import episodes
 from jaxrl.envs.episodes import EpisodeStatistics
-from jaxrl.types import Array, Env, Inputs, PyTree, TimeStep, Trajectory
+from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep, Trajectory
 
 Policy = Callable[[PyTree, Inputs, PyTree], tuple[PyTree, Array, PyTree]]
 """`policy(core, inputs, noise) -> (core, action, extras)` with leading axis `[N]`."""
@@ -34,12 +34,39 @@ class Simulation(NamedTuple):
         return Inputs(timestep.obs, timestep.first, self.last_action, timestep.reward)
 
 
-def start(env: Env, key: Array, core: PyTree = ()) -> Simulation:
-    """Start N episodes, of an agent whose memory is `core` at their start."""
+def start(
+    env: Env, key: Array, core: PyTree = (), simulation: Simulation | None = None
+) -> Simulation:
+    """Start N episodes, of an agent whose memory is `core` at their start.
+
+    Args:
+      simulation: environments to take over where they stand, instead of new ones.
+    """
+    if simulation is not None:
+        return simulation._replace(core=core)
     env_state, timestep = env.init(key)
     space = env.action_space
     last_action = jnp.zeros((env.num_envs, *space.shape), space.dtype)
     return Simulation(env_state, timestep, episodes.start(timestep), core, last_action)
+
+
+def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
+    """New episodes in all environments if `where`, a flag, holds; nothing of the old ones counts.
+
+    For host environments, whose state cannot be replaced by another.
+    """
+    flags = jnp.broadcast_to(where, (env.num_envs,))
+    env_state, timestep = env.restart(simulation.env_state, simulation.timestep, flags)
+
+    def cleared(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), tree)
+
+    return simulation._replace(
+        env_state=env_state,
+        timestep=timestep,
+        episodes=cleared(simulation.episodes),
+        last_action=cleared(simulation.last_action),
+    )
 
 
 def advance(

@@ -6,7 +6,6 @@ any length share it; its state is donated and its metrics are a buffer of fixed 
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import time
@@ -19,35 +18,15 @@ import numpy as np
 
 from jaxrl import plots
 from jaxrl.checkpoint import Checkpoints
+from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
 from jaxrl.evaluate import evaluate
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink, ProgressBar, Row, Sink, TensorBoardSink, read_jsonl
-from jaxrl.types import Algorithm, Array, Metrics
+from jaxrl.types import Algorithm
 
-MAX_CHUNK = 1024
 MAX_SAVING_SHARE = 0.05
 """Of the time, for checkpoints: they become rarer if writing one takes long."""
-SUMS = ("episode_return_sum", "episode_length_sum", "episode_count", "valid_steps")
 EVALUATION_SEED = 2**31 - 1
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def train_chunk(
-    algo: Algorithm, config: Any, state: Any, num_updates: Array
-) -> tuple[Any, Metrics]:
-    """`num_updates` more updates, at most `MAX_CHUNK`.
-
-    Metrics are `[MAX_CHUNK]`, zeros past the updates done.
-    """
-    _, metrics = jax.eval_shape(algo.update, config, state)
-    rows = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), metrics)
-
-    def step(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
-        state, rows = carry
-        state, metrics = algo.update(config, state)
-        return state, jax.tree.map(lambda all, one: all.at[i].set(one), rows, metrics)
-
-    return jax.lax.fori_loop(0, num_updates, step, (state, rows))
 
 
 class RunResult(NamedTuple):

@@ -12,7 +12,8 @@ import jax
 from jaxrl import manifest as manifests
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.logging import Sink
-from jaxrl.runner import MAX_CHUNK, Runner, RunResult, Settings
+from jaxrl.chunk import MAX_CHUNK
+from jaxrl.runner import Runner, RunResult, Settings
 from jaxrl.types import Algorithm, Array, Metrics
 
 

@@ -225,6 +225,15 @@ class Env(Protocol):
         ...
 
 
+@runtime_checkable
+class HostEnv(Env, Protocol):
+    """Environments on the host, whose state is linear."""
+
+    def restart(self, state: PyTree, timestep: TimeStep, where: Array) -> tuple[PyTree, TimeStep]:
+        """Begin new episodes where `where` `[N]` holds; the others stay as `timestep` has them."""
+        ...
+
+
 class Algorithm(NamedTuple):
     """A reinforcement learning algorithm as pure functions, in optax's manner.
 
@@ -234,7 +243,8 @@ class Algorithm(NamedTuple):
     """
 
     init: Callable[..., Any]
-    """`init(config, key) -> state`"""
+    """`init(config, key, simulation=None) -> state`; with a `simulation`, the environments where it
+    stands are taken over (their episodes must be new) instead of new ones being made"""
     update: Callable[..., tuple[Any, Metrics]]
     """`update(config, state) -> (state, metrics)`: one rollout and its learning"""
     act: Callable[..., tuple[Any, Array]]

@@ -13,7 +13,7 @@ import pytest
 import jaxrl
 from jaxrl import networks, recurrence
 from jaxrl.config import is_static
-from jaxrl.runner import train_chunk
+from jaxrl.chunk import train_chunk
 
 # A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
 SMALL: dict[str, Any] = {

@@ -34,7 +34,7 @@ def main(env_id: str, num_envs: int, started: float) -> dict[str, float]:
 
     import jaxrl
     from jaxrl.compilation import enable_compilation_cache
-    from jaxrl.runner import train_chunk
+    from jaxrl.chunk import train_chunk
 
     counts = _count_programs()
     enable_compilation_cache()

@@ -52,7 +52,7 @@ import jaxrl
 from jaxrl import networks, optim, recurrence
 from jaxrl.algos import ppo as ppo_module
 from jaxrl.minibatches import shuffled_indices
-from jaxrl.runner import train_chunk
+from jaxrl.chunk import train_chunk
 from timing import RESULTS, Samples, alternate, calls_for, machine, seconds_of, write_json
 
 FIRST_UPDATE = Path(__file__).with_name("first_update.py")

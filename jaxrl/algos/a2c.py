@@ -104,9 +104,9 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         rollouts = -(-config.min_training_batch // (env.num_envs * config.num_steps))
         return rollouts * config.num_steps
 
-    def init(config: A2CConfig, key: Array) -> A2CState:
+    def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key)
+        params, simulation = agent.start(config, network_key, env_key, simulation)
         return A2CState(params, optimizer_of(config).init(params), simulation, key, jnp.int32(0))
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:

@@ -82,10 +82,10 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     def q_values_of(config: DQNConfig) -> QValues:
         return lambda params, obs: jnp.asarray(agent.network_of(config).apply(params, obs))
 
-    def init(config: DQNConfig, key: Array) -> DQNState:
+    def init(config: DQNConfig, key: Array, simulation: Simulation | None = None) -> DQNState:
         check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key)
+        params, simulation = agent.start(config, network_key, env_key, simulation)
         row = transitions.as_row(config, q_learning.first_row(simulation))
         memory = replay.start(row, q_learning.num_rows(config, env), config.num_steps)
         priorities = (memory.capacity, env.num_envs) if config.prioritized else None

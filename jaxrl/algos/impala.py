@@ -92,9 +92,9 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     def optimizer_of(config: ImpalaConfig) -> Any:
         return optim.rmsprop(config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm)
 
-    def init(config: ImpalaConfig, key: Array) -> ImpalaState:
+    def init(config: ImpalaConfig, key: Array, simulation: Simulation | None = None) -> ImpalaState:
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key)
+        params, simulation = agent.start(config, network_key, env_key, simulation)
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)

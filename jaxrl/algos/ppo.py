@@ -115,10 +115,10 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         obs = normalize.standardize(state.obs_statistics, inputs.obs)
         return agent.unroll(config, params, core, inputs._replace(obs=obs))
 
-    def init(config: PPOConfig, key: Array) -> PPOState:
+    def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
         check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key)
+        params, simulation = agent.start(config, network_key, env_key, simulation)
         obs_statistics = reward_scale = None
         if config.normalize_observations:
             obs_statistics = normalize.start_observations(env.observation_space)

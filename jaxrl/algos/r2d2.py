@@ -107,10 +107,10 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         core, values = agent.unroll(config, params, core, recurrence.one_step(inputs))
         return core, values[0]
 
-    def init(config: R2D2Config, key: Array) -> R2D2State:
+    def init(config: R2D2Config, key: Array, simulation: Simulation | None = None) -> R2D2State:
         check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key)
+        params, simulation = agent.start(config, network_key, env_key, simulation)
         row = sequences.as_row(layout_of(config), q_learning.first_row(simulation))
         memory = replay.start(row, q_learning.num_rows(config, env), config.num_steps)
         num_rollouts = memory.capacity // config.num_steps

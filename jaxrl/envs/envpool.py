@@ -85,6 +85,18 @@ class EnvpoolEnv:
         state, raw = host.step(self._facts.raw_obs, state, action.astype(space.dtype))
         return state, self._timestep(raw, raw.first)
 
+    def restart(
+        self, state: HostState, timestep: TimeStep, where: Array
+    ) -> tuple[HostState, TimeStep]:
+        """Begin new episodes where `where` `[N]` holds; the simulators' randomness goes on."""
+        state, raw = host.restart(self._facts.raw_obs, state, where)
+        fresh = self._timestep(raw, ~raw.ended)
+
+        def chosen(new: Array, old: Array) -> Array:
+            return jnp.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return state, jax.tree.map(chosen, fresh, timestep)
+
     def for_evaluation(self, num_envs: int) -> EnvpoolEnv:
         """Whole games and raw rewards."""
         keywords = dict(self.keywords)
@@ -260,6 +272,19 @@ class Pool:
         return RawStep(
             self._cast(obs), reward * ~first, self._ended, truncated, first, raw_reward, game_over
         )
+
+    def restart(self, where: np.ndarray) -> RawStep:
+        size = len(self._ended)
+        obs = jax.tree.map(lambda raw: np.zeros((size, *raw.shape), raw.dtype), self._facts.raw_obs)
+        no, zeros = np.zeros(size, bool), np.zeros(size, np.float32)
+        if where.any():
+            new, info = self._envs.reset(np.flatnonzero(where).astype(np.int32))
+            for all_rows, rows in zip(
+                jax.tree.leaves(obs), jax.tree.leaves(self._cast(new)), strict=True
+            ):
+                all_rows[info["env_id"]] = rows
+            self._ended = self._ended & ~where
+        return RawStep(obs, zeros, no, no, no, zeros, no)
 
     def render(self) -> np.ndarray:
         """The first environment, uint8 `[H, W, 3]`."""

@@ -35,7 +35,7 @@ class HostState(NamedTuple):
     """A linear token for N environments of a pool on the host."""
 
     pool: Array  # int32 scalar: number of the pool
-    steps: Array  # int32 scalar: steps taken so far, modulo 2^31
+    steps: Array  # int32 scalar: calls so far, modulo 2^31
 
 
 class RawStep(NamedTuple):
@@ -55,6 +55,10 @@ class Pool(Protocol):
 
     def reset(self) -> RawStep: ...
     def step(self, action: np.ndarray) -> RawStep: ...
+    def restart(self, where: np.ndarray) -> RawStep:
+        """New episodes where `where` `[M]` holds; the answer's other rows mean nothing."""
+        ...
+
     def render(self) -> np.ndarray: ...
     def close(self) -> None: ...
 
@@ -77,8 +81,15 @@ def init(make_pool: MakePool, obs: PyTree, seeds: Array) -> tuple[HostState, Raw
 
 def step(obs: PyTree, state: HostState, action: Array) -> tuple[HostState, RawStep]:
     """Step the state's pool once with `action` `[N, ...]`."""
-    call = _fold(functools.partial(_step_callback, obs))
+    call = _fold(functools.partial(_call, _step_on_host, obs))
     steps, raw = call(state.pool[None], state.steps[None], action)
+    return HostState(state.pool, steps[0]), raw
+
+
+def restart(obs: PyTree, state: HostState, where: Array) -> tuple[HostState, RawStep]:
+    """Begin new episodes where `where` `[N]` holds; the answer's other rows mean nothing."""
+    call = _fold(functools.partial(_call, _restart_on_host, obs))
+    steps, raw = call(state.pool[None], state.steps[None], where)
     return HostState(state.pool, steps[0]), raw
 
 
@@ -105,12 +116,12 @@ def _init_callback(
     return io_callback(functools.partial(_init_on_host, make_pool), shapes, members, seeds)
 
 
-def _step_callback(
-    obs: PyTree, numbers: Array, steps: Array, action: Array
+def _call(
+    on_host: Callable[..., Any], obs: PyTree, numbers: Array, steps: Array, argument: Array
 ) -> tuple[Array, RawStep]:
     counts = jax.ShapeDtypeStruct(steps.shape, np.dtype(np.int32))
-    shapes = (counts, _raw_shapes(obs, action.shape[0]))
-    return io_callback(_step_on_host, shapes, numbers, steps, action)
+    shapes = (counts, _raw_shapes(obs, argument.shape[0]))
+    return io_callback(on_host, shapes, numbers, steps, argument)
 
 
 def _fold(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -172,6 +183,14 @@ def _step_on_host(numbers: Any, steps: Any, action: Any) -> tuple[np.ndarray, Ra
     if len(action) != len(entry.seeds):
         _copy_for_members(entry, len(action))
     answer = entry.pool.step(action)
+    entry.steps = (entry.steps + 1) & np.iinfo(np.int32).max
+    return np.full(len(numbers), entry.steps, np.int32), answer
+
+
+def _restart_on_host(numbers: Any, steps: Any, where: Any) -> tuple[np.ndarray, RawStep]:
+    numbers, where = np.asarray(numbers), np.asarray(where)
+    entry = _find(numbers, np.asarray(steps))
+    answer = entry.pool.restart(where)
     entry.steps = (entry.steps + 1) & np.iinfo(np.int32).max
     return np.full(len(numbers), entry.steps, np.int32), answer
 

@@ -1,0 +1,209 @@
+"""Search spaces: a distribution for each hyperparameter that is searched.
+
+Any field of a config can be searched, and `num_envs` besides. Traced fields (learning rate, gamma)
+are numbers in one compiled program; static ones (rollout length, widths) change the program, so
+trials that differ in them are compiled apart, once for each combination. `QLogUniform` bounds how
+many by a ladder of rungs.
+
+A trial's values depend on its key alone: drawn inside a jitted search, on the host, or on another
+machine, they are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.config import is_static
+from jaxrl.types import Array
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Real numbers from `low` to `high`."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
+
+    def draw(self, key: Array) -> Array:
+        return jax.random.uniform(key, (), minval=self.low, maxval=self.high)
+
+    def value(self, drawn: Any) -> float:
+        return float(drawn)
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Positive real numbers, uniform in their logarithm."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high, positive=True)
+
+    def draw(self, key: Array) -> Array:
+        low, high = math.log(self.low), math.log(self.high)
+        drawn = jnp.exp(jax.random.uniform(key, (), minval=low, maxval=high))
+        return jnp.clip(drawn, self.low, self.high)
+
+    def value(self, drawn: Any) -> float:
+        return float(drawn)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """Integers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
+
+    def draw(self, key: Array) -> Array:
+        return jax.random.randint(key, (), self.low, self.high + 1)
+
+    def value(self, drawn: Any) -> int:
+        return int(drawn)
+
+
+@dataclass(frozen=True)
+class QLogUniform:
+    """Multiples of `q` from `low` to `high`, uniform in their logarithm.
+
+    With `rungs`, values are moved to the nearest rung of a ladder of at most so many, evenly spaced
+    in the logarithm: each value of a static field is a program to compile.
+    """
+
+    low: int
+    high: int
+    q: int = 1
+    rungs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high, positive=True)
+        if self.q < 1 or self.low % self.q or self.high % self.q:
+            raise ValueError(f"{self}: low and high must be multiples of q, an integer >= 1")
+        if self.rungs is not None and self.rungs < 2:
+            raise ValueError(f"{self}: a ladder needs at least 2 rungs")
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """Every value that can be drawn."""
+        if self.rungs is None:
+            return tuple(range(self.low, self.high + 1, self.q))
+        exact = np.geomspace(self.low, self.high, self.rungs)
+        return tuple(sorted({round(x / self.q) * self.q for x in exact}))
+
+    def draw(self, key: Array) -> Array:
+        low, high = math.log(self.low), math.log(self.high)
+        drawn = jax.random.uniform(key, (), minval=low, maxval=high)
+        if self.rungs is None:
+            value = jnp.round(jnp.exp(drawn) / self.q).astype(jnp.int32) * self.q
+            return jnp.clip(value, self.low, self.high)
+        ladder = jnp.asarray(self.ladder, jnp.int32)
+        return ladder[jnp.argmin(jnp.abs(jnp.log(ladder) - drawn))]
+
+    def value(self, drawn: Any) -> int:
+        return int(drawn)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values, all as likely."""
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, tuple) or not self.values:
+            raise ValueError(f"Choice takes a tuple of values, got {self.values!r}")
+
+    def draw(self, key: Array) -> Array:
+        """A number if all values are numbers, else an index."""
+        index = jax.random.randint(key, (), 0, len(self.values))
+        return jnp.asarray(self.values)[index] if self._are_numbers else index
+
+    def value(self, drawn: Any) -> Any:
+        if not self._are_numbers:
+            return self.values[int(drawn)]
+        return min(self.values, key=lambda value: abs(value - float(drawn)))
+
+    @property
+    def _are_numbers(self) -> bool:
+        return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
+
+
+Distribution = Uniform | LogUniform | Integer | QLogUniform | Choice
+Space = Mapping[str, Distribution]
+"""From names of config fields (or `num_envs`) to their distributions."""
+
+
+def draw(space: Space, key: Array) -> dict[str, Array]:
+    """One value for each name, traced; the order of the names does not matter."""
+    keys = jax.random.split(key, len(space))
+    return {name: space[name].draw(key) for name, key in zip(sorted(space), keys, strict=True)}
+
+
+def values(space: Space, drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """What was drawn, as plain Python values that a config takes."""
+    return {name: space[name].value(drawn[name]) for name in sorted(space)}
+
+
+def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
+    """The searched names that change the program.
+
+    Raises:
+      ValueError: for a name that is no field of the config, or values that its fields refuse.
+    """
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    unknown = sorted(set(space) - set(fields) - {"num_envs"})
+    if unknown:
+        raise ValueError(
+            f"{config_class.__name__} has no fields {unknown}; it has {sorted(fields)}"
+        )
+    names = [name for name in space if name == "num_envs" or is_static(fields[name])]
+    return tuple(sorted(names))
+
+
+def check(space: Space, config: Any) -> None:
+    """Raise `ValueError` if the config refuses a value that can be drawn, before any work."""
+    static_names(space, type(config))
+    for name, distribution in space.items():
+        for value in _extremes(distribution):
+            if name == "num_envs":
+                if not isinstance(value, int) or value < 1:
+                    raise ValueError(f"num_envs must be an integer >= 1, got {value!r}")
+            else:
+                config.replace(**{name: value})
+
+
+def _extremes(distribution: Distribution) -> tuple[Any, ...]:
+    if isinstance(distribution, Choice):
+        return distribution.values
+    return (distribution.low, distribution.high)
+
+
+def _check_bounds(distribution: Any, low: float, high: float, positive: bool = False) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"{distribution}: low must be less than high, both finite")
+    if positive and low <= 0:
+        raise ValueError(f"{distribution}: low must be greater than 0")
+
+
+GA3C_SPACE: Space = {
+    "learning_rate": LogUniform(1e-5, 1e-2),
+    "num_steps": QLogUniform(2, 100, rungs=10),
+    "gamma": Choice((0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999)),
+}
+"""What arXiv 1902.02725 searched for GA3C: learning rate, t_max (here on ten rungs) and gamma."""

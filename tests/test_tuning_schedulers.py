@@ -1,0 +1,302 @@
+"""Schedulers against their papers' figures, hand-made cases, and each other's guarantees."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.tuning import schedulers, timeline
+from jaxrl.tuning.schedulers import (
+    ASHA,
+    HyperBand,
+    HyperTrick,
+    RandomSearch,
+    Status,
+    SuccessiveHalving,
+)
+
+ALL = [
+    RandomSearch(12, 4),
+    HyperTrick(12, 4),
+    SuccessiveHalving(12, 4, eta=2),
+    HyperBand(4, eta=2),
+    ASHA(12, 4, eta=2),
+]
+
+
+def unit_times(scheduler):
+    return np.ones((scheduler.num_trials, scheduler.num_phases))
+
+
+def normal_scores(scheduler, seed):
+    shape = (scheduler.num_trials, scheduler.num_phases)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+# --- HyperTrick ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def completions(num_phases):
+    """Mean share of full work, and phases reported `[200, N]`, with exchangeable scores."""
+    scheduler = HyperTrick(100, num_phases, 0.25)
+
+    def one(key):
+        """Rounds of 25 lanes, all phases of equal length."""
+        scores = jax.random.uniform(key, (100, num_phases))
+
+        def step(carry, _):
+            ledger, trials = carry
+
+            def take(ledger, trial):
+                free = (trial < 0) | (ledger.status[trial] != Status.RUNNING)
+                after, found = schedulers.assign(ledger)
+                ledger = jax.tree.map(lambda a, b: jnp.where(free, a, b), after, ledger)
+                return ledger, jnp.where(free, found, trial)
+
+            def tell(ledger, trial):
+                score = scores[trial, ledger.reported[trial]]
+                after = schedulers.report(scheduler, ledger, trial, score)
+                return jax.tree.map(lambda a, b: jnp.where(trial >= 0, a, b), after, ledger), None
+
+            ledger, trials = jax.lax.scan(take, ledger, trials)
+            ledger, _ = jax.lax.scan(tell, ledger, trials)
+            return (ledger, trials), None
+
+        start = (schedulers.start(scheduler), jnp.full(25, -1, jnp.int32))
+        (ledger, _), _ = jax.lax.scan(step, start, length=4 * num_phases + 40)
+        return ledger
+
+    ledgers = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 200))
+    assert (ledgers.status >= Status.STOPPED).all()
+    return np.asarray(ledgers.reported)
+
+
+@pytest.mark.parametrize(("num_phases", "expected"), [(10, 0.3775), (5, 0.6102)])
+def test_hypertrick_completes_as_much_as_its_paper_says(num_phases, expected):
+    assert completions(num_phases).mean() / num_phases == pytest.approx(expected, abs=0.01)
+
+
+def test_hypertrick_evicts_the_same_share_in_each_phase():
+    reported = completions(10)
+    for phase in range(6):
+        reached = (reported > phase).sum()
+        stopped = (reported == phase + 1).sum()
+        assert stopped / reached == pytest.approx(0.25, abs=0.025)
+
+
+@pytest.mark.parametrize("num_phases", [10, 5])
+@pytest.mark.parametrize("rate", [0.25, 0.1])
+def test_hypertrick_with_every_later_reporter_evicted_does_the_least_work(num_phases, rate):
+    """Scores that fall with time: whoever is not spared is the worst so far."""
+    scheduler = HyperTrick(400, num_phases, rate)
+    scores = np.zeros((400, num_phases), np.float32) - np.arange(400)[:, None]
+    _, ledger = timeline.simulate(scheduler, 1, unit_times(scheduler), scores)
+    root = math.sqrt(rate)
+    floor = (1 + (1 - root) * (1 - (1 - rate) ** (num_phases - 1)) / rate) / num_phases
+    assert np.mean(ledger.reported) / num_phases == pytest.approx(floor, abs=0.01)
+
+
+def reference_hypertrick(scores, num_phases, rate, order):
+    """The rule, in plain Python: which trials pass phase 0 when they report in this order."""
+    passed, seen = {}, []
+    for count, trial in enumerate(order, start=1):
+        score = scores[trial]
+        below = sum(s < score for s in seen) + 0.5 * sum(s == score for s in seen)
+        seen += [] if math.isnan(score) else [score]
+        spared = count <= len(scores) * (1 - math.sqrt(rate))
+        bottom = below + 0.5 < math.sqrt(rate) * len(seen)
+        passed[trial] = spared or math.isnan(score) or not bottom
+    return [passed[trial] for trial in range(len(scores))]
+
+
+values = st.sampled_from([0.0, 1.0, 1.0, 2.5, -3.0, math.nan, -math.inf])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(values, min_size=9, max_size=9), st.permutations(range(9)), st.booleans())
+def test_hypertrick_with_ties_divergence_and_trials_without_a_score(scores, order, strict):
+    rate = 0.36 if strict else 0.09
+    scheduler = HyperTrick(9, 3, rate)
+    ledger = schedulers.start(scheduler)
+    for _ in range(9):
+        ledger, _ = schedulers.assign(ledger)
+    for trial in order:
+        ledger = schedulers.report(scheduler, ledger, jnp.int32(trial), jnp.float32(scores[trial]))
+    expected = reference_hypertrick(scores, 3, rate, order)
+    assert (np.asarray(ledger.status) == Status.RUNNING).tolist() == expected
+
+
+def test_a_diverged_trial_ranks_worst_and_equal_scores_go_on():
+    scheduler = HyperTrick(4, 2, 0.25)
+    ledger = schedulers.start(scheduler)
+    for _ in range(4):
+        ledger, _ = schedulers.assign(ledger)
+    for trial, score in enumerate([500.0, 500.0, 500.0, -math.inf]):
+        ledger = schedulers.report(scheduler, ledger, jnp.int32(trial), jnp.float32(score))
+    assert np.asarray(ledger.status).tolist() == [Status.RUNNING] * 3 + [Status.STOPPED]
+
+
+# --- successive halving, HyperBand, ASHA ---------------------------------------------------------
+
+# Li et al. 2018, table 1 (R = 81), and the same formula for R = 27.
+BRACKETS = {
+    81: [
+        [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
+        [(34, 3), (11, 9), (3, 27), (1, 81)],
+        [(15, 9), (5, 27), (1, 81)],
+        [(8, 27), (2, 81)],
+        [(5, 81)],
+    ],
+    27: [
+        [(27, 1), (9, 3), (3, 9), (1, 27)],
+        [(12, 3), (4, 9), (1, 27)],
+        [(6, 9), (2, 27)],
+        [(4, 27)],
+    ],
+}
+
+
+@pytest.mark.parametrize("phases", [27, 81])
+def test_brackets_are_those_of_the_published_table(phases):
+    brackets = HyperBand(phases, eta=3).brackets
+    assert [[tuple(rung) for rung in bracket] for bracket in brackets] == BRACKETS[phases]
+    halving = SuccessiveHalving(phases, phases, eta=3).brackets
+    assert [[tuple(rung) for rung in halving[0]]] == BRACKETS[phases][:1]
+
+
+@pytest.mark.parametrize("scheduler", [SuccessiveHalving(27, 27), HyperBand(27)])
+def test_exactly_the_best_of_each_rung_go_on(scheduler):
+    scores = normal_scores(scheduler, 3)
+    _, ledger = timeline.simulate(scheduler, 5, unit_times(scheduler), scores)
+    reported = np.asarray(ledger.reported)
+    assert (np.asarray(ledger.status) >= Status.STOPPED).all()
+    first = 0
+    for bracket in scheduler.brackets:
+        survivors = np.arange(first, first + bracket[0].num_trials)
+        for rung, after in itertools.pairwise(bracket):
+            order = np.argsort(-scores[survivors, rung.num_phases - 1])
+            stopped = survivors[order[after.num_trials :]]
+            survivors = survivors[order[: after.num_trials]]
+            assert (reported[stopped] == rung.num_phases).all()
+        assert (reported[survivors] == scheduler.num_phases).all()
+        first += bracket[0].num_trials
+
+
+@pytest.mark.parametrize(
+    ("scores", "reported"),
+    [
+        # Falling: of three, six, nine that came, the first one, two, three are promoted.
+        (-np.arange(9), [9, 3, 3, 1, 1, 1, 1, 1, 1]),
+        # Rising: from the third on everyone is the best so far, at the second rung again.
+        (np.arange(9), [1, 1, 3, 3, 9, 9, 9, 9, 9]),
+    ],
+)
+def test_asha_promotes_the_best_of_those_that_have_come_so_far(scores, reported):
+    scheduler = ASHA(9, 9, eta=3)
+    assert scheduler.rungs == (1, 3)
+    scores = np.repeat(scores[:, None], 9, axis=1)
+    _, ledger = timeline.simulate(scheduler, 1, unit_times(scheduler), scores)
+    assert np.asarray(ledger.reported).tolist() == reported
+
+
+def test_a_diverged_trial_is_never_chosen_before_one_without_a_score():
+    scheduler = SuccessiveHalving(4, 2, eta=2)
+    scores = np.array([[-math.inf], [math.nan], [5.0], [-math.inf]], np.float32).repeat(2, 1)
+    _, ledger = timeline.simulate(scheduler, 4, unit_times(scheduler), scores)
+    assert np.asarray(ledger.reported).tolist() == [1, 2, 2, 1]
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", ALL, ids=lambda s: type(s).__name__)
+def test_every_trial_ends_and_none_runs_twice_at_once(scheduler):
+    rng = np.random.default_rng(1)
+    durations = rng.lognormal(size=(scheduler.num_trials, scheduler.num_phases))
+    spans, ledger = timeline.simulate(scheduler, 5, durations, normal_scores(scheduler, 1))
+    assert not np.isin(np.asarray(ledger.status), [Status.WAITING, Status.RUNNING]).any()
+    for spans_of in (
+        lambda key: [s for s in spans if s.trial == key],
+        lambda key: [s for s in spans if s.lane == key],
+    ):
+        for key in range(max(scheduler.num_trials, 5)):
+            ours = spans_of(key)
+            assert all(a.end <= b.begin + 1e-9 for a, b in itertools.pairwise(ours))
+    phases = {trial: [s.phase for s in spans if s.trial == trial] for trial in range(12)}
+    assert all(p == list(range(len(p))) for p in phases.values())
+
+
+def preempted(spans):
+    """Trials that left their lane and came back, or went on elsewhere, or had to wait."""
+    trials = {s.trial: [t for t in spans if t.trial == s.trial] for s in spans}
+    return [
+        trial
+        for trial, ours in trials.items()
+        if any(a.lane != b.lane or b.begin - a.end > 1e-9 for a, b in itertools.pairwise(ours))
+    ]
+
+
+def idle_while_waiting(spans, num_lanes, num_trials):
+    """Whether a lane stood still although a trial had not begun yet."""
+    begun = sorted(min(s.begin for s in spans if s.trial == t) for t in {s.trial for s in spans})
+    last_begin = begun[-1] if len(begun) == num_trials else math.inf
+    for lane in range(num_lanes):
+        ours = [s for s in spans if s.lane == lane]
+        edges = [(0.0, ours[0].begin)]
+        edges += [(a.end, b.begin) for a, b in itertools.pairwise(ours)]
+        edges.append((ours[-1].end, math.inf))
+        if any(gap_end > gap + 1e-9 and gap < last_begin - 1e-9 for gap, gap_end in edges):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("times", ["unit", "log-normal"])
+def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(times):
+    """Sixteen trials of four phases on six lanes, against successive halving of the same."""
+    trick, halving = HyperTrick(16, 4, 0.25), SuccessiveHalving(16, 4, eta=2)
+    outcomes = {trick: [], halving: []}
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        durations = np.ones((16, 4)) if times == "unit" else rng.lognormal(0, 0.5, (16, 4))
+        scores = rng.normal(size=(16, 4))
+        for scheduler, results in outcomes.items():
+            spans, ledger = timeline.simulate(scheduler, 6, durations, scores)
+            work = sum(s.end - s.begin for s in spans)
+            assert work == pytest.approx(
+                sum(durations[t, : ledger.reported[t]].sum() for t in range(16))
+            )
+            results.append((timeline.wall_time(spans), timeline.occupancy(spans, 6), ledger))
+            if scheduler is trick:
+                assert not preempted(spans)
+                assert not idle_while_waiting(spans, 6, 16)
+    wall, busy, ledgers = zip(*outcomes[halving], strict=True)
+    for ledger in ledgers:  # 16 trials to phase 1, 8 to phase 2, 4 to phase 4
+        assert sorted(np.asarray(ledger.reported)) == [1] * 8 + [2] * 4 + [4] * 4
+    if times == "unit":
+        # 16 phases on 6 lanes take 3 rounds, 8 take 2, and the last 4 trials 2 more: 32 phases in
+        # 7 rounds of 6.
+        assert set(wall) == {7.0}
+        np.testing.assert_allclose(busy, 32 / 42)
+    trick_busy = np.mean([result[1] for result in outcomes[trick]])
+    assert trick_busy > np.mean(busy) + (0.05 if times == "unit" else 0.15)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: HyperTrick(0, 3), "num_trials must be an integer >= 1, got 0"),
+        (lambda: HyperTrick(4, 3, 1.0), r"eviction_rate must be in \[0, 1\), got 1.0"),
+        (lambda: ASHA(4, 3, eta=1), "eta must be an integer >= 2, got 1"),
+        (lambda: HyperBand(2.5), "num_phases must be an integer >= 1, got 2.5"),
+    ],
+)
+def test_impossible_schedulers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,98 @@
+"""Search spaces: distributions against their definitions, refusals by name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.tuning import space as spaces
+from jaxrl.tuning.space import Choice, Integer, LogUniform, QLogUniform, Uniform
+
+
+def draws(distribution, count=4000):
+    keys = jax.random.split(jax.random.key(0), count)
+    return np.asarray(jax.jit(jax.vmap(distribution.draw))(keys))
+
+
+def test_real_numbers_are_uniform_or_uniform_in_their_logarithm():
+    x = draws(Uniform(-1.0, 3.0))
+    assert x.min() >= -1
+    assert x.max() <= 3
+    np.testing.assert_allclose(np.quantile(x, [0.25, 0.5, 0.75]), [0, 1, 2], atol=0.1)
+    x = draws(LogUniform(1e-5, 1e-2))
+    assert x.min() >= np.float32(1e-5)
+    assert x.max() <= np.float32(1e-2)
+    np.testing.assert_allclose(np.quantile(np.log10(x), [1 / 3, 2 / 3]), [-4, -3], atol=0.08)
+
+
+def test_integers_include_both_ends_equally():
+    counts = np.bincount(draws(Integer(1, 4)), minlength=5)[1:]
+    np.testing.assert_allclose(counts / counts.sum(), 0.25, atol=0.03)
+
+
+def test_t_max_is_uniform_in_its_logarithm_over_multiples_of_q():
+    x = draws(QLogUniform(2, 100))
+    assert set(x) <= set(range(2, 101))
+    assert np.mean(x <= np.sqrt(2 * 100)) == pytest.approx(0.5, abs=0.04)
+    assert set(draws(QLogUniform(4, 64, q=4))) <= set(range(4, 65, 4))
+
+
+def test_a_ladder_bounds_the_number_of_values():
+    ladder = QLogUniform(2, 100, rungs=10)
+    assert ladder.ladder == (2, 3, 5, 7, 11, 18, 27, 42, 65, 100)
+    assert set(draws(ladder)) == set(ladder.ladder)
+
+
+def test_choices_are_equally_likely_and_need_not_be_numbers():
+    gammas = Choice((0.9, 0.99, 0.999))
+    found = {gammas.value(x) for x in draws(gammas)}
+    assert found == {0.9, 0.99, 0.999}
+    cores = Choice((None, "lstm"))
+    counts = np.bincount(draws(cores))
+    np.testing.assert_allclose(counts / counts.sum(), 0.5, atol=0.04)
+    assert {cores.value(x) for x in draws(cores)} == {None, "lstm"}
+
+
+def test_a_trials_values_depend_on_its_key_alone():
+    key = jax.random.key(3)
+    space = {"gamma": Uniform(0.9, 1.0), "learning_rate": LogUniform(1e-5, 1e-2)}
+    other_order = dict(reversed(space.items()))
+    a = spaces.draw(space, key)
+    b = jax.jit(lambda key: spaces.draw(other_order, key))(key)
+    assert a.keys() == b.keys()
+    assert all(jnp.array_equal(a[name], b[name]) for name in a)
+
+
+def test_static_names_are_those_that_change_the_program():
+    space = spaces.GA3C_SPACE | {"num_envs": Choice((8, 16))}
+    assert spaces.static_names(space, jaxrl.A2CConfig) == ("num_envs", "num_steps")
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"learning_rat": Uniform(0, 1)}, r"A2CConfig has no fields \['learning_rat'\]"),
+        ({"gamma": Uniform(0.5, 1.5)}, r"A2CConfig.gamma must be within \[0, 1\], got 1.5"),
+        ({"num_steps": Uniform(1.0, 9.0)}, "A2CConfig.num_steps must be an integer"),
+        ({"num_envs": Choice((0, 4))}, "num_envs must be an integer >= 1, got 0"),
+    ],
+)
+def test_a_space_that_the_config_refuses_is_refused(space, message):
+    with pytest.raises(ValueError, match=message):
+        spaces.check(space, jaxrl.A2CConfig())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Uniform(1.0, 1.0),
+        lambda: LogUniform(0.0, 1.0),
+        lambda: QLogUniform(3, 10, q=2),
+        lambda: QLogUniform(2, 10, rungs=1),
+        lambda: Choice(()),
+    ],
+)
+def test_impossible_distributions_are_refused(make):
+    with pytest.raises(ValueError, match=r"low|multiples|rungs|tuple"):
+        make()
