@@ -1,12 +1,15 @@
-"""What the experiment scripts share: the common flags, one call of `jaxrl.run`, a printed table."""
+"""What the experiment scripts share: the common flags, presets of them, one call of `jaxrl.run`, a
+printed table."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +41,26 @@ class RunArgs:
     eval_episodes: int = 16
     log_every: int | None = None
     """Updates a row of metrics.jsonl; about 1000 rows by default."""
+
+
+@functools.cache
+def _args_with(config_class: type[Any]) -> type[Any]:
+    """The flags of every script and those of a config, without a prefix."""
+    field = ("config", tyro.conf.OmitArgPrefixes[config_class], dataclasses.field(kw_only=True))
+    return dataclasses.make_dataclass("Args", [field], bases=(RunArgs,))
+
+
+def preset(
+    description: str, env_id: str, total_steps: int, num_envs: int, config: Any
+) -> tuple[str, Any]:
+    """What `launch_preset` offers: a line of help, and the flags' defaults."""
+    return description, _args_with(type(config))(env_id, total_steps, num_envs, config=config)
+
+
+def launch_preset(make_algorithm: Any, presets: dict[str, tuple[str, Any]]) -> jaxrl.RunResult:
+    """Train as the preset named on the command line says, with the flags after it."""
+    args = tyro.extras.overridable_config_cli(presets)
+    return launch(make_algorithm, args, args.config, {})
 
 
 def launch(

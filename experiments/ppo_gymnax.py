@@ -7,58 +7,40 @@ python experiments/ppo_gymnax.py minatar --env-id Breakout-MinAtar --total-steps
 
 from __future__ import annotations
 
-import dataclasses
-
-import tyro
-
 import jaxrl
-from launcher import RunArgs, launch
-
-
-@dataclasses.dataclass
-class Args(RunArgs):
-    """PPO on gymnax."""
-
-    config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = dataclasses.field(
-        default_factory=jaxrl.PPOConfig
-    )
-
+from launcher import launch_preset, preset
 
 PRESETS = {
-    "cartpole": (
+    "cartpole": preset(
         "Classic control with discrete actions.",
-        Args("CartPole-v1", 500_000, 4, config=jaxrl.PPOConfig(learning_rate=2.5e-3)),
+        "CartPole-v1",
+        500_000,
+        4,
+        jaxrl.PPOConfig(learning_rate=2.5e-3),
     ),
-    "pendulum": (
+    "pendulum": preset(
         "Classic control with continuous actions and rewards of large scale.",
-        Args(
-            "Pendulum-v1",
-            1_000_000,
-            8,
-            config=jaxrl.PPOConfig(
-                learning_rate=3e-4,
-                gamma=0.9,
-                entropy_coef=0.0,
-                num_epochs=10,
-                num_minibatches=8,
-                normalize_rewards=True,
-                activation="relu",
-            ),
+        "Pendulum-v1",
+        1_000_000,
+        8,
+        jaxrl.PPOConfig(
+            learning_rate=3e-4,
+            gamma=0.9,
+            entropy_coef=0.0,
+            num_epochs=10,
+            num_minibatches=8,
+            normalize_rewards=True,
+            activation="relu",
         ),
     ),
-    "minatar": (
+    "minatar": preset(
         "MinAtar, with an MLP of 64-64 for each head, which is cheaper on a CPU than the CNN.",
-        Args(
-            "Breakout-MinAtar",
-            10_000_000,
-            64,
-            config=jaxrl.PPOConfig(
-                learning_rate=2e-3, num_minibatches=32, torso="mlp", activation="relu"
-            ),
-        ),
+        "Breakout-MinAtar",
+        10_000_000,
+        64,
+        jaxrl.PPOConfig(learning_rate=2e-3, num_minibatches=32, torso="mlp", activation="relu"),
     ),
 }
 
 if __name__ == "__main__":
-    args = tyro.extras.overridable_config_cli(PRESETS)
-    launch(jaxrl.ppo, args, args.config, {})
+    launch_preset(jaxrl.ppo, PRESETS)

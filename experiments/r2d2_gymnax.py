@@ -6,76 +6,57 @@ python experiments/r2d2_gymnax.py minatar --env-id Asterix-MinAtar
 
 from __future__ import annotations
 
-import dataclasses
-
-import tyro
-
 import jaxrl
-from launcher import RunArgs, launch
-
-
-@dataclasses.dataclass
-class Args(RunArgs):
-    """R2D2 on gymnax."""
-
-    config: tyro.conf.OmitArgPrefixes[jaxrl.R2D2Config] = dataclasses.field(
-        default_factory=jaxrl.R2D2Config
-    )
-
+from launcher import launch_preset, preset
 
 PRESETS = {
-    "cartpole": (
+    "cartpole": preset(
         "Classic control.",
-        Args(
-            "CartPole-v1",
-            300_000,
-            16,
-            config=jaxrl.R2D2Config(
-                core_size=64,
-                learning_rate=1e-3,
-                num_gradient_steps=2,
-                max_grad_norm=10.0,
-                gamma=0.99,
-                epsilon_base=0.3,
-                epsilon_exponent=4.0,
-                learning_starts=2_000,
-                target_period=50,
-                num_steps=5,
-                burn_in=5,
-                unroll_length=10,
-                replay_size=100_000,
-                hidden_sizes=(64,),
-                activation="relu",
-            ),
+        "CartPole-v1",
+        300_000,
+        16,
+        jaxrl.R2D2Config(
+            core_size=64,
+            learning_rate=1e-3,
+            num_gradient_steps=2,
+            max_grad_norm=10.0,
+            gamma=0.99,
+            epsilon_base=0.3,
+            epsilon_exponent=4.0,
+            learning_starts=2_000,
+            target_period=50,
+            num_steps=5,
+            burn_in=5,
+            unroll_length=10,
+            replay_size=100_000,
+            hidden_sizes=(64,),
+            activation="relu",
         ),
     ),
-    "minatar": (
+    "minatar": preset(
         "MinAtar, with an MLP and an LSTM.",
-        Args(
-            "Breakout-MinAtar",
-            2_000_000,
-            16,
-            config=jaxrl.R2D2Config(
-                core_size=128,
-                learning_rate=1e-3,
-                max_grad_norm=10.0,
-                gamma=0.99,
-                learning_starts=10_000,
-                target_period=250,
-                num_steps=10,
-                burn_in=5,
-                unroll_length=15,
-                n_step=3,
-                batch_size=32,
-                replay_size=100_000,
-                torso="mlp",
-                hidden_sizes=(128,),
-                activation="relu",
-            ),
+        "Breakout-MinAtar",
+        2_000_000,
+        16,
+        jaxrl.R2D2Config(
+            core_size=128,
+            learning_rate=1e-3,
+            max_grad_norm=10.0,
+            gamma=0.99,
+            learning_starts=10_000,
+            target_period=250,
+            num_steps=10,
+            burn_in=5,
+            unroll_length=15,
+            n_step=3,
+            batch_size=32,
+            replay_size=100_000,
+            torso="mlp",
+            hidden_sizes=(128,),
+            activation="relu",
         ),
     ),
 }
 
 if __name__ == "__main__":
-    args = tyro.extras.overridable_config_cli(PRESETS)
-    launch(jaxrl.r2d2, args, args.config, {})
+    launch_preset(jaxrl.r2d2, PRESETS)
