@@ -1,6 +1,8 @@
 """What must hold before JAX starts: two CPU devices, so that sharded programs are tested too."""
 
+import importlib
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +19,14 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def preset(monkeypatch):
+    """`preset(algorithm, name)`: the settings that the script of an algorithm runs by default."""
+
+    def find(algorithm, name):
+        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
+        return importlib.import_module(f"{algorithm}_gymnax").PRESETS[name][1]
+
+    return find

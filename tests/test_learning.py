@@ -145,69 +145,16 @@ def test_without_a_memory_recall_is_chance():
 
 # --- CartPole ------------------------------------------------------------------------------------
 
-CARTPOLE = {
-    "a2c": (16, 500_000, jaxrl.A2CConfig(learning_rate=3e-3, gae_lambda=0.95)),
-    "impala": (
-        16,
-        500_000,
-        jaxrl.ImpalaConfig(
-            learning_rate=3e-3,
-            trace_lambda=0.95,
-            max_grad_norm=0.5,
-            rmsprop_eps=1e-5,
-            sum_losses=False,
-        ),
-    ),
-    "dqn": (
-        8,
-        300_000,
-        jaxrl.DQNConfig(
-            learning_rate=1e-3,
-            exploration_steps=50_000,
-            final_epsilon=0.02,
-            learning_starts=1_000,
-            target_period=200,
-            num_steps=1,
-            batch_size=64,
-            replay_size=100_000,
-            n_step=3,
-            double=True,
-            prioritized=True,
-            activation="relu",
-        ),
-    ),
-    "r2d2": (
-        16,
-        300_000,
-        jaxrl.R2D2Config(
-            core_size=64,
-            hidden_sizes=(64,),
-            activation="relu",
-            learning_rate=1e-3,
-            max_grad_norm=10.0,
-            gamma=0.99,
-            epsilon_base=0.3,
-            epsilon_exponent=4.0,
-            learning_starts=2_000,
-            target_period=50,
-            num_steps=5,
-            burn_in=5,
-            unroll_length=10,
-            num_gradient_steps=2,
-            replay_size=100_000,
-        ),
-    ),
-}
 SEEDS = {"a2c": 3, "impala": 3, "dqn": 2, "r2d2": 1}
 
 
-@pytest.mark.parametrize("name", CARTPOLE)
-def test_cartpole_is_solved_by_every_seed(name):
+@pytest.mark.parametrize("name", SEEDS)
+def test_cartpole_is_solved_by_every_seed(name, preset):
     """Mean return >= 450 over 32 whole episodes, of the greedy policy for Q-learning."""
-    num_envs, total_steps, config = CARTPOLE[name]
-    algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=num_envs))
-    num_updates = total_steps // (num_envs * algo.num_steps(config))
-    config = config.replace(anneal_updates=num_updates)
+    cartpole = preset(name, "cartpole")
+    algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=cartpole.num_envs))
+    num_updates = cartpole.total_steps // (cartpole.num_envs * algo.num_steps(cartpole.config))
+    config = cartpole.config.replace(anneal_updates=num_updates)
 
     @jax.jit
     @jax.vmap

@@ -87,11 +87,12 @@ def test_taking_a_time_limit_for_a_death_would_be_noticed(monkeypatch):
     assert time_limited_value() < 6.0
 
 
-def test_ppo_solves_cartpole_for_five_of_five_seeds_in_one_program():
+def test_ppo_solves_cartpole_for_five_of_five_seeds_in_one_program(preset):
     """Mean return >= 475 over the last 100 episodes within 500k steps."""
-    num_updates = 500_000 // (4 * 128)
-    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-    config = jaxrl.PPOConfig(learning_rate=2.5e-3, anneal_updates=num_updates)
+    cartpole = preset("ppo", "cartpole")
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=cartpole.num_envs))
+    num_updates = 500_000 // (cartpole.num_envs * cartpole.config.num_steps)
+    config = cartpole.config.replace(anneal_updates=num_updates)
 
     @jax.jit
     @jax.vmap
