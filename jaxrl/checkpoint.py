@@ -131,6 +131,20 @@ class Checkpoints:
             )
         return _like(saved["state"], learner), saved["progress"]
 
+    def progress(self) -> dict[str, Any]:
+        """What was saved beside the newest state.
+
+        Raises:
+          FileNotFoundError: if there is no checkpoint.
+        """
+        step = self.latest()
+        if step is None:
+            raise FileNotFoundError(f"no checkpoint in {self.directory}")
+        saved = self._manager.restore(
+            step, args=self._args.Composite(progress=self._args.JsonRestore())
+        )
+        return saved["progress"]
+
     def close(self) -> None:
         """Release Orbax's resources."""
         self._manager.close()

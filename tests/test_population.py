@@ -11,7 +11,7 @@ import pytest
 import jaxrl
 from jaxrl import population as populations
 from jaxrl.population import FRESH, KEEP, RESUME, STRATEGIES, Strategy, population
-from jaxrl.tuning.search import trial_key
+from jaxrl.tuning.program import trial_key
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -104,11 +104,17 @@ def without_keys(states):
 def test_refills_do_not_recompile():
     lanes = population(cartpole(), 2, "map")
     configs = populations.stack(CONFIG, 2)
-    refill = jax.jit(lanes.refill)
+    traces = []
+
+    @jax.jit
+    def refill(states, change):
+        traces.append(change)
+        return lanes.refill(configs, states, KEYS[2:], change)
+
     states = jax.jit(lanes.init)(configs, KEYS[:2])
     for change in ([KEEP, FRESH], [FRESH, FRESH], [KEEP, KEEP]):
-        states = refill(configs, states, KEYS[2:], jnp.array(change))
-    assert refill._cache_size() == 1
+        states = refill(states, jnp.array(change))
+    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("strategy", ["vmap", "shard-map"])

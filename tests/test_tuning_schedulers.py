@@ -294,7 +294,7 @@ def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(t
         (lambda: HyperTrick(0, 3), "num_trials must be an integer >= 1, got 0"),
         (lambda: HyperTrick(4, 3, 1.0), r"eviction_rate must be in \[0, 1\), got 1.0"),
         (lambda: ASHA(4, 3, eta=1), "eta must be an integer >= 2, got 1"),
-        (lambda: HyperBand(2.5), "num_phases must be an integer >= 1, got 2.5"),
+        (lambda: HyperBand(0), "num_phases must be an integer >= 1, got 0"),
     ],
 )
 def test_impossible_schedulers_are_refused(make, message):

@@ -65,7 +65,7 @@ def test_a_trials_values_depend_on_its_key_alone():
 
 
 def test_static_names_are_those_that_change_the_program():
-    space = spaces.GA3C_SPACE | {"num_envs": Choice((8, 16))}
+    space = dict(spaces.GA3C_SPACE) | {"num_envs": Choice((8, 16))}
     assert spaces.static_names(space, jaxrl.A2CConfig) == ("num_envs", "num_steps")
 
 

@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,9 @@ class Ledger(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """A rule for ending trials early. Frozen and hashable."""
+    """A rule for ending trials early: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def num_trials(self) -> int: ...

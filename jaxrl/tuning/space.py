@@ -116,7 +116,10 @@ class QLogUniform:
         return ladder[jnp.argmin(jnp.abs(jnp.log(ladder) - drawn))]
 
     def value(self, drawn: Any) -> int:
-        return int(drawn)
+        """The nearest rung, if there is a ladder."""
+        if self.rungs is None:
+            return int(drawn)
+        return min(self.ladder, key=lambda rung: abs(math.log(rung / float(drawn))))
 
 
 @dataclass(frozen=True)

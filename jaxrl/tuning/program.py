@@ -72,7 +72,7 @@ def search(
     Args:
       config: gives the values that are not searched.
       space: of traced fields; trials that differ in static ones are different programs, which
-        `jaxrl.tuning.Sweep` runs.
+        `jaxrl.tuning.sweep` runs.
       key: everything random comes from it; see `trial_key` and `trial_values`.
 
     Raises:
@@ -82,7 +82,7 @@ def search(
     if static := spaces.static_names(space, type(config)):
         raise ValueError(
             f"one program cannot search the static fields {static}, which change the program; "
-            "leave them out, or use jaxrl.tuning.Sweep"
+            "leave them out, or use jaxrl.tuning.sweep"
         )
     num_trials, num_phases = scheduler.num_trials, scheduler.num_phases
     num_lanes = min(num_lanes, num_trials)

@@ -1,0 +1,125 @@
+"""Gangs: the lanes of a sweep that one compiled program trains together."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl import population as populations
+from jaxrl.chunk import MAX_CHUNK
+from jaxrl.population import FRESH, KEEP, RESUME, Strategy
+from jaxrl.types import Algorithm, Array, Metrics, PyTree
+
+
+class Placement(NamedTuple):
+    """A trial that takes a lane."""
+
+    config: Any
+    key: Array
+    saved: PyTree = None
+    """Its agent, if it paused; one from a lane's `learner`."""
+
+
+class Programs(NamedTuple):
+    """A population's functions, compiled."""
+
+    init: Any
+    update: Any
+    refill: Any
+
+
+@functools.lru_cache(maxsize=256)
+def programs(algo: Algorithm, num_lanes: int, strategy: str | Strategy) -> Programs:
+    """Compiled once for all gangs of the same kind."""
+    lanes = populations.population(algo, num_lanes, strategy)
+    return Programs(
+        init=jax.jit(lanes.init),
+        update=jax.jit(lanes.update, static_argnums=3, donate_argnums=1),
+        refill=jax.jit(lanes.refill, donate_argnums=1),
+    )
+
+
+class Gang:
+    """W lanes of agents whose configs differ in traced fields only, at any one time."""
+
+    def __init__(self, num_lanes: int, strategy: str | Strategy):
+        self.num_lanes, self.strategy = num_lanes, strategy
+        self.algo: Algorithm | None = None
+        self._configs: list[Any] = []
+        self._states: PyTree = None
+
+    def place(self, algo: Algorithm, placements: dict[int, Placement]) -> None:
+        """Put trials on lanes; all others stay, unless the algorithm is another one."""
+        some = next(iter(placements.values()))
+        if self.algo is not algo:
+            self.algo, self._configs = algo, [some.config] * self.num_lanes
+            self._states = None
+        for lane, placement in placements.items():
+            self._configs[lane] = placement.config
+        keys = jnp.stack([placements.get(lane, some).key for lane in range(self.num_lanes)])
+        if self._states is None:
+            self._states = self._programs.init(self._stacked, keys)
+            placements = {lane: p for lane, p in placements.items() if p.saved is not None}
+        if not placements:
+            return
+        change = [KEEP] * self.num_lanes
+        saved = None
+        for lane, placement in placements.items():
+            change[lane] = FRESH if placement.saved is None else RESUME
+            if placement.saved is not None:
+                saved = self._learners() if saved is None else saved
+                saved = jax.tree.map(lambda all, one: all.at[lane].set(one), saved, placement.saved)  # noqa: B023
+        self._states = self._programs.refill(
+            self._stacked, self._states, keys, jnp.asarray(change), saved
+        )
+
+    def train(self, num_updates: int, active: list[bool]) -> Metrics:
+        """So many updates, begun but not waited for; metrics `[W, MAX_CHUNK]`."""
+        self._states, metrics = self._programs.update(
+            self._stacked, self._states, jnp.int32(num_updates), MAX_CHUNK, jnp.asarray(active)
+        )
+        return metrics
+
+    def learner(self, lane: int) -> PyTree:
+        """A lane's agent: all of its state but host environments."""
+        return jax.tree.map(lambda x: x[lane], self._learners())
+
+    def save(self) -> PyTree:
+        """What a checkpoint holds of the gang."""
+        return self._learners()
+
+    def template(self, algo: Algorithm, config: Any) -> PyTree:
+        """The shapes of what `save` gives, for a gang of such configs."""
+        configs = populations.stack(config, self.num_lanes)
+        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.num_lanes))
+        compiled = programs(algo, self.num_lanes, self.strategy)
+        return _without_host(algo, jax.eval_shape(compiled.init, configs, keys))
+
+    def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
+        """Go on from a checkpoint; host environments begin new episodes."""
+        self.algo, self._configs = algo, configs
+        if not algo.env.checkpointable:
+            keys = jax.random.split(jax.random.key(0), self.num_lanes)
+            states = self._programs.init(self._stacked, keys)
+            saved = saved._replace(simulation=states.simulation)
+        self._states = saved
+
+    @property
+    def _programs(self) -> Programs:
+        assert self.algo is not None
+        return programs(self.algo, self.num_lanes, self.strategy)
+
+    @property
+    def _stacked(self) -> Any:
+        return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(one) for one in x]), *self._configs)
+
+    def _learners(self) -> PyTree:
+        assert self.algo is not None
+        return _without_host(self.algo, self._states)
+
+
+def _without_host(algo: Algorithm, states: PyTree) -> PyTree:
+    return states if algo.env.checkpointable else states._replace(simulation=None)

@@ -1,0 +1,248 @@
+"""Sweeps driven from the host: what one program finds, with a store, checkpoints and any field."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import optuna
+import pytest
+from toys import ToyConfig, toy
+
+import jaxrl
+from jaxrl.logging import read_jsonl
+from jaxrl.tuning import (
+    ASHA,
+    Choice,
+    HyperTrick,
+    LogUniform,
+    Phase,
+    QLogUniform,
+    RandomSearch,
+    SuccessiveHalving,
+    Uniform,
+    driver,
+    search,
+    sweep,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
+STATIC = SPACE | {"num_steps": QLogUniform(1, 8, rungs=3), "activation": Choice(("tanh", "relu"))}
+
+
+@functools.cache
+def toys():
+    return toy()
+
+
+def run(directory, scheduler, space=SPACE, **arguments):
+    defaults: dict[str, Any] = {
+        "num_lanes": 4,
+        "phase": Phase(3),
+        "seed": 5,
+        "strategy": "vmap",
+        "progress_bar": False,
+        "checkpoint_seconds": 1e9,
+        "storage": f"journal:///{directory.parent / (directory.name + '.log')}",
+    }
+    return sweep(toys(), ToyConfig(), space, scheduler, run_dir=directory, **defaults | arguments)
+
+
+def outcome(result):
+    """What must not depend on interruptions: trials, values, scores, decisions."""
+    return result.summary["trials"]
+
+
+@pytest.mark.parametrize("scheduler", [HyperTrick(14, 4), SuccessiveHalving(9, 9)], ids=str)
+def test_a_sweep_finds_what_the_one_program_finds(tmp_path, scheduler):
+    program = functools.partial(search, toys(), ToyConfig(), SPACE, scheduler, 4, 3)
+    expected = jax.jit(program)(jax.random.key(5))
+    result = run(tmp_path / "x", scheduler)
+    assert len(outcome(result)) == scheduler.num_trials
+    for trial in outcome(result):
+        index = trial["trial"]
+        reported = int(expected.ledger.reported[index])
+        np.testing.assert_allclose(
+            trial["scores"], expected.ledger.scores[index, :reported], rtol=1e-5
+        )
+        assert trial["values"]["gamma"] == pytest.approx(float(expected.values["gamma"][index]))
+    assert result.best is not None
+    assert result.best["trial"] == int(expected.best_trial)
+    assert not result.interrupted
+
+
+def test_the_store_has_every_score_and_decision(tmp_path):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    result = run(tmp_path / "x", HyperTrick(12, 4), storage=url, study_name="toys")
+    study = optuna.load_study(study_name="toys", storage=url)
+    assert len(study.trials) == 12
+    for trial, stored in zip(outcome(result), study.trials, strict=True):
+        assert stored.user_attrs["index"] == trial["trial"]
+        assert list(stored.intermediate_values.values()) == trial["scores"]
+        state = {"completed": "COMPLETE", "stopped": "PRUNED"}[trial["status"]]
+        assert stored.state.name == state
+        assert stored.params == pytest.approx(trial["values"])
+    assert study.best_value == max(
+        t["scores"][-1] for t in outcome(result) if len(t["scores"]) == 4
+    )
+
+
+def test_static_fields_form_groups_that_lanes_move_between(tmp_path):
+    result = run(tmp_path / "x", HyperTrick(12, 3), STATIC, num_lanes=3)
+    trials = {t["trial"]: t for t in outcome(result)}
+    assert {t["values"]["num_steps"] for t in trials.values()} == {1, 3, 8}
+    assert {t["values"]["activation"] for t in trials.values()} == {"tanh", "relu"}
+    for trial in trials.values():  # `toy` adds num_steps to its score
+        config = ToyConfig(**trial["values"])
+        assert abs(trial["scores"][0] - config.num_steps) < 100
+    groups_of_lane = {
+        lane: {
+            (trials[s["trial"]]["values"]["num_steps"], trials[s["trial"]]["values"]["activation"])
+            for s in result.summary["spans"]
+            if s["lane"] == lane
+        }
+        for lane in range(3)
+    }
+    assert max(len(groups) for groups in groups_of_lane.values()) > 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "updates"), [(Phase(3), 3), (Phase(17, "steps"), 5), (Phase(40, "episodes"), 16)]
+)
+def test_phases_are_counted_in_updates_steps_or_episodes(tmp_path, phase, updates):
+    """Two environments times two steps an update; three episodes end in each."""
+    run(tmp_path / "x", RandomSearch(2, 2), phase=phase, num_lanes=1)
+    rows = read_jsonl(tmp_path / "x" / "metrics.jsonl")
+    assert {row["phase"] for row in rows} == {0, 1}
+    assert max(r["trial_update"] for r in rows if r["phase"] == 0) == updates
+    assert max(r["trial_update"] for r in rows if r["phase"] == 1) == 2 * updates
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed_after(monkeypatch, passes):
+    """Sweeps die, as by SIGKILL, in the middle of this pass."""
+    original = driver._Sweep._report
+    counted = []
+
+    def report(self, *arguments):
+        original(self, *arguments)
+        if self.passes not in counted:
+            counted.append(self.passes)
+        if len(counted) == passes:
+            raise KilledError
+
+    monkeypatch.setattr(driver._Sweep, "_report", report)
+
+
+@pytest.mark.parametrize("every", [0.0, 1e9], ids=["saved each pass", "never saved"])
+@pytest.mark.parametrize(
+    ("scheduler", "space"),
+    [(HyperTrick(12, 4), SPACE), (SuccessiveHalving(9, 9), SPACE), (ASHA(9, 9), STATIC)],
+    ids=["hypertrick", "halving", "asha of groups"],
+)
+def test_a_killed_sweep_resumes_to_the_same_leaderboard(
+    tmp_path, monkeypatch, scheduler, space, every
+):
+    """The store is ahead of the last checkpoint: what is run again counts once."""
+    expected = run(tmp_path / "whole", scheduler, space)
+    for passes in (2, 3):
+        with monkeypatch.context() as patch:
+            killed_after(patch, passes)
+            with pytest.raises(KilledError):
+                run(
+                    tmp_path / "cut",
+                    scheduler,
+                    space,
+                    checkpoint_seconds=every,
+                    resume=(tmp_path / "cut").exists(),
+                )
+    result = run(tmp_path / "cut", scheduler, space, resume=True)
+    assert outcome(result) == outcome(expected)
+
+
+def test_a_finished_sweep_can_be_resumed_to_no_effect(tmp_path):
+    first = run(tmp_path / "x", HyperTrick(6, 2))
+    again = run(tmp_path / "x", HyperTrick(6, 2), resume=True)
+    assert outcome(again) == outcome(first)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_optunas_samplers_choose_the_values(tmp_path, sampler):
+    if sampler == "cmaes":
+        pytest.importorskip("cmaes")
+    result = run(tmp_path / "x", RandomSearch(30, 1), sampler=sampler, num_lanes=2)
+    rates = [trial["values"]["learning_rate"] for trial in outcome(result)]
+    distance = np.abs(np.log10(np.array(rates) / 1e-3))
+    assert distance[-10:].mean() < distance[:10].mean()
+    assert all(1e-5 <= rate <= 1e-1 for rate in rates)
+
+
+def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path):
+    space = {"learning_rate": LogUniform(1e-2, 50.0), "gamma": Uniform(0.0, 0.4)}
+    result = run(tmp_path / "x", HyperTrick(12, 2), space)
+    for trial in outcome(result):
+        diverged = trial["values"]["learning_rate"] >= 0.5
+        silent = trial["values"]["gamma"] < 0.2
+        expected = "-inf" if diverged else None
+        if diverged or silent:
+            assert set(trial["scores"]) == {expected}
+        else:
+            assert all(math.isfinite(score) for score in trial["scores"])
+
+
+def test_the_best_agents_are_kept_and_can_be_loaded(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
+    config = jaxrl.PPOConfig(num_steps=64, hidden_sizes=(8,), num_minibatches=1, num_epochs=1)
+    space = {"learning_rate": LogUniform(1e-4, 1e-2), "gamma": Choice((0.9, 0.99))}
+    result = sweep(
+        algo,
+        config,
+        space,
+        RandomSearch(5, 2),
+        num_lanes=2,
+        phase=Phase(2),
+        run_dir=tmp_path / "x",
+        strategy="vmap",
+        keep_best=1,
+        seed=1,
+        keep_best_per="gamma",
+        progress_bar=False,
+    )
+    kept = sorted((tmp_path / "x" / "best").iterdir())
+    assert 2 <= len(kept) <= 3
+    assert result.best is not None
+    directory = tmp_path / "x" / "best" / f"trial-{result.best['trial']}"
+    assert directory in kept
+    policy = jaxrl.load_policy(directory)
+    assert policy.config.learning_rate == pytest.approx(result.best["values"]["learning_rate"])
+    assert policy(np.zeros(4)).shape == ()
+    assert {jaxrl.load_policy(path).config.gamma for path in kept} == {0.9, 0.99}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_lanes": 0}, "num_lanes must be >= 1"),
+        ({"phase": Phase(3, "hours")}, "phases are counted in .*, got 'hours'"),
+        ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
+        ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
+        ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path / "x", HyperTrick(4, 2), **arguments)
+
+
+def test_another_sweep_in_the_same_directory_is_refused(tmp_path):
+    run(tmp_path / "x", HyperTrick(4, 2))
+    with pytest.raises(ValueError, match="already holds a sweep"):
+        run(tmp_path / "x", HyperTrick(4, 2))
+    with pytest.raises(ValueError, match=r"holds another sweep: scheduler: .*'num_trials': 5"):
+        run(tmp_path / "x", HyperTrick(5, 2), resume=True)
