@@ -10,9 +10,9 @@ from typing import Any
 import jax
 
 from jaxrl import manifest as manifests
+from jaxrl.chunk import MAX_CHUNK
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.logging import Sink
-from jaxrl.chunk import MAX_CHUNK
 from jaxrl.runner import Runner, RunResult, Settings
 from jaxrl.types import Algorithm, Array, Metrics
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,61 @@ def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert finished.stdout.startswith("False False\n(0.29")
+
+
+def test_importing_jaxrl_does_not_start_a_backend():
+    """So that the number of CPU devices can still be chosen."""
+    code = "import jax, jaxrl, jaxrl.tuning; from jaxrl.parallel import split_cpu; split_cpu(3); "
+    code += "print(len(jax.devices()))"
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    )
+    assert finished.stdout.strip() == "3"
+
+
+def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(tmp_path):
+    run_dir = tmp_path / "sweep"
+    arguments = [
+        "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--trials", 4, "--lanes", 2,
+        "--phases", 2, "--phase-length", 2, "--phase-unit", "updates", "--strategy", "shard-map",
+        "--set", "num_steps=16", "hidden_sizes=(8,)", "num_minibatches=1", "--videos-by", "gamma",
+        "--space", "learning_rate=LogUniform(1e-4, 1e-2)", "gamma=Choice((0.9, 0.99))",
+        "--run-dir", run_dir,
+    ]  # fmt: skip
+    finished = script("sweep.py", *arguments, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert (run_dir / "report.html").read_text().count("data:image/png") == 5
+    assert list((run_dir / "videos").glob("*.mp4"))
+    line = next(x for x in finished.stdout.splitlines() if x.startswith("best config: "))
+    best = shlex.split(line.removeprefix("best config: python experiments/"))
+    trained = script(*best, "--total-steps", 64, "--run-dir", tmp_path / "run", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    assert config["hidden_sizes"] == [8]
+    assert config["gamma"] in (0.9, 0.99)
+    assert config["num_steps"] == 16
+    again = script("sweep.py", *arguments, "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert line in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--space", "gamma=Normal(0, 1)"], "'Normal(0, 1)' is no distribution; there are Uniform"),
+        (["--space", "gamma"], "expected name=value, got 'gamma'"),
+        (["--set", "gamma=2"], "PPOConfig.gamma must be within [0, 1], got 2"),
+        (["--strategy", "fast"], "strategy must be one of"),
+    ],
+)
+def test_a_sweep_with_bad_flags_ends_in_one_clear_line(tmp_path, arguments, message):
+    common = ["--algo", "ppo", "--env-id", "CartPole-v1", "--run-dir", tmp_path / "x"]
+    finished = script("sweep.py", *common, *arguments, cwd=tmp_path)
+    assert finished.returncode == 1
+    assert "Traceback" not in finished.stderr
+    assert message in finished.stderr

@@ -18,8 +18,8 @@ import pytest
 import jaxrl
 from jaxrl import manifest as manifests
 from jaxrl.checkpoint import Checkpoints
-from jaxrl.logging import JsonlSink, read_jsonl
 from jaxrl.chunk import train_chunk
+from jaxrl.logging import JsonlSink, read_jsonl
 
 CONFIG = jaxrl.PPOConfig(num_steps=16, num_minibatches=2, num_epochs=2)
 STEPS_PER_UPDATE = 4 * 16

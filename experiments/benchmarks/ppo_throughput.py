@@ -51,8 +51,8 @@ import convolution
 import jaxrl
 from jaxrl import networks, optim, recurrence
 from jaxrl.algos import ppo as ppo_module
-from jaxrl.minibatches import shuffled_indices
 from jaxrl.chunk import train_chunk
+from jaxrl.minibatches import shuffled_indices
 from timing import RESULTS, Samples, alternate, calls_for, machine, seconds_of, write_json
 
 FIRST_UPDATE = Path(__file__).with_name("first_update.py")

@@ -9,7 +9,10 @@ from typing import Any
 from jaxrl.envs.deferred import defer_import
 from jaxrl.types import Env
 
-defer_import("seaborn")  # gymnax imports it to draw one game; it takes a second
+# gymnax computes when it is imported, and that starts JAX's backend, after which nobody can choose
+# its devices. It also imports seaborn to draw one game, which takes a second.
+defer_import("gymnax")
+defer_import("seaborn")
 from jaxrl.envs import envpool, gymnax, probes  # noqa: E402
 
 _BACKENDS: dict[str, tuple[ModuleType, Any]] = {

@@ -59,6 +59,11 @@ class EnvpoolEnv:
         return dict(self.keywords)
 
     @property
+    def is_atari(self) -> bool:
+        """Whether the score that people report may differ from the reward."""
+        return self._facts.is_atari
+
+    @property
     def observation_space(self) -> ObservationSpace:
         return self._facts.observation_space
 

@@ -1,0 +1,246 @@
+"""Search hyperparameters: many agents at once, hopeless ones stopped early, all of it on record.
+
+    python experiments/sweep.py --algo a2c --env-id Pong-v5 --trials 100 --lanes 16
+    python experiments/sweep.py --algo ppo --env-id CartPole-v1 --trials 64 --lanes 16 \
+        --phases 8 --phase-length 12 --phase-unit updates
+    python experiments/sweep.py --algo ppo --env-id Breakout-MinAtar --scheduler asha \
+        --sampler tpe --space 'learning_rate=LogUniform(1e-5, 1e-2)' 'num_epochs=Integer(1, 8)' \
+        --set torso=mlp 'hidden_sizes=(128,)'
+
+Stop it with Ctrl-C and go on with --resume. Several workers share one study:
+
+    python experiments/sweep.py ... --storage postgresql://user@host/database --study pong \
+        --run-dir runs/worker-3
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+from jaxrl import config as fields
+from jaxrl import tuning
+from jaxrl.parallel import split_cpu
+from play import record
+
+CONFIGS = {
+    "ppo": jaxrl.PPOConfig,
+    "a2c": jaxrl.A2CConfig,
+    "impala": jaxrl.ImpalaConfig,
+    "dqn": jaxrl.DQNConfig,
+    "r2d2": jaxrl.R2D2Config,
+}
+ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
+DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
+
+
+@dataclasses.dataclass
+class Args:
+    """A hyperparameter sweep."""
+
+    algo: Literal["ppo", "a2c", "impala", "dqn", "r2d2"] = "a2c"
+    env_id: str = "Pong-v5"
+    num_envs: int = 16
+    """Environments of each agent."""
+    env_options: tuple[str, ...] = ()
+    """name=value for the backend; Atari learns from single lives and clipped rewards by default."""
+    set: tuple[str, ...] = ()
+    """name=value for config fields that are not searched."""
+    space: tuple[str, ...] = ()
+    """name=Distribution(...), of Uniform, LogUniform, Integer, QLogUniform, Choice; by default
+    GA3C's learning rate, t_max and gamma for a2c, learning rate and gamma for the others."""
+    trials: int = 100
+    """Of hyperband, its brackets decide instead."""
+    lanes: int = 16
+    """Agents trained at the same time."""
+    phases: int = 10
+    """Reports of a trial that is never stopped."""
+    phase_length: int = 2500
+    phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
+    scheduler: Literal["hypertrick", "random", "halving", "hyperband", "asha"] = "hypertrick"
+    eviction: float = 0.25
+    """HyperTrick's r: the share of trials to stop in each phase."""
+    eta: int = 3
+    """Of the halving schedulers: 1 in eta goes on."""
+    sampler: Literal["random", "tpe", "cmaes", "gp"] = "random"
+    storage: str | None = None
+    """Database URL of the study; run_dir/study.db by default."""
+    study: str | None = None
+    """Name of the study, the same for all workers."""
+    strategy: str = "auto"
+    """vmap, map, shard-vmap, shard-map, or the fastest of them."""
+    cpu_devices: int | None = None
+    """Devices that the CPU is split into; one a core by default."""
+    seed: int = 1
+    run_dir: Path | None = None
+    """runs/sweep-<algorithm>-<env>-seed<seed> by default."""
+    resume: bool = False
+    keep_best: int = 3
+    """Best agents kept as checkpoints under run_dir/best."""
+    videos_by: str | None = None
+    """Keep the best agent of each value of this hyperparameter (gamma), and film all that are
+    kept."""
+
+
+def main(args: Args) -> tuning.SweepResult:
+    split_cpu(args.cpu_devices)
+    env = jaxrl.make(args.env_id, num_envs=args.num_envs, **pairs(args.env_options))
+    if getattr(env, "is_atari", False):
+        options = ATARI_OPTIONS | pairs(args.env_options)
+        env = jaxrl.make(args.env_id, num_envs=args.num_envs, **options)
+    algo = getattr(jaxrl, args.algo)(env)
+    space = {name: distribution(text) for name, text in split(args.space)} or default_space(args)
+    for name, part in space.items():
+        if isinstance(part, tuning.QLogUniform) and part.rungs is not None:
+            print(f"{name} is searched on {len(part.ladder)} rungs: {part.ladder}")
+    run_dir = args.run_dir or Path("runs") / (
+        f"sweep-{args.algo}-{env.id.partition('/')[2].replace('/', '-')}-seed{args.seed}"
+    )
+    result = tuning.sweep(
+        algo,
+        CONFIGS[args.algo]().replace(**pairs(args.set)),
+        space,
+        scheduler(args),
+        num_lanes=args.lanes,
+        phase=tuning.Phase(args.phase_length, args.phase_unit),
+        run_dir=run_dir,
+        seed=args.seed,
+        sampler=args.sampler,
+        storage=args.storage,
+        study_name=args.study,
+        strategy=args.strategy,
+        resume=args.resume,
+        keep_best=args.keep_best,
+        keep_best_per=args.videos_by,
+    )
+    if args.videos_by is not None and not result.interrupted:
+        film(result, args.seed)
+    finish(args, result)
+    return result
+
+
+def scheduler(args: Args) -> Any:
+    """The scheduler that the flags name."""
+    match args.scheduler:
+        case "hypertrick":
+            return tuning.HyperTrick(args.trials, args.phases, args.eviction)
+        case "random":
+            return tuning.RandomSearch(args.trials, args.phases)
+        case "halving":
+            return tuning.SuccessiveHalving(args.trials, args.phases, args.eta)
+        case "hyperband":
+            return tuning.HyperBand(args.phases, args.eta)
+        case "asha":
+            return tuning.ASHA(args.trials, args.phases, args.eta)
+
+
+def default_space(args: Args) -> Any:
+    """What is searched unless --space says otherwise."""
+    if args.algo == "a2c":
+        return tuning.GA3C_SPACE
+    return {name: tuning.GA3C_SPACE[name] for name in ("learning_rate", "gamma")}
+
+
+def split(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """`name=value` in two."""
+    for text in texts:
+        if "=" not in text:
+            raise ValueError(f"expected name=value, got {text!r}")
+    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` with Python literals; what is none is a string."""
+
+    def literal(text: str) -> Any:
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+
+    return {name: literal(value) for name, value in split(texts)}
+
+
+def distribution(text: str) -> Any:
+    """`LogUniform(1e-5, 1e-2)` and the like."""
+    try:
+        call = ast.parse(text, mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            positional = [ast.literal_eval(x) for x in call.args]
+            named = {str(x.arg): ast.literal_eval(x.value) for x in call.keywords}
+            if call.func.id in DISTRIBUTIONS:
+                return getattr(tuning, call.func.id)(*positional, **named)
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(f"{text!r} is no distribution: {error}") from error
+    raise ValueError(f"{text!r} is no distribution; there are {', '.join(DISTRIBUTIONS)}")
+
+
+def film(result: tuning.SweepResult, seed: int) -> None:
+    """One episode of each agent that was kept."""
+    for directory in sorted((result.run_dir / "best").glob("trial-*")):
+        policy = jaxrl.load_policy(directory)
+        path = result.run_dir / "videos" / f"{directory.name}.mp4"
+        _, score, length = record(policy, path, seed, False, 5_000)
+        print(f"{path}: score {score:g} in {length} steps, gamma {policy.config.gamma:g}")
+
+
+def finish(args: Args, result: tuning.SweepResult) -> None:
+    """The leaderboard, the best config as a command, and the page of pictures."""
+    from jaxrl.tuning.report import leaderboard, write_report
+
+    table = Table(title=str(result.run_dir))
+    for column in ("trial", "best score", "last score", "phases", "status", "values"):
+        table.add_column(column)
+    for row in leaderboard(result.summary)[:10]:
+        shown = (f"{row[name]:.2f}" for name in ("best_score", "last_score"))
+        values = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}"
+                           for k, v in row["values"].items())  # fmt: skip
+        table.add_row(str(row["trial"]), *shown, str(row["phases"]), row["status"], values)
+    Console().print(table)
+    if result.best is not None:
+        print(f"best config: {command(args, result)}")
+    print(f"report: {write_report(result.summary, result.run_dir)}")
+    if result.interrupted:
+        print(f"interrupted; go on with the same command, --resume and --run-dir {result.run_dir}")
+        sys.exit(130)
+
+
+def command(args: Args, result: tuning.SweepResult) -> str:
+    """Trains an agent with the best trial's config."""
+    assert result.best is not None
+    values = {
+        name: tuple(x) if isinstance(x, list) else x for name, x in result.best["values"].items()
+    }
+    num_envs = values.pop("num_envs", args.num_envs)
+    config = CONFIGS[args.algo]().replace(**pairs(args.set), **values)
+    is_atari = result.summary["env"].startswith("envpool/")
+    script = f"experiments/{args.algo}_atari.py"
+    if not is_atari:
+        preset = "minatar" if "MinAtar" in args.env_id else "cartpole"
+        script = f"experiments/{args.algo}_gymnax.py {preset}"
+    flags = [f"--env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
+    for name, value in fields.to_dict(config).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, tuple | list):
+            flags.append(f"--{flag} " + " ".join(str(x) for x in value))
+        else:
+            flags.append(f"--{flag} {shlex.quote(str(value))}")
+    return f"python {script} {' '.join(flags)}"
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except (ValueError, ImportError, OSError, FloatingPointError) as error:
+        sys.exit(f"error: {error}")
