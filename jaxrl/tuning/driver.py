@@ -258,6 +258,8 @@ class _Sweep:
         self.gangs, self.lanes_of = self._make_gangs(settings.num_lanes, settings.strategy)
         self.seconds_per_update: list[float | None] = [None] * len(self.gangs)
         self._restore()
+        self.values |= self.store.ended()
+        self.ledger = self.store.merge(self.ledger)
         self.sink = JsonlSink(settings.run_dir / "metrics.jsonl", self.passes)
 
     # --- the loop --------------------------------------------------------------------------------
@@ -302,8 +304,7 @@ class _Sweep:
         if bool((self.ledger.status == Status.READY).any()):
             self.ledger, assigned = schedulers.assign(self.ledger)
             return int(assigned)
-        begun = [i for i, s in enumerate(np.asarray(self.ledger.status)) if s != Status.WAITING]
-        claimed = self.store.claim(begun)
+        claimed = self.store.claim(self.values)
         if claimed is None:
             return None
         index, self.values[index] = claimed
@@ -393,13 +394,13 @@ class _Sweep:
         self.runs[lane] = None
         score = self.store.report(run.trial, phase, run.score)
         if score is None:  # taken from this worker, as if it were dead
-            status = self.ledger.status.at[run.trial].set(Status.STOPPED)
-            self.ledger = self.ledger._replace(status=status)
+            self._forget(run.trial)
             return
         self.spans.append(Span(lane, run.trial, phase, run.began, now))
-        before = np.asarray(self.ledger.status)
+        merged = self.store.merge(self.ledger)
+        before = np.asarray(merged.status)
         self.ledger = schedulers.report(
-            self.scheduler, self.store.merge(self.ledger), np.int32(run.trial), np.float32(score)
+            self.scheduler, merged, np.int32(run.trial), np.float32(score)
         )
         status = int(self.ledger.status[run.trial])
         self._keep_if_good(gang, place, run.trial, score)
@@ -410,6 +411,12 @@ class _Sweep:
         for trial, (old, new) in enumerate(zip(before, self.ledger.status, strict=True)):
             if old != new and int(new) >= Status.STOPPED and trial in self.values:
                 self._finish(trial, Status(int(new)))
+
+    def _forget(self, trial: int) -> None:
+        """It is another worker's now."""
+        del self.values[trial]
+        self.best.pop(trial, None)
+        self.ledger = self.store.merge(self.ledger)
 
     def _finish(self, trial: int, status: Status) -> None:
         self.kept.pop(trial, None)
@@ -506,7 +513,7 @@ class _Sweep:
         self.spans = [Span(*span) for span in progress["spans"]]
         self.passes, self.seconds_before = progress["passes"], progress["seconds"]
         alive = np.flatnonzero(np.isin(status, [Status.RUNNING, Status.PAUSED, Status.READY]))
-        lost = self.store.resume([int(trial) for trial in alive if int(trial) in self.values])
+        gone = self.store.resume([int(trial) for trial in alive if int(trial) in self.values])
         template: dict[str, Any] = {"gangs": {}, "kept": {}}
         for gang, lanes in enumerate(self.lanes_of):
             if self._is_used(lanes):
@@ -528,8 +535,10 @@ class _Sweep:
                 )
         self.kept = {int(trial): state for trial, state in saved["kept"].items()}
         for lane, run in enumerate(self.runs):
-            if run is not None and run.trial in lost:
+            if run is not None and run.trial in gone:
                 self.runs[lane] = None
+        for trial in gone:
+            self._forget(trial)
         self.board.announce(f"resumed after {self._now():,.0f} s")
 
     def _of_gang(self, lanes: list[int]) -> tuple[Any, _Group]:

@@ -7,18 +7,22 @@ heartbeats). optuna-dashboard shows the curves while they grow, since each score
 anything is decided from it.
 
 A trial has an index from 0 to N - 1, whatever number Optuna gives it: one that was returned to the
-queue gets a new number and keeps its index.
+queue gets a new number and keeps its index. The index follows from the numbers alone, and a trial
+is in the queue before a worker takes it, with a heartbeat: so none is lost with a worker that dies
+between two writes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import importlib
 import importlib.util
 import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import jax
@@ -33,6 +37,8 @@ OPENING_ATTEMPTS = 5
 """Workers that start together all make the tables; all but one fail at first."""
 SAMPLERS = ("random", "tpe", "cmaes", "gp")
 INDEX, WORKER = "index", "worker"
+FIRST = "failed_trial"
+"""Where Optuna keeps the number of the trial that another one repeats."""
 
 
 def optuna() -> Any:
@@ -104,37 +110,82 @@ class Store:
         )
         self._mine: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._heart = _Heart(self._study, self._storage, self._my_ids, heartbeat_seconds)
+        self._before, self._ended = self._from_before()
+        self._lost: dict[int, int] = {}
+        self._heart = None
+        if hasattr(self._storage, "record_heartbeat"):
+            self._heart = _Heart(self._beat, heartbeat_seconds)
 
-    def claim(self, begun: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
+    def claim(self, begun: Container[int]) -> tuple[int, dict[str, Any]] | None:
         """The index and values of a trial to run, None if all are taken.
 
-        First those that this worker had claimed before it was restarted and that are not in
-        `begun`, then those returned to the queue, then new ones.
+        First those from before a restart that are to be run again and not in `begun`, then those
+        returned to the queue, then new ones.
         """
-        for index, frozen in self._owned().items():
+        for index, frozen in list(self._before.items()):
             if index not in begun:
-                return self._take(self._optuna.trial.Trial(self._study, frozen._trial_id), index)
-        if not self._has_waiting() and self._num_begun() >= self._num_trials:
-            return None
-        with warnings.catch_warnings():
-            # Optuna expects its own loop where there are heartbeats; here `_Heart` sends them.
-            warnings.filterwarnings("ignore", "Heartbeat of storage", UserWarning)
-            trial = self._study.ask()
-        index = self._index_of(trial.number)
-        if index >= self._num_trials:  # another worker was faster
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            return None
-        trial.set_user_attr(INDEX, index)
-        trial.set_user_attr(WORKER, self._worker)
-        return self._take(trial, index)
+                self._drop(self._before, index)
+                if (claimed := self._take(frozen, index)) is not None:
+                    return claimed
+        while (popped := self._pop()) is not None or self._num_begun() < self._num_trials:
+            if popped is None:  # for whoever comes first
+                self._study.add_trial(self._optuna.create_trial(state=self._state.WAITING))
+            elif (claimed := self._take(*popped)) is not None:
+                return claimed
+        return None
 
-    def _take(self, trial: Any, index: int) -> tuple[int, dict[str, Any]]:
+    def _pop(self) -> tuple[Any, int] | None:
+        """Take a trial from the queue.
+
+        Its heartbeat comes first: if this worker dies now, it goes back to the queue.
+        """
+        trials = self._by_index()
+        alive = self._alive(trials)
+        for index, frozen in trials:
+            if frozen.state != self._state.WAITING:
+                continue
+            is_first = index in alive and alive[index].number == frozen.number
+            if is_first and index in self._mine:  # taken from this worker, whose lane is not free
+                continue
+            if self._heart is not None:
+                self._storage.record_heartbeat(frozen._trial_id)
+            if not self._set_state(frozen, self._state.RUNNING):  # another worker was faster
+                continue
+            if is_first:
+                return frozen, index
+            self._set_state(frozen, self._state.FAIL)  # two workers put it into the queue
+        return None
+
+    def _set_state(self, trial: Any, state: Any) -> bool:
+        try:
+            return self._storage.set_trial_state_values(trial._trial_id, state)
+        except self._optuna.exceptions.UpdateFinishedTrialError:
+            return False
+
+    def _take(self, frozen: Any, index: int) -> tuple[int, dict[str, Any]] | None:
+        """A trial's index and values; None if it was taken from this worker, as if it were dead."""
+        state = self._frozen(frozen).state
+        if state == self._state.FAIL:
+            return None
+        self._study._thread_local.cached_all_trials = None  # as `ask` does, for the samplers
+        self._study.sampler = self._sampler_of(index)
+        trial = self._trial(frozen)
         with self._lock:
             self._mine[index] = trial
-        self._heart.beat()
-        self._study.sampler = self._sampler_of(index)
-        return index, {name: suggest(trial, name, part) for name, part in self._space.items()}
+        try:
+            if state == self._state.RUNNING:
+                trial.set_user_attr(INDEX, index)
+                trial.set_user_attr(WORKER, self._worker)
+            return index, self._values(trial)
+        except self._optuna.exceptions.UpdateFinishedTrialError:
+            self._drop(self._mine, index)
+            return None
+
+    def _trial(self, frozen: Any) -> Any:
+        return self._optuna.trial.Trial(self._study, frozen._trial_id)
+
+    def _values(self, trial: Any) -> dict[str, Any]:
+        return {name: suggest(trial, name, part) for name, part in self._space.items()}
 
     def report(self, index: int, phase: int, score: float) -> float | None:
         """Store a score, before anything is decided from it.
@@ -144,102 +195,150 @@ class Store:
           restart. None if the trial was taken from this worker, as if it were dead.
         """
         trial = self._mine[index]
-        known = self._frozen(trial).intermediate_values
-        if phase in known:
-            return known[phase]
+        frozen = self._frozen(trial)
+        known = frozen.intermediate_values
         try:
-            trial.report(score, phase)
+            if frozen.state == self._state.FAIL:
+                raise self._optuna.exceptions.UpdateFinishedTrialError
+            if phase not in known:
+                trial.report(score, phase)
         except self._optuna.exceptions.UpdateFinishedTrialError:
-            self._forget(index)
+            self._drop(self._mine, index)
             return None
-        return score
+        return known.get(phase, score)
 
     def finish(self, index: int, status: Status, score: float) -> None:
         """Store that a trial has ended, with its last score."""
         trial = self._mine[index]
-        if not self._frozen(trial).state.is_finished():
-            if status == Status.COMPLETED and not math.isnan(score):
-                self._study.tell(trial, score)
-            else:
-                self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
-        self._forget(index)
+        # Taken from this worker at the last moment, another one runs it.
+        with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            if not self._frozen(trial).state.is_finished():
+                if status == Status.COMPLETED and not math.isnan(score):
+                    self._study.tell(trial, score)
+                else:
+                    self._study.tell(trial, state=self._state.PRUNED)
+        self._drop(self._mine, index)
 
     def resume(self, indices: Iterable[int]) -> set[int]:
-        """Take up the trials that this worker was running before a restart.
+        """Take up the trials that this worker was running at its last checkpoint.
 
         Returns:
-          Those that were taken from it meanwhile, as if it were dead.
+          Those that it does not go on with: they were taken from it as if it were dead, or have
+          `ended` after the checkpoint.
         """
-        owned = self._owned()
-        for index in set(indices) & set(owned):
-            self._mine[index] = self._optuna.trial.Trial(self._study, owned[index]._trial_id)
-        self._heart.beat()
-        return set(indices) - set(owned)
+        gone = set(indices) - set(self._before)
+        for index in set(indices) - gone:
+            frozen = self._before[index]
+            with self._lock:
+                self._mine[index] = self._trial(frozen)
+            self._drop(self._before, index)
+        return gone
+
+    def ended(self) -> dict[int, dict[str, Any]]:
+        """The values of the trials that this worker had ended before it was restarted, by index,
+        but for those that it runs again."""
+        return {index: self._values(self._trial(t)) for index, t in self._ended.items()}
+
+    def _from_before(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """This worker's trials from before a restart: those to run again, those to leave.
+
+        A worker that is alone runs again whatever its last checkpoint lacks, to the same decisions
+        and agents. Where others take part, what has ended stays so.
+        """
+        trials = self._by_index()
+        alone = all(t.user_attrs.get(WORKER, self._worker) == self._worker for _, t in trials)
+        owned = {
+            index: t
+            for index, t in self._alive(trials).items()
+            if t.user_attrs.get(WORKER) == self._worker
+        }
+        again = {i: t for i, t in owned.items() if alone or not t.state.is_finished()}
+        return again, {i: t for i, t in owned.items() if i not in again}
 
     def merge(self, ledger: Ledger) -> Ledger:
         """The ledger with what other workers have reported since."""
         scores, reported, status = (np.array(x) for x in ledger)
         of_state = {"RUNNING": Status.RUNNING, "COMPLETE": Status.COMPLETED}
         of_state |= {"PRUNED": Status.STOPPED, "WAITING": Status.WAITING}
-        owned = self._owned()
-        for frozen in self._trials():
-            index = frozen.user_attrs.get(INDEX)
-            if index is None or index in owned:
+        for index, frozen in self._alive(self._by_index()).items():
+            if index in self._mine or index in self._before:
                 continue
             values = frozen.intermediate_values
             scores[index] = [values.get(p, math.nan) for p in range(scores.shape[1])]
             reported[index], status[index] = len(values), of_state[frozen.state.name]
+            if status[index] == Status.STOPPED and len(values) == scores.shape[1]:
+                status[index] = Status.COMPLETED  # with NaN, which Optuna's complete trials refuse
         return Ledger(jnp.asarray(scores), jnp.asarray(reported), jnp.asarray(status))
 
     def is_running_elsewhere(self) -> bool:
         """Whether trials of other workers are not finished, and may yet return to the queue."""
         mine = set(self._my_ids())
-        return any(not t.state.is_finished() and t._trial_id not in mine for t in self._trials())
+        states = {self._state.WAITING}
+        if self._heart is not None:
+            states.add(self._state.RUNNING)
+        return any(t.state in states and t._trial_id not in mine for _, t in self._by_index())
 
     def close(self) -> None:
-        self._heart.stop()
+        if self._heart is not None:
+            self._heart.stop()
+        if hasattr(self._storage, "engine"):
+            self._storage.remove_session()
+            self._storage.engine.dispose()
 
-    def _trials(self) -> list[Any]:
-        """All but those that were lost with their worker."""
-        failed = self._optuna.trial.TrialState.FAIL
-        return [t for t in self._study.get_trials(deepcopy=False) if t.state != failed]
+    @property
+    def _state(self) -> Any:
+        return self._optuna.trial.TrialState
 
-    def _owned(self) -> dict[int, Any]:
-        """This worker's trials by index, from before a restart too."""
-        waiting = self._optuna.trial.TrialState.WAITING
-        return {
-            t.user_attrs[INDEX]: t
-            for t in self._trials()
-            if t.user_attrs.get(WORKER) == self._worker and t.state != waiting
-        }
+    def _by_index(self) -> list[tuple[int, Any]]:
+        """All trials with their indices: each one's place among those that repeat no other."""
+        indices: dict[int, int] = {}
+        trials = self._study.get_trials(deepcopy=False)
+        for t in trials:
+            if FIRST not in t.system_attrs:
+                indices[t.number] = len(indices)
+        return [(indices[t.system_attrs.get(FIRST, t.number)], t) for t in trials]
 
-    def _forget(self, index: int) -> None:
+    def _num_begun(self) -> int:
+        return len({index for index, _ in self._by_index()})
+
+    def _alive(self, trials: list[tuple[int, Any]]) -> dict[int, Any]:
+        """Trials by index, but for those that were lost with their worker.
+
+        Should two workers have put a trial into the queue, its first repetition is the one.
+        """
+        alive: dict[int, Any] = {}
+        for index, frozen in trials:
+            if frozen.state != self._state.FAIL and index < self._num_trials:
+                alive.setdefault(index, frozen)
+        return alive
+
+    def _drop(self, trials: dict[int, Any], index: int) -> None:
         with self._lock:
-            del self._mine[index]
+            trials.pop(index, None)
 
     def _frozen(self, trial: Any) -> Any:
         return self._storage.get_trial(trial._trial_id)
 
     def _my_ids(self) -> list[int]:
         with self._lock:
-            return [trial._trial_id for trial in self._mine.values()]
+            before = [t for t in self._before.values() if not t.state.is_finished()]
+            return [trial._trial_id for trial in (*self._mine.values(), *before)]
 
-    def _has_waiting(self) -> bool:
-        return any(t.state == self._optuna.trial.TrialState.WAITING for t in self._trials())
-
-    def _num_begun(self) -> int:
-        return len(self._study.get_trials(deepcopy=False)) - self._num_requeued(math.inf)
-
-    def _index_of(self, number: int) -> int:
-        """A trial's index: its place among those that are no repetitions of others."""
-        frozen = self._study.get_trials(deepcopy=False)[number]
-        if "failed_trial" in frozen.system_attrs:
-            return frozen.user_attrs[INDEX]
-        return number - self._num_requeued(number)
-
-    def _num_requeued(self, before: float) -> int:
-        trials = self._study.get_trials(deepcopy=False)
-        return sum("failed_trial" in t.system_attrs for t in trials if t.number < before)
+    def _beat(self) -> None:
+        """Tell the storage that this worker lives, and free the trials of those that do not."""
+        for trial_id in self._my_ids():
+            self._storage.record_heartbeat(trial_id)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            self._optuna.storages.fail_stale_trials(self._study)
+            trials = self._by_index()
+            alive = self._alive(trials)
+            lost = {i: t for i, t in trials if i < self._num_trials and i not in alive}
+            for index, frozen in lost.items():
+                # A worker that frees a trial may die before it has put it into the queue.
+                if self._lost.get(index) == frozen.number:
+                    _requeue(self._study, copy.deepcopy(frozen))
+        self._lost = {index: frozen.number for index, frozen in lost.items()}
 
     def _sampler_of(self, index: int) -> Any:
         """A sampler made anew for each trial, so that a resumed sweep draws the same."""
@@ -287,15 +386,18 @@ def _storage(url: str, heartbeat_seconds: int) -> Any:
         return storages.JournalStorage(backend)
     if url.startswith("postgresql://"):  # the driver that the extra installs
         url = "postgresql+psycopg" + url.removeprefix("postgresql")
+    no_pool = {"poolclass": importlib.import_module("sqlalchemy.pool").NullPool}
     for attempts_left in reversed(range(OPENING_ATTEMPTS)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna().exceptions.ExperimentalWarning)
+                # This makes the tables. If it fails, no connection stays open.
+                storages.RDBStorage(url, engine_kwargs=no_pool)
                 return storages.RDBStorage(
                     url,
                     heartbeat_interval=heartbeat_seconds,
                     grace_period=2 * heartbeat_seconds,
-                    heartbeat_stale_trial_callback=storages.RetryHeartbeatStaleTrialCallback(),
+                    heartbeat_stale_trial_callback=_requeue,
                 )
         except ImportError as error:
             raise ImportError(
@@ -308,37 +410,35 @@ def _storage(url: str, heartbeat_seconds: int) -> Any:
     raise AssertionError
 
 
+def _requeue(study: Any, lost: Any) -> None:
+    """Put a lost trial into the queue again; it is nobody's now, also if its worker comes back."""
+    lost.user_attrs.pop(WORKER, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna().exceptions.ExperimentalWarning)
+        optuna().storages.RetryHeartbeatStaleTrialCallback()(study, lost)
+
+
 class _Heart:
-    """Tells the storage that this worker lives, and frees the trials of those that do not.
+    """A thread that beats, since a compilation may take longer than a heartbeat."""
 
-    A thread, since a compilation may take longer than a heartbeat.
-    """
-
-    def __init__(self, study: Any, storage: Any, trial_ids: Callable[[], list[int]], seconds: int):
-        self._study, self._storage, self._trial_ids = study, storage, trial_ids
+    def __init__(self, beat: Callable[[], None], seconds: int):
+        self._beat, self._seconds = beat, seconds
         self._stopped = threading.Event()
-        self._thread = None
-        if hasattr(storage, "record_heartbeat"):
-            self._thread = threading.Thread(target=self._run, args=(seconds,), daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    def beat(self) -> None:
-        if self._thread is None:
-            return
-        for trial_id in self._trial_ids():
-            self._storage.record_heartbeat(trial_id)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna().exceptions.ExperimentalWarning)
-            optuna().storages.fail_stale_trials(self._study)
-
-    def _run(self, seconds: int) -> None:
-        while not self._stopped.wait(seconds):
-            self.beat()
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stopped.wait(wait):
+            began = time.monotonic()
+            # A storage that does not answer once may do so at the next beat.
+            with contextlib.suppress(optuna().exceptions.StorageInternalError):
+                self._beat()
+            wait = max(began + self._seconds - time.monotonic(), 0.0)
 
     def stop(self) -> None:
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
 
 def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
@@ -360,13 +460,16 @@ def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
                 return False
             sign = 1.0 if study.direction.name == "MAXIMIZE" else -1.0
             others = [
-                t.intermediate_values[phase]
+                sign * t.intermediate_values[phase]
                 for t in study.get_trials(deepcopy=False)
                 if phase in t.intermediate_values and t.number != trial.number
             ]
+            scores = np.full(max(num_trials, len(others)), np.nan, np.float32)  # one shape for all
+            scores[: len(others)] = others
             score = jnp.float32(sign * trial.intermediate_values[phase])
-            scores = sign * jnp.asarray(others, jnp.float32)
-            return bool(rule.evicts(score, scores, jnp.int32(phase), jnp.int32(len(others) + 1)))
+            num_reported = jnp.int32(len(others) + 1)
+            evicts = rule.evicts(score, jnp.asarray(scores), jnp.int32(phase), num_reported)
+            return bool(evicts)
 
     return HyperTrickPruner()
 
