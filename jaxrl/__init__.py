@@ -4,7 +4,7 @@ Environment stepping, inference and learning are one `lax.scan`; a population is
 """
 
 from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
-from jaxrl import networks
+from jaxrl import networks, population
 from jaxrl.algos.a2c import A2CConfig, a2c
 from jaxrl.algos.dqn import DQNConfig, dqn
 from jaxrl.algos.impala import ImpalaConfig, impala
@@ -53,6 +53,7 @@ __all__ = [
     "load_policy",
     "make",
     "networks",
+    "population",
     "ppo",
     "r2d2",
     "rerun",

@@ -146,15 +146,37 @@ def test_bad_flags_end_in_one_clear_line(tmp_path, arguments, message):
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_api_of_the_readme_runs(tmp_path, monkeypatch):
+def run_snippet(name, *changes):
+    """Execute a block of the README, with some texts replaced; its variables."""
     text = (ROOT / "README.md").read_text()
-    code = re.search(r"<!-- snippet: api -->\n```python\n(.*?)```", text, re.DOTALL)
+    code = re.search(rf"<!-- snippet: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
-    monkeypatch.chdir(tmp_path)
+    source = code[1]
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
     scope = {}
-    exec(code[1].replace("total_steps=500_000", "total_steps=10_000"), scope)
+    exec(source, scope)
+    return scope
+
+
+def test_the_api_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("api", ("total_steps=500_000", "total_steps=10_000"))
     assert scope["scores"]["loss"].shape == (8, 100)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
+
+
+def test_the_network_for_observations_of_several_parts_learns():
+    """A goal five steps away, for 0.9 and more if it is reached soon."""
+    metrics = run_snippet("dict network")["metrics"]
+    returns, counts = metrics["episode_return_sum"], metrics["episode_count"]
+    assert returns[-5:].sum() / counts[-5:].sum() > 0.8 > returns[:3].sum() / counts[:3].sum()
+
+
+def test_the_search_of_the_readme_runs():
+    scope = run_snippet("search", ("64, num_phases=8", "4, num_phases=2"), ("16, 12", "2, 1"))
+    assert scope["result"].ledger.scores.shape == (4, 2)
 
 
 def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():

@@ -11,6 +11,7 @@ import pytest
 from toys import ToyConfig, toy
 
 import jaxrl
+from jaxrl.envs import envpool
 from jaxrl.logging import read_jsonl
 from jaxrl.tuning import (
     ASHA,
@@ -223,6 +224,36 @@ def test_the_best_agents_are_kept_and_can_be_loaded(tmp_path):
     assert policy.config.learning_rate == pytest.approx(result.best["values"]["learning_rate"])
     assert policy(np.zeros(4)).shape == ()
     assert {jaxrl.load_policy(path).config.gamma for path in kept} == {0.9, 0.99}
+
+
+def test_atari_lanes_share_one_pool_through_refills(tmp_path, monkeypatch):
+    made = []
+    original = envpool.Pool.__init__
+
+    def counted(self, name, keywords, seeds):
+        made.append(len(seeds))
+        original(self, name, keywords, seeds)
+
+    monkeypatch.setattr(envpool.Pool, "__init__", counted)
+    env = jaxrl.make("Pong-v5", num_envs=2, num_threads=1, max_episode_steps=6)
+    algo = jaxrl.a2c(env)
+    result = sweep(
+        algo,
+        jaxrl.A2CConfig(torso="mlp", hidden_sizes=(8,)),
+        {"learning_rate": LogUniform(1e-5, 1e-2), "gamma": Choice((0.9, 0.99))},
+        HyperTrick(10, 3, 0.4),
+        num_lanes=4,
+        phase=Phase(2),
+        run_dir=tmp_path / "x",
+        strategy="vmap",
+        progress_bar=False,
+    )
+    assert made == [4 * 2]
+    assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
+    assert len(outcome(result)) == 10
+    assert all(None not in trial["scores"] for trial in outcome(result))
+    lanes = [{s["trial"] for s in result.summary["spans"] if s["lane"] == i} for i in range(4)]
+    assert min(len(trials) for trials in lanes) >= 2
 
 
 @pytest.mark.parametrize(

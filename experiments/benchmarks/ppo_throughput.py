@@ -348,9 +348,13 @@ class CopyableEnv(LegacyStepAPIWrapper):
 
 
 class Rejax:
-    """rejax's PPO with the task's sizes and settings, evaluation off."""
+    """rejax's PPO with the task's sizes and settings, evaluation off.
 
-    def __init__(self, task: Task, updates: int):
+    Args:
+      agents: None for one agent, else so many under `vmap`.
+    """
+
+    def __init__(self, task: Task, updates: int, agents: int | None = None):
         rejax: Any = importlib.import_module("rejax")
 
         config = task.config
@@ -376,10 +380,13 @@ class Rejax:
             skip_initial_evaluation=True,
         ).replace(eval_callback=lambda algo, state, key: None)
         self.updates = updates
-        self.state = jax.jit(algo.init_state)(jax.random.PRNGKey(0))
+        init, train = algo.init_state, lambda state: algo.train(train_state=state)[0]
+        key = jax.random.PRNGKey(0)
+        if agents is not None:
+            init, train, key = jax.vmap(init), jax.vmap(train), jax.random.split(key, agents)
+        self.state = jax.jit(init)(key)
         began = time.perf_counter()
-        train = jax.jit(lambda state: algo.train(train_state=state)[0], donate_argnums=0)
-        self.program = train.lower(self.state).compile()
+        self.program = jax.jit(train, donate_argnums=0).lower(self.state).compile()
         self.compile_seconds = time.perf_counter() - began
         self.num_parameters = networks.num_parameters(
             (self.state.actor_ts.params, self.state.critic_ts.params)

@@ -13,12 +13,8 @@ compiled once for each combination of static values.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import platform
-import shlex
-import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from jaxrl import config as fields
 from jaxrl import manifest as manifests
 from jaxrl import population as populations
 from jaxrl.checkpoint import Checkpoints
@@ -38,11 +33,12 @@ from jaxrl.envs import make
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink
 from jaxrl.population import Strategy
-from jaxrl.tuning import schedulers
+from jaxrl.tuning import record, schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.display import Board
 from jaxrl.tuning.gang import Gang, Placement
 from jaxrl.tuning.program import trial_key, trial_values
+from jaxrl.tuning.record import BestAgents
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.study import Store, draw_of
 from jaxrl.tuning.timeline import Span, occupancy
@@ -51,7 +47,6 @@ from jaxrl.types import Algorithm, PyTree
 UNITS = ("updates", "steps", "episodes")
 EPISODE_CHECK = 16
 """Updates after which the episodes of a phase are counted."""
-NAME = "sweep.json"
 
 
 class Phase(NamedTuple):
@@ -73,13 +68,7 @@ class SweepResult(NamedTuple):
     @property
     def best(self) -> dict[str, Any] | None:
         """The trial with the best score of all phases."""
-        scored = [t for t in self.summary["trials"] if best_score(t) > -math.inf]
-        return max(scored, key=best_score, default=None)
-
-
-def best_score(trial: dict[str, Any]) -> float:
-    """The best score of a trial of `sweep.json`."""
-    return max((s for s in trial["scores"] if isinstance(s, float)), default=-math.inf)
+        return next(iter(record.ranked(self.summary["trials"])), None)
 
 
 def sweep(
@@ -132,10 +121,10 @@ def sweep(
     """
     directory = Path(run_dir)
     _check(config, space, scheduler, num_lanes, phase, keep_best_per)
-    description = _describe(
+    description = record.describe(
         algo, config, space, scheduler, num_lanes, phase, seed, sampler, str(strategy)
     )
-    _open(directory, description, resume)
+    record.open_run_dir(directory, description, resume)
     enable_compilation_cache()
     settings = _Settings(
         num_lanes=min(num_lanes, scheduler.num_trials),
@@ -187,14 +176,6 @@ class _Group(NamedTuple):
     steps_per_update: int
 
 
-class _BestAgent(NamedTuple):
-    """An agent worth keeping, as it was when it scored best."""
-
-    score: float
-    num_updates: int
-    learner: PyTree
-
-
 class _Settings(NamedTuple):
     """How a sweep is run; see `sweep`."""
 
@@ -237,7 +218,7 @@ class _Sweep:
         self.values: dict[int, dict[str, Any]] = {}
         self.runs: list[_Run | None] = [None] * settings.num_lanes
         self.kept: dict[int, PyTree] = {}
-        self.best: dict[int, _BestAgent] = {}
+        self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
         self.trial_updates: dict[int, int] = {}
         self.spans: list[Span] = []
         self.passes = 0
@@ -403,7 +384,10 @@ class _Sweep:
             self.scheduler, merged, np.int32(run.trial), np.float32(score)
         )
         status = int(self.ledger.status[run.trial])
-        self._keep_if_good(gang, place, run.trial, score)
+        if self.best.deserves(run.trial, score, self._trials()):
+            self.best.keep(
+                run.trial, score, self.trial_updates[run.trial], self.gangs[gang].learner(place)
+            )
         if status == Status.RUNNING:
             self.runs[lane] = _Run(run.trial, now)
         elif status in (Status.PAUSED, Status.READY):
@@ -415,7 +399,7 @@ class _Sweep:
     def _forget(self, trial: int) -> None:
         """It is another worker's now."""
         del self.values[trial]
-        self.best.pop(trial, None)
+        self.best.forget(trial)
         self.ledger = self.store.merge(self.ledger)
 
     def _finish(self, trial: int, status: Status) -> None:
@@ -483,7 +467,7 @@ class _Sweep:
         }
         progress = {
             "ledger": [np.asarray(x).tolist() for x in self.ledger],
-            "values": [[trial, _plain(v)] for trial, v in self.values.items()],
+            "values": [[trial, record.plain(v)] for trial, v in self.values.items()],
             "runs": [None if run is None else dataclasses.asdict(run) for run in self.runs],
             "trial_updates": list(self.trial_updates.items()),
             "spans": self.spans,
@@ -493,6 +477,15 @@ class _Sweep:
         self._write_best()
         self.checkpoints.save(self.passes, state, progress, whole=True)
         self._write_summary()
+
+    def _write_best(self) -> None:
+        def describe(trial: int, score: float) -> tuple[bool, dict[str, Any]]:
+            config, group = self._group(self.values[trial])
+            arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
+            manifest = manifests.describe(group.algo, config, arguments)
+            return group.algo.env.checkpointable, manifest
+
+        self.best.write(self._trials(), describe)
 
     def _is_used(self, lanes: list[int]) -> bool:
         return any(self.runs[lane] is not None for lane in lanes)
@@ -507,7 +500,7 @@ class _Sweep:
             jnp.asarray(reported, jnp.int32),
             jnp.asarray(status, jnp.int32),
         )
-        self.values = {trial: _unplain(values) for trial, values in progress["values"]}
+        self.values = {trial: record.unplain(values) for trial, values in progress["values"]}
         self.runs = [None if run is None else _Run(**run) for run in progress["runs"]]
         self.trial_updates = dict(progress["trial_updates"])
         self.spans = [Span(*span) for span in progress["spans"]]
@@ -551,57 +544,6 @@ class _Sweep:
         runs = [self.runs[lane] for lane in lanes]
         return [some if run is None else self._group(self.values[run.trial])[0] for run in runs]
 
-    def _keep_if_good(self, gang: int, place: int, trial: int, score: float) -> None:
-        """Keep an agent that is among the best so far, and forget those that no longer are."""
-        best = self._best_trials()
-        own = [s for s in np.asarray(self.ledger.scores[trial]) if not math.isnan(s)]
-        if trial in best and score >= max(own):
-            learner = self.gangs[gang].learner(place)
-            self.best[trial] = _BestAgent(score, self.trial_updates[trial], learner)
-        self.best = {trial: agent for trial, agent in self.best.items() if trial in best}
-
-    def _write_best(self) -> None:
-        """The best agents as runs that `jaxrl.load_policy` loads."""
-        for trial, agent in self.best.items():
-            directory = self.settings.run_dir / "best" / f"trial-{trial}"
-            checkpoints = Checkpoints(directory / "checkpoints", keep=1)
-            if checkpoints.latest() != agent.num_updates:
-                config, group = self._group(self.values[trial])
-                arguments = {"trial": trial, "score": agent.score, "seed": self.settings.seed}
-                manifests.write(directory, manifests.describe(group.algo, config, arguments))
-                whole = group.algo.env.checkpointable
-                checkpoints.save(agent.num_updates, agent.learner, {}, whole)
-            checkpoints.close()
-        best = {f"trial-{trial}" for trial in self._best_trials()}
-        for directory in (self.settings.run_dir / "best").glob("trial-*"):
-            if directory.name not in best:
-                shutil.rmtree(directory)
-
-    def _best_trials(self) -> set[int]:
-        """The trials whose agents are kept."""
-        scored = [t for t in self._trials() if best_score(t) > -math.inf]
-        ranked = sorted(scored, key=best_score, reverse=True)
-        best = {t["trial"] for t in ranked[: self.settings.keep_best]}
-        if self.settings.keep_best_per is not None:
-            of_value: dict[Any, int] = {}
-            for t in ranked:
-                of_value.setdefault(repr(t["values"][self.settings.keep_best_per]), t["trial"])
-            best |= set(of_value.values())
-        return best
-
-    def _trials(self) -> list[dict[str, Any]]:
-        """All trials that have begun, as `sweep.json` has them."""
-        scores, reported, status = (np.asarray(x) for x in self.ledger)
-        return [
-            {
-                "trial": trial,
-                "values": _plain(values),
-                "scores": [_json_score(s) for s in scores[trial, : reported[trial]]],
-                "status": Status(status[trial]).name.lower(),
-            }
-            for trial, values in sorted(self.values.items())
-        ]
-
     def _lines(self) -> list[tuple[int, int, int]]:
         """What runs: lane, trial and phase of each."""
         return [
@@ -610,6 +552,9 @@ class _Sweep:
             if run is not None
         ]
 
+    def _trials(self) -> list[dict[str, Any]]:
+        return record.trials(self.ledger, self.values)
+
     def _write_summary(self) -> dict[str, Any]:
         summary = self.description | {
             "trials": self._trials(),
@@ -617,9 +562,7 @@ class _Sweep:
             "seconds": self._now(),
             "occupancy": occupancy(self.spans, len(self.runs)) if self.spans else 0.0,
         }
-        temporary = self.settings.run_dir / f".{NAME}"
-        temporary.write_text(json.dumps(summary, indent=1) + "\n")
-        temporary.replace(self.settings.run_dir / NAME)
+        record.write(self.settings.run_dir, summary)
         return summary
 
     def close(self) -> None:
@@ -628,21 +571,6 @@ class _Sweep:
         self.checkpoints.close()
         if hasattr(self, "sink"):
             self.sink.close()
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Hyperparameters as JSON has them."""
-    return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
-
-
-def _unplain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
-
-
-def _json_score(score: np.floating) -> float | str | None:
-    if math.isnan(score):
-        return None
-    return float(score) if math.isfinite(score) else "-inf"
 
 
 def _check(
@@ -662,67 +590,3 @@ def _check(
         )
     if keep_best_per is not None and keep_best_per not in space:
         raise ValueError(f"keep_best_per = {keep_best_per!r} is not searched: {sorted(space)}")
-
-
-def _describe(
-    algo: Algorithm,
-    config: Any,
-    space: spaces.Space,
-    scheduler: Scheduler,
-    num_lanes: int,
-    phase: Phase,
-    seed: int,
-    sampler: str,
-    strategy: str,
-) -> dict[str, Any]:
-    """What was run, for `sweep.json`."""
-    fields_of = [field.name for field in dataclasses.fields(scheduler) if field.init]
-    rule = {"name": type(scheduler).__name__, "num_trials": scheduler.num_trials}
-    rule |= {name: getattr(scheduler, name) for name in fields_of}
-    return {
-        "algorithm": algo.name,
-        "env": algo.env.id,
-        "num_envs": algo.env.num_envs,
-        "env_options": algo.env.options,
-        "config": fields.to_dict(config),
-        "seed": seed,
-        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-        "scheduler": rule,
-        "sampler": sampler,
-        "lanes": num_lanes,
-        "strategy": strategy,
-        "phase": phase._asdict(),
-        "space": {
-            name: {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
-            for name, part in space.items()
-        },
-        "hardware": manifests.hardware(),
-    }
-
-
-SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
-        "lanes", "phase", "space")  # fmt: skip
-"""What a resumed sweep must have in common with the one before it."""
-
-
-def _open(directory: Path, description: dict[str, Any], resume: bool) -> None:
-    """Make the sweep's directory; refuse what would damage another."""
-    old = directory / NAME
-    if old.exists():
-        if not resume:
-            raise ValueError(
-                f"{directory} already holds a sweep; resume it (resume=True, --resume) or choose "
-                "another directory"
-            )
-        before = json.loads(old.read_text())
-        now = json.loads(json.dumps(description))
-        changes = [f"{k}: {before.get(k)!r} -> {now[k]!r}" for k in SAME if before.get(k) != now[k]]
-        if changes:
-            raise ValueError(f"{directory} holds another sweep: " + "; ".join(changes))
-        description["command"] = before["command"]
-        return
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    empty = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0}
-    (directory / NAME).write_text(json.dumps(description | empty, indent=1) + "\n")

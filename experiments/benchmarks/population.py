@@ -1,0 +1,197 @@
+"""Training speed of a population: 16 agents by each strategy, against one agent and against rejax.
+
+    python experiments/benchmarks/population.py
+    python experiments/benchmarks/population.py --quick
+
+PPO on CartPole (4 environments x 128 steps) and Breakout-MinAtar (64 x 128), as in
+ppo_throughput.py: valid steps a second of all agents together, in the steady state, in turn.
+The CPU is split into one device a core, so that "shard" strategies use all of them; "auto" is what
+`jaxrl.population.choose` took, by a measurement of its own before. rejax's agents are vmapped.
+
+The last row is a whole search of 64 trials by HyperTrick as one program, and its cost beyond the
+training that it does: the same program with the same phases of the same lanes, whose lanes are
+never judged or refilled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from jaxrl.parallel import split_cpu
+
+split_cpu()  # gymnax, which the next line imports, starts JAX's backend
+
+import jaxrl  # noqa: E402
+from jaxrl import population as populations  # noqa: E402
+from jaxrl import tuning  # noqa: E402
+from ppo_throughput import TASKS, Rejax, Task, Trainer, small  # noqa: E402
+from timing import RESULTS, alternate, machine, write_json  # noqa: E402
+
+SIZE = 64
+"""Of the metrics buffer: the most updates of one measurement."""
+
+
+@dataclasses.dataclass
+class Args:
+    """Training speed of a population."""
+
+    tasks: tuple[str, ...] = ("cartpole", "breakout")
+    agents: int = 16
+    repeats: int = 5
+    seconds: float = 1.0
+    """Length of one measurement, roughly."""
+    search: bool = True
+    """Also measure what a whole search costs beyond its training, on CartPole."""
+    quick: bool = False
+    """Smoke test: small sizes, one round, no search. Meaningless numbers."""
+    output: Path | None = RESULTS / "population.json"
+
+
+class Lanes:
+    """A population, compiled ahead of time; a call gives valid steps a second of all agents."""
+
+    def __init__(self, task: Task, agents: int, strategy: Any, updates: int):
+        algo = jaxrl.ppo(task.make())
+        lanes = populations.population(algo, agents, strategy)
+        self.configs, self.updates = populations.stack(task.config, agents), min(updates, SIZE)
+        keys = jax.random.split(jax.random.key(0), agents)
+        self.states = jax.jit(lanes.init)(self.configs, keys)
+
+        def update(configs: Any, states: Any, num_updates: jax.Array) -> Any:
+            return lanes.update(configs, states, num_updates, SIZE)
+
+        lowered = jax.jit(update, donate_argnums=1).lower(self.configs, self.states, jnp.int32(1))
+        began = time.perf_counter()
+        self.program = lowered.compile()
+        self.compile_seconds = time.perf_counter() - began
+
+    def __call__(self) -> float:
+        began = time.perf_counter()
+        self.states, metrics = self.program(self.configs, self.states, jnp.int32(self.updates))
+        return float(np.asarray(metrics["valid_steps"]).sum()) / (time.perf_counter() - began)
+
+
+def measure_task(task: Task, args: Args) -> dict[str, Any]:
+    """Medians and spread of everything, and the ratios."""
+    one = Trainer(task, args.seconds)
+    updates = max(1, one.updates // args.agents)
+    names = populations.STRATEGIES
+    if populations.num_shards(args.agents) == 1:
+        names = names[:2]
+    choice = populations.choose(
+        jaxrl.ppo(task.make()), populations.stack(task.config, args.agents), args.seconds / 2
+    )
+    candidates: dict[str, Any] = {name: Lanes(task, args.agents, name, updates) for name in names}
+    compile_seconds = {name: lanes.compile_seconds for name, lanes in candidates.items()}
+
+    def one_agent() -> float:
+        one()
+        return one.valid_rates[-1]
+
+    candidates["one agent"] = one_agent
+    if importlib.util.find_spec("rejax"):
+        rejax = Rejax(task, updates, args.agents)
+        compile_seconds["rejax"] = rejax.compile_seconds
+        candidates["rejax"] = lambda: args.agents * task.steps / rejax()
+    samples = alternate(candidates, args.repeats)
+    medians = {name: sample.median for name, sample in samples.items()}
+    auto = str(choice.strategy)
+    best = max(medians[name] for name in names)
+    return {
+        "sizes": task.sizes(),
+        "agents": args.agents,
+        "steps_per_second": {name: sample.summary() for name, sample in samples.items()},
+        "compile_seconds": compile_seconds,
+        "auto": {"strategy": auto, "of_the_best": medians[auto] / best},
+        "auto_to_one_agent": medians[auto] / medians["one agent"],
+        "auto_to_rejax": medians[auto] / medians["rejax"] if "rejax" in medians else None,
+    }
+
+
+def measure_search(task: Task, args: Args) -> dict[str, Any]:
+    """What deciding and refilling costs: a search, and the same phases without either."""
+    # On one device: over several, lanes that end early leave one waiting for the other.
+    algo, updates, phases, lanes, strategy = jaxrl.ppo(task.make()), 24, 8, 16, "map"
+    space = {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}
+    run = functools.partial(
+        tuning.search, algo, task.config, space, tuning.HyperTrick(64, phases), lanes, updates,
+        strategy=strategy,
+    )  # fmt: skip
+    program = jax.jit(run).lower(jax.random.key(0)).compile()
+    plain = Lanes(task, lanes, strategy, updates)
+
+    def searching() -> float:
+        """Seconds a phase of one trial."""
+        began = time.perf_counter()
+        result = program(jax.random.key(0))
+        reported = int(result.ledger.reported.sum())
+        return (time.perf_counter() - began) / reported
+
+    def training() -> float:
+        began = time.perf_counter()
+        for _ in range(phases):
+            plain()
+        return (time.perf_counter() - began) / (phases * lanes)
+
+    samples = alternate({"search": searching, "training alone": training}, args.repeats)
+    cost = samples["search"].median / samples["training alone"].median - 1
+    return {
+        "trials": 64, "phases": phases, "updates_per_phase": updates, "strategy": strategy,
+        "seconds_per_phase": {name: sample.summary() for name, sample in samples.items()},
+        "cost_of_searching": cost,
+    }  # fmt: skip
+
+
+def table(results: dict[str, Any]) -> Table:
+    """Steps a second, and what they are of one agent's."""
+    shown = Table(title="valid steps a second of all agents")
+    for column in ("task", "what", "median (spread)", "to one agent"):
+        shown.add_column(column)
+    for name, result in results.items():
+        one = result["steps_per_second"]["one agent"]["median"]
+        for what, rate in result["steps_per_second"].items():
+            low, high, median = (rate[key] for key in ("min", "max", "median"))
+            mark = " (auto)" if what == result["auto"]["strategy"] else ""
+            spread = f"{median:,.0f} ({low:,.0f}-{high:,.0f})"
+            shown.add_row(name, what + mark, spread, f"{median / one:.2f}")
+    return shown
+
+
+def main(args: Args) -> dict[str, Any]:
+    """Measure, print, write; the results."""
+    console = Console()
+    tasks = {name: TASKS[name] for name in args.tasks}
+    if args.quick:
+        args = dataclasses.replace(
+            args, repeats=1, seconds=0.01, agents=4, search=False, output=None
+        )
+        tasks = {"cartpole": small(TASKS["cartpole"])}
+    results = {}
+    for name, task in tasks.items():
+        console.print(f"measuring {name} ...")
+        results[name] = measure_task(task, args)
+    console.print(table(results))
+    everything: dict[str, Any] = {"machine": machine(), "tasks": results}
+    if args.search:
+        everything["search"] = measure_search(TASKS["cartpole"], args)
+        cost = everything["search"]["cost_of_searching"]
+        console.print(f"a search costs {cost:+.1%} beyond its agents' training")
+    if args.output is not None:
+        write_json(args.output, everything)
+    return everything
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

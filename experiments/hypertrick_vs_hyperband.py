@@ -1,0 +1,291 @@
+"""HyperTrick against HyperBand, successive halving, ASHA and random search: the comparison of
+arXiv 1902.02725, on one machine.
+
+    python experiments/hypertrick_vs_hyperband.py
+    python experiments/hypertrick_vs_hyperband.py --env-id Breakout-v5 --num-envs 8 --seeds 1 \
+        --lanes 4 --phases 4 --eta 2 --updates-per-phase 40 --set torso=ga3c_cnn clip_epsilon=0.1
+
+All search the same space with PPO, with the same seeds, and each has as many trials as make it do
+the same number of phases (those of HyperBand) on average, were scores exchangeable. On device
+environments a search is one program, on host environments a sweep. Prints a table, and writes a
+JSON and a picture under experiments/results/.
+
+Time is counted in rounds too: how many phases the search lasts if its lanes run side by side,
+which is what a cluster pays. Occupancy is the share of the lanes' rounds that were used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+from jaxrl import manifest as manifests
+from jaxrl import population as populations
+from jaxrl import tuning
+from jaxrl.parallel import split_cpu
+from jaxrl.tuning import space as spaces
+from sweep import ATARI_OPTIONS, pairs
+
+SPACE = {
+    "learning_rate": tuning.LogUniform(1e-5, 1e-2),
+    "gamma": tuning.GA3C_SPACE["gamma"],
+    "entropy_coef": tuning.LogUniform(1e-4, 1e-1),
+}
+PRESET = jaxrl.PPOConfig(num_minibatches=32, torso="mlp", activation="relu")
+"""For MinAtar, as in ppo_gymnax.py; --set changes it."""
+
+
+@dataclasses.dataclass
+class Args:
+    """HyperTrick against other schedulers."""
+
+    env_id: str = "Breakout-MinAtar"
+    num_envs: int = 64
+    set: tuple[str, ...] = ()
+    """name=value for config fields."""
+    seeds: int = 3
+    lanes: int = 6
+    phases: int = 9
+    """Of a trial that is never stopped."""
+    eta: int = 3
+    eviction: float = 0.25
+    updates_per_phase: int = 16
+    schedulers: tuple[str, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
+    results: Path = Path(__file__).parent / "results"
+
+
+class Outcome(NamedTuple):
+    """One search."""
+
+    best_score: float
+    best_values: dict[str, Any]
+    best_by_round: list[float]
+    """The best score so far after each round."""
+    rounds: int
+    seconds: float
+    phases: int
+    trials: int
+    occupancy: float
+
+    @property
+    def rounds_to_best(self) -> int:
+        return 1 + int(np.argmax(np.array(self.best_by_round) >= self.best_score))
+
+
+def schedulers(args: Args) -> dict[str, Any]:
+    """Each with the number of trials that costs what HyperBand costs."""
+    hyperband = tuning.HyperBand(args.phases, args.eta)
+    budget = mean_phases(hyperband)
+    makers: dict[str, Callable[[int], Any]] = {
+        "hypertrick": lambda n: tuning.HyperTrick(n, args.phases, args.eviction),
+        "halving": lambda n: tuning.SuccessiveHalving(n, args.phases, args.eta),
+        "asha": lambda n: tuning.ASHA(n, args.phases, args.eta),
+        "random": lambda n: tuning.RandomSearch(n, args.phases),
+    }
+    chosen = {"hyperband": hyperband}
+    for name, make in makers.items():
+        num_trials = 1
+        while abs(mean_phases(make(num_trials + 1)) - budget) <= abs(
+            mean_phases(make(num_trials)) - budget
+        ):
+            num_trials += 1
+        chosen[name] = make(num_trials)
+    return {name: chosen[name] for name in args.schedulers}
+
+
+def mean_phases(scheduler: Any, repeats: int = 8) -> float:
+    """Phases that a search costs if its scores are exchangeable."""
+    shape = (scheduler.num_trials, scheduler.num_phases)
+    spans = [
+        tuning.simulate(scheduler, 6, np.ones(shape), np.random.default_rng(i).random(shape))[0]
+        for i in range(repeats)
+    ]
+    return float(np.mean([len(one) for one in spans]))
+
+
+def one_program(
+    algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
+) -> Callable[[int], Outcome]:
+    """Searches on a device environment, by seed."""
+    run = functools.partial(
+        tuning.search, algo, config, SPACE, scheduler, args.lanes, args.updates_per_phase,
+        strategy=strategy,
+    )  # fmt: skip
+    compiled = jax.jit(run).lower(jax.random.key(0)).compile()
+
+    def by_seed(seed: int) -> Outcome:
+        began = time.perf_counter()
+        result = jax.device_get(compiled(jax.random.key(seed))._replace(best_state=None))
+        seconds = time.perf_counter() - began
+        when = {
+            (trial, phase): int(result.round[trial, phase])
+            for trial, phase in zip(*np.nonzero(result.round >= 0), strict=True)
+        }
+        drawn = {name: x[result.best_trial] for name, x in result.values.items()}
+        values = spaces.values(SPACE, drawn)
+        return outcome(result.ledger.scores, when, values, seconds, args.lanes)
+
+    return by_seed
+
+
+def by_sweep(
+    algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
+) -> Callable[[int], Outcome]:
+    """Searches on a host environment, by seed; all lanes share one pool."""
+
+    def by_seed(seed: int) -> Outcome:
+        with tempfile.TemporaryDirectory() as directory:
+            result = tuning.sweep(
+                algo, config, SPACE, scheduler, num_lanes=args.lanes, seed=seed, strategy=strategy,
+                phase=tuning.Phase(args.updates_per_phase), run_dir=Path(directory) / "sweep",
+                keep_best=0,
+            )  # fmt: skip
+        assert result.best is not None
+        trials, spans = result.summary["trials"], result.summary["spans"]
+        scores = np.full((scheduler.num_trials, args.phases), np.nan)
+        for trial in trials:
+            known = [np.nan if s is None else float(s) for s in trial["scores"]]
+            scores[trial["trial"], : len(known)] = known
+        ends = sorted({span["end"] for span in spans})
+        when = {(s["trial"], s["phase"]): round_of(s["end"], ends) for s in spans}
+        seconds = result.summary["seconds"]
+        return outcome(scores, when, result.best["values"], seconds, args.lanes)
+
+    return by_seed
+
+
+def round_of(end: float, ends: list[float]) -> int:
+    """Phases that were reported within a tenth of a second ended in the same round."""
+    gaps = np.diff(ends) > 0.1
+    return int(np.concatenate([[0], np.cumsum(gaps)])[ends.index(end)])
+
+
+def outcome(
+    scores: np.ndarray,
+    when: dict[tuple[int, int], int],
+    values: dict[str, Any],
+    seconds: float,
+    lanes: int,
+) -> Outcome:
+    """What a search found, given the round of each phase that was run."""
+    rounds = 1 + max(when.values())
+    best = np.full(rounds, -np.inf)
+    for (trial, phase), at in when.items():
+        if np.isfinite(scores[trial, phase]):
+            best[at] = max(best[at], scores[trial, phase])
+    best = np.maximum.accumulate(best)
+    return Outcome(
+        best_score=float(best[-1]),
+        best_values=values,
+        best_by_round=best.tolist(),
+        rounds=rounds,
+        seconds=seconds,
+        phases=len(when),
+        trials=len({trial for trial, _ in when}),
+        occupancy=len(when) / (lanes * rounds),
+    )
+
+
+def main(args: Args) -> None:
+    split_cpu()
+    env = jaxrl.make(args.env_id, num_envs=args.num_envs)
+    if getattr(env, "is_atari", False):
+        env = jaxrl.make(args.env_id, num_envs=args.num_envs, **ATARI_OPTIONS)
+    algo, config = jaxrl.ppo(env), PRESET.replace(**pairs(args.set))
+    strategy = "vmap"
+    if env.checkpointable:
+        choice = populations.choose(algo, populations.stack(config, args.lanes))
+        print(f"strategy {choice.strategy}: {choice.steps_per_second}")
+        strategy = choice.strategy
+    found: dict[str, list[Outcome]] = {}
+    chosen = schedulers(args)
+    for name, scheduler in chosen.items():
+        print(f"{name}: {scheduler.num_trials} trials")
+        make = one_program if env.checkpointable else by_sweep
+        search = make(algo, config, scheduler, args, strategy)
+        found[name] = [search(seed) for seed in range(1, args.seeds + 1)]
+        Console().print(table({name: found[name]}))
+    Console().print(table(found))
+    write(args, algo, config, chosen, found)
+
+
+def table(found: dict[str, list[Outcome]]) -> Table:
+    """Means over seeds."""
+    shown = Table(
+        "scheduler", "trials", "phases", "best score, by seed", "mean", "rounds", "rounds to best",
+        "occupancy", "seconds",
+    )  # fmt: skip
+
+    def mean(outcomes: list[Outcome], name: str, digits: int = 1) -> str:
+        return f"{np.mean([getattr(one, name) for one in outcomes]):.{digits}f}"
+
+    for name, outcomes in found.items():
+        by_seed = ", ".join(f"{one.best_score:.1f}" for one in outcomes)
+        numbers = (mean(outcomes, n) for n in ("best_score", "rounds", "rounds_to_best"))
+        shown.add_row(
+            name, mean(outcomes, "trials", 0), mean(outcomes, "phases"), by_seed, *numbers,
+            mean(outcomes, "occupancy", 2), mean(outcomes, "seconds"),
+        )  # fmt: skip
+    return shown
+
+
+def write(
+    args: Args, algo: Any, config: Any, chosen: dict[str, Any], found: dict[str, list[Outcome]]
+) -> None:
+    """The record: everything that was found, and the best score so far over rounds."""
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for name, outcomes in found.items():
+        longest = max(one.rounds for one in outcomes)
+        curves = [
+            np.pad(one.best_by_round, (0, longest - one.rounds), mode="edge") for one in outcomes
+        ]
+        mean = np.mean(curves, axis=0)
+        axes.step(np.arange(1, longest + 1), mean, where="post", label=name)
+    axes.set(
+        title=f"PPO on {args.env_id}, {args.lanes} lanes, mean of {args.seeds} seeds",
+        xlabel="rounds: phases of all lanes side by side",
+        ylabel="best score so far",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    args.results.mkdir(parents=True, exist_ok=True)
+    name = f"hypertrick-vs-hyperband-{args.env_id.lower()}"
+    figure.savefig(args.results / f"{name}.png")
+    arguments = {
+        "seeds": args.seeds, "lanes": args.lanes, "phases": args.phases,
+        "updates_per_phase": args.updates_per_phase,
+    }  # fmt: skip
+    everything = {
+        "manifest": manifests.describe(algo, config, arguments),
+        "schedulers": {
+            name: {
+                "num_trials": chosen[name].num_trials,
+                "searches": [one._asdict() for one in outcomes],
+            }
+            for name, outcomes in found.items()
+        },
+    }
+    (args.results / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args))
+    except (ValueError, ImportError, OSError) as error:
+        sys.exit(f"error: {error}")
