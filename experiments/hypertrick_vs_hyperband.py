@@ -16,6 +16,7 @@ which is what a cluster pays. Occupancy is the share of the lanes' rounds that w
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import json
@@ -64,7 +65,7 @@ class Args:
     """Of a trial that is never stopped."""
     eta: int = 3
     eviction: float = 0.25
-    updates_per_phase: int = 16
+    updates_per_phase: int = 8
     schedulers: tuple[str, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
     results: Path = Path(__file__).parent / "results"
 
@@ -90,7 +91,7 @@ class Outcome(NamedTuple):
 def schedulers(args: Args) -> dict[str, Any]:
     """Each with the number of trials that costs what HyperBand costs."""
     hyperband = tuning.HyperBand(args.phases, args.eta)
-    budget = mean_phases(hyperband)
+    budget = expected_phases(hyperband)
     makers: dict[str, Callable[[int], Any]] = {
         "hypertrick": lambda n: tuning.HyperTrick(n, args.phases, args.eviction),
         "halving": lambda n: tuning.SuccessiveHalving(n, args.phases, args.eta),
@@ -98,24 +99,36 @@ def schedulers(args: Args) -> dict[str, Any]:
         "random": lambda n: tuning.RandomSearch(n, args.phases),
     }
     chosen = {"hyperband": hyperband}
-    for name, make in makers.items():
-        num_trials = 1
-        while abs(mean_phases(make(num_trials + 1)) - budget) <= abs(
-            mean_phases(make(num_trials)) - budget
-        ):
-            num_trials += 1
-        chosen[name] = make(num_trials)
+    for name in set(args.schedulers) - {"hyperband"}:
+        sizes = range(2, int(budget) + 1)
+
+        def cost(num_trials: int, make: Callable[[int], Any] = makers[name]) -> float:
+            return expected_phases(make(num_trials))
+
+        if name == "asha":  # by simulation, so not for every size
+            first = bisect.bisect_left(sizes, budget, key=cost)
+            sizes = sizes[max(first - 1, 0) : first + 1]
+        chosen[name] = makers[name](min(sizes, key=lambda n: (abs(cost(n) - budget), -n)))
     return {name: chosen[name] for name in args.schedulers}
 
 
-def mean_phases(scheduler: Any, repeats: int = 8) -> float:
+def expected_phases(scheduler: Any) -> float:
     """Phases that a search costs if its scores are exchangeable."""
     shape = (scheduler.num_trials, scheduler.num_phases)
-    spans = [
-        tuning.simulate(scheduler, 6, np.ones(shape), np.random.default_rng(i).random(shape))[0]
-        for i in range(repeats)
-    ]
-    return float(np.mean([len(one) for one in spans]))
+    match scheduler:
+        case tuning.RandomSearch(num_trials, num_phases):
+            return num_trials * num_phases
+        case tuning.HyperTrick(num_trials, num_phases, rate):
+            return num_trials * (1 - (1 - rate) ** num_phases) / rate
+        case tuning.ASHA():
+            scores = np.random.default_rng(0).random((4, *shape))
+            return float(np.mean([len(tuning.simulate(scheduler, 6, np.ones(shape), x)[0])
+                                  for x in scores]))  # fmt: skip
+    return sum(
+        rung.num_trials * (rung.num_phases - before)
+        for bracket in scheduler.brackets
+        for rung, before in zip(bracket, (0, *(r.num_phases for r in bracket)), strict=False)
+    )
 
 
 def one_program(
@@ -215,7 +228,7 @@ def main(args: Args) -> None:
     found: dict[str, list[Outcome]] = {}
     chosen = schedulers(args)
     for name, scheduler in chosen.items():
-        print(f"{name}: {scheduler.num_trials} trials")
+        print(f"{name}: {scheduler.num_trials} trials", flush=True)
         make = one_program if env.checkpointable else by_sweep
         search = make(algo, config, scheduler, args, strategy)
         found[name] = [search(seed) for seed in range(1, args.seeds + 1)]
