@@ -160,9 +160,28 @@ _numbers = itertools.count(1)
 _lock = threading.Lock()
 
 
+_wanted = 8
+
+
 def max_pools() -> int:
     """How many pools are kept; the least recently used one is closed first."""
-    return max(8, 2 * jax.local_device_count())
+    return max(_wanted, 2 * jax.local_device_count())
+
+
+def keep_pools(number: int) -> None:
+    """Keep at least so many pools from now on."""
+    global _wanted
+    _wanted = max(_wanted, number)
+
+
+def release(state: HostState) -> None:
+    """Close the pool of a state that nobody will step again; outside `jit` only."""
+    numbers = np.asarray(state.pool).reshape(-1)
+    with _lock:
+        entries = [_entries.pop(int(number), None) for number in set(numbers.tolist())]
+    for entry in entries:
+        if entry is not None:
+            entry.pool.close()
 
 
 def _init_on_host(make_pool: MakePool, members: Any, seeds: Any) -> tuple[np.ndarray, RawStep]:

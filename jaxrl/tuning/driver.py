@@ -29,7 +29,7 @@ from jaxrl import population as populations
 from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import MAX_CHUNK, SUMS
 from jaxrl.compilation import enable_compilation_cache
-from jaxrl.envs import make
+from jaxrl.envs import host, make
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink
 from jaxrl.population import Strategy
@@ -438,6 +438,7 @@ class _Sweep:
         self, num_lanes: int, strategy: str | Strategy
     ) -> tuple[list[Gang], list[list[int]]]:
         if self.static:
+            host.keep_pools(num_lanes + 1)  # of host environments each lane has one, or makes it
             return [Gang(1, "vmap") for _ in range(num_lanes)], [[i] for i in range(num_lanes)]
         if strategy == "auto":
             strategy = self._choose(num_lanes)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl import population as populations
 from jaxrl.chunk import MAX_CHUNK
+from jaxrl.envs import host
 from jaxrl.population import FRESH, KEEP, RESUME, Strategy
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
@@ -55,6 +56,7 @@ class Gang:
         """Put trials on lanes; all others stay, unless the algorithm is another one."""
         some = next(iter(placements.values()))
         if self.algo is not algo:
+            self._release()
             self.algo, self._configs = algo, [some.config] * self.num_lanes
             self._states = None
         for lane, placement in placements.items():
@@ -106,6 +108,11 @@ class Gang:
             states = self._programs.init(self._stacked, keys)
             saved = saved._replace(simulation=states.simulation)
         self._states = saved
+
+    def _release(self) -> None:
+        """Host environments of another algorithm are of no more use."""
+        if self._states is not None and self.algo is not None and not self.algo.env.checkpointable:
+            host.release(self._states.simulation.env_state)
 
     @property
     def _programs(self) -> Programs:
