@@ -30,3 +30,13 @@ def preset(monkeypatch):
         return importlib.import_module(f"{algorithm}_gymnax").PRESETS[name][1]
 
     return find
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    """A compiled program holds memory mappings, of which Linux gives a process 65,530."""
+    yield
+    import jax
+
+    jax.clear_caches()
+    gc.collect()
