@@ -1,5 +1,6 @@
 """What must hold before JAX starts: two CPU devices, so that sharded programs are tested too."""
 
+import gc
 import importlib
 import os
 from pathlib import Path
