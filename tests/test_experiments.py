@@ -175,7 +175,8 @@ def test_the_network_for_observations_of_several_parts_learns():
 
 
 def test_the_search_of_the_readme_runs():
-    scope = run_snippet("search", ("64, num_phases=8", "4, num_phases=2"), ("16, 12", "2, 1"))
+    smaller = ("    16,  # lanes\n    12,", "    2,\n    1,")
+    scope = run_snippet("search", ("64, num_phases=8", "4, num_phases=2"), smaller)
     assert scope["result"].ledger.scores.shape == (4, 2)
 
 
