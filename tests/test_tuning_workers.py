@@ -234,12 +234,14 @@ def test_workers_finish_a_study_though_one_is_killed(outcome):
 
 
 def test_the_killed_workers_trials_are_repeated_by_others(outcome):
-    assert 1 <= len(outcome.lost) <= 2
+    # On a machine that stands still for two heartbeats others may be taken for dead too.
+    of_the_killed = [t for t in outcome.lost if t.user_attrs["worker"] == "b"]
+    assert 1 <= len(of_the_killed) <= 2
     for lost in outcome.lost:
-        assert lost.user_attrs["worker"] == "b"
         repeated = outcome.ended[lost.user_attrs["index"]]
-        assert repeated.user_attrs["worker"] != "b"
+        assert repeated.number > lost.number
         assert repeated.params == lost.params
+        assert repeated.user_attrs["worker"] != "b" or lost not in of_the_killed
     # Two workers that ask for the last trial at once put two into the queue.
     surplus = [t for t in outcome.trials if t.state.name == "FAIL" and t not in outcome.lost]
     assert all(not t.params and not t.intermediate_values for t in surplus)
