@@ -192,6 +192,16 @@ def is_midway(trials):
     return len(ended) >= NUM_TRIALS / 4 and "b" in {t.user_attrs["worker"] for t in ended}
 
 
+def stands_still(process, url):
+    """Stop a worker in the middle of a trial; it goes on if it has none."""
+    process.send_signal(signal.SIGSTOP)
+    running = [t for t in trials_of(url) if t.state.name == "RUNNING"]
+    if "b" in {t.user_attrs.get("worker") for t in running}:
+        return True
+    process.send_signal(signal.SIGCONT)
+    return False
+
+
 class Outcome:
     """A study of four workers, one of which was killed, and what a restart of it changed."""
 
@@ -202,6 +212,7 @@ class Outcome:
             until(lambda: len(list(directory.glob("*.ready"))) == len(WORKERS), 120)
             (directory / "go").touch()
             until(lambda: is_midway(trials_of(url)), 60)
+            until(lambda: stands_still(processes["b"], url), 60)
             processes["b"].send_signal(signal.SIGKILL)
             self.codes = {worker: p.wait(90) for worker, p in processes.items()}
             self.trials = trials_of(url)
