@@ -202,9 +202,8 @@ class HyperBand:
 
 
 @dataclass(frozen=True)
-class SuccessiveHalving:
-    """One bracket: the best 1/eta of the trials go on from each rung, once all of it have reported
-    (Jamieson & Talwalkar 2016)."""
+class _Halving:
+    """What the two ways of halving N trials are made with."""
 
     num_trials: int
     num_phases: int
@@ -214,6 +213,12 @@ class SuccessiveHalving:
     def __post_init__(self) -> None:
         _check_sizes(self.num_trials, self.num_phases)
         _check_eta(self.eta)
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving(_Halving):
+    """One bracket: the best 1/eta of the trials go on from each rung, once all of it have reported
+    (Jamieson & Talwalkar 2016)."""
 
     @property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
@@ -225,18 +230,9 @@ class SuccessiveHalving:
 
 
 @dataclass(frozen=True)
-class ASHA:
+class ASHA(_Halving):
     """Asynchronous successive halving (Li et al. 2020, MLSys): a trial goes on from a rung as soon
     as it is among the best 1/eta of those that have reached it; other lanes begin new trials."""
-
-    num_trials: int
-    num_phases: int
-    eta: int = 3
-    pauses: bool = dataclasses.field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        _check_sizes(self.num_trials, self.num_phases)
-        _check_eta(self.eta)
 
     @property
     def rungs(self) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class Store:
 
     Args:
       url: `sqlite:///study.db`, `postgresql://...`, or `journal:///study.log`.
-      key: trial i's values are `draw(i)` for the sampler "random"; other samplers are Optuna's,
+      draw: `draw(i)` gives trial i's values to the sampler "random"; other samplers are Optuna's,
         seeded by `seed` and i, and learn from the trials that have ended.
       worker: a name that no other worker has, and that this one has again after a restart.
       heartbeat_seconds: a worker that was not heard of for twice as long is taken for dead.
