@@ -251,14 +251,14 @@ def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts)
     ("name", "env_id", "changes"),
     [
         pytest.param("dqn", "Breakout-MinAtar", {}, marks=pytest.mark.slow),
-        ("dqn-prioritized", "frames", {"frame_stack": 4, "replay_size": 200_000}),
+        ("dqn-prioritized", "frames", {"frame_stack": 4}),
         ("r2d2", "Breakout-MinAtar", {}),
     ],
     ids=["dqn", "dqn-of-frames", "r2d2"],
 )
 def test_the_replay_is_not_copied(name, env_id, changes):
     algo = algorithm(name, env_id, 32)
-    config = CONFIGS[name].replace(**{"replay_size": 50_000, "torso": "mlp"} | changes)
+    config = CONFIGS[name].replace(**{"replay_size": 200_000, "torso": "mlp"} | changes)
     state = jax.eval_shape(algo.init, config, jax.random.key(0))
     replay_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.memory))
     assert replay_bytes > 60e6

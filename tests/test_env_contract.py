@@ -639,6 +639,23 @@ def test_integer_observations_are_one_hot():
     np.testing.assert_array_equal(timestep.obs, np.eye(16, dtype=np.float32)[[0] * N])
 
 
+@pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
+def test_minatar_shows_the_same_zeros_and_ones_in_bytes(game):
+    env = jaxrl.make(f"{game}-MinAtar", N)
+    assert env.observation_space.dtype == np.bool_
+
+    def step(state, key):
+        raw = jax.vmap(backend.get_obs)(state.inner)
+        state, timestep = env.step(key, state, jax.random.randint(key, (N,), 0, env.action_space.n))
+        return state, (raw, timestep.obs)
+
+    backend, _ = gymnax.make(f"{game}-MinAtar")
+    state, _ = env.init(jax.random.key(0))
+    _, (raw, obs) = jax.lax.scan(step, state, jax.random.split(jax.random.key(1), 300))
+    assert set(np.unique(raw)) == {0.0, 1.0}
+    np.testing.assert_array_equal(raw[1:], obs[:-1])
+
+
 @pytest.mark.parametrize(
     ("id", "near"),
     [

@@ -146,6 +146,8 @@ class GymnaxEnv:
         space = env.observation_space(params)
         if hasattr(space, "n"):
             return jax.nn.one_hot(obs, space.n)
+        if self.name.endswith("-MinAtar"):
+            return obs.astype(bool)  # zeros and ones: a byte each in rollouts and replay, not four
         return obs
 
 
