@@ -10,6 +10,9 @@ the same number of phases (those of HyperBand) on average, were scores exchangea
 environments a search is one program, on host environments a sweep. Prints a table, and writes a
 JSON and a picture under experiments/results/.
 
+Schedulers whose scores are not exchangeable spend more or less than that; so the best score within
+the phases that all of them spent is given too.
+
 Time is counted in rounds too: how many phases the search lasts if its lanes run side by side,
 which is what a cluster pays. Occupancy is the share of the lanes' rounds that were used.
 """
@@ -75,6 +78,8 @@ class Outcome(NamedTuple):
 
     best_score: float
     best_values: dict[str, Any]
+    best_by_phase: list[float]
+    """The best score so far after each phase of any trial, in the order in which they ended."""
     best_by_round: list[float]
     """The best score so far after each round."""
     rounds: int
@@ -82,6 +87,10 @@ class Outcome(NamedTuple):
     phases: int
     trials: int
     occupancy: float
+
+    def best_within(self, budget: int) -> float:
+        """The best score of the first so many phases."""
+        return self.best_by_phase[min(budget, self.phases) - 1]
 
     @property
     def rounds_to_best(self) -> int:
@@ -196,21 +205,20 @@ def outcome(
     lanes: int,
 ) -> Outcome:
     """What a search found, given the round of each phase that was run."""
-    rounds = 1 + max(when.values())
-    best = np.full(rounds, -np.inf)
-    for (trial, phase), at in when.items():
-        if np.isfinite(scores[trial, phase]):
-            best[at] = max(best[at], scores[trial, phase])
-    best = np.maximum.accumulate(best)
+    ended = sorted(when, key=lambda phase: (when[phase], phase))
+    found = np.array([scores[phase] for phase in ended])
+    best = np.maximum.accumulate(np.where(np.isfinite(found), found, -np.inf))
+    last = np.cumsum(np.bincount([when[phase] for phase in ended])) - 1  # phase of each round
     return Outcome(
         best_score=float(best[-1]),
         best_values=values,
-        best_by_round=best.tolist(),
-        rounds=rounds,
+        best_by_phase=best.tolist(),
+        best_by_round=best[last].tolist(),
+        rounds=len(last),
         seconds=seconds,
         phases=len(when),
         trials=len({trial for trial, _ in when}),
-        occupancy=len(when) / (lanes * rounds),
+        occupancy=len(when) / (lanes * len(last)),
     )
 
 
@@ -232,16 +240,17 @@ def main(args: Args) -> None:
         make = one_program if env.checkpointable else by_sweep
         search = make(algo, config, scheduler, args, strategy)
         found[name] = [search(seed) for seed in range(1, args.seeds + 1)]
-        Console().print(table({name: found[name]}))
-    Console().print(table(found))
+    # What all of them spent at least, so that none is ahead by having trained more.
+    budget = min(one.phases for outcomes in found.values() for one in outcomes)
+    Console().print(table(found, budget))
     write(args, algo, config, chosen, found)
 
 
-def table(found: dict[str, list[Outcome]]) -> Table:
+def table(found: dict[str, list[Outcome]], budget: int) -> Table:
     """Means over seeds."""
     shown = Table(
-        "scheduler", "trials", "phases", "best score, by seed", "mean", "rounds", "rounds to best",
-        "occupancy", "seconds",
+        "scheduler", "trials", "phases", "best score, by seed", "mean", f"of {budget} phases",
+        "rounds", "rounds to best", "occupancy", "seconds",
     )  # fmt: skip
 
     def mean(outcomes: list[Outcome], name: str, digits: int = 1) -> str:
@@ -249,10 +258,12 @@ def table(found: dict[str, list[Outcome]]) -> Table:
 
     for name, outcomes in found.items():
         by_seed = ", ".join(f"{one.best_score:.1f}" for one in outcomes)
-        numbers = (mean(outcomes, n) for n in ("best_score", "rounds", "rounds_to_best"))
+        within = f"{np.mean([one.best_within(budget) for one in outcomes]):.1f}"
         shown.add_row(
-            name, mean(outcomes, "trials", 0), mean(outcomes, "phases"), by_seed, *numbers,
-            mean(outcomes, "occupancy", 2), mean(outcomes, "seconds"),
+            name, mean(outcomes, "trials", 0), mean(outcomes, "phases"), by_seed,
+            mean(outcomes, "best_score"), within, mean(outcomes, "rounds"),
+            mean(outcomes, "rounds_to_best"), mean(outcomes, "occupancy", 2),
+            mean(outcomes, "seconds"),
         )  # fmt: skip
     return shown
 

@@ -195,7 +195,8 @@ def film(result: tuning.SweepResult, seed: int) -> None:
 
 def finish(args: Args, result: tuning.SweepResult) -> None:
     """The leaderboard, the best config as a command, and the page of pictures."""
-    from jaxrl.tuning.report import leaderboard, write_report
+    from jaxrl.tuning.report import write_report
+    from jaxrl.tuning.scores import leaderboard
 
     table = Table(title=str(result.run_dir))
     for column in ("trial", "best score", "last score", "phases", "status", "values"):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxrl.tuning import report
+from jaxrl.tuning.pictures import plot
+from jaxrl.tuning.report import write_report
+from jaxrl.tuning.scores import best_so_far, importances, leaderboard, position, ticks
 
 PICTURES = ["phases", "best", "parallel", "importance", "lanes"]
 SPACE = {
@@ -123,7 +125,7 @@ def test_the_leaderboard_ranks_by_best_finite_score_then_number():
         trial(5, [3.0]),
         trial(6, [-8, None], "running"),
     ]
-    rows = report.leaderboard(sweep_of(trials[::-1]))
+    rows = leaderboard(sweep_of(trials[::-1]))
     assert [row["trial"] for row in rows] == [4, 0, 5, 6]
     assert [row["best_score"] for row in rows] == [7.0, 3.0, 3.0, -8.0]
     assert [row["last_score"] for row in rows] == [2.0, -math.inf, 3.0, -8.0]
@@ -143,10 +145,10 @@ def test_the_best_score_so_far_follows_the_ends_of_phases():
         span(2, 2, 0, 0.0, 18.0),
         span(2, 2, 1, 18.0, 36.0),  # never reported
     ]
-    ends, best = report.best_so_far(sweep_of(trials, spans[::-1]))
+    ends, best = best_so_far(sweep_of(trials, spans[::-1]))
     assert ends.tolist() == [10.0, 16.0, 18.0, 30.0]
     assert best.tolist() == [1.0, 3.0, 3.0, 4.0]
-    ends, best = report.best_so_far(sweep_of(trials))
+    ends, best = best_so_far(sweep_of(trials))
     assert len(ends) == len(best) == 0
 
 
@@ -173,35 +175,35 @@ def test_the_best_score_so_far_follows_the_ends_of_phases():
     ],
 )
 def test_positions_on_the_axes(name, value, expected):
-    assert report.position(SPACE[name], value) == pytest.approx(expected, abs=1e-9, nan_ok=True)
+    assert position(SPACE[name], value) == pytest.approx(expected, abs=1e-9, nan_ok=True)
 
 
 def test_a_choice_of_one_value_is_in_the_middle():
     only = {"kind": "Choice", "values": [4]}
-    assert report.position(only, 4.0) == 0.5
-    assert report.ticks(only) == [(0.5, "4")]
+    assert position(only, 4.0) == 0.5
+    assert ticks(only) == [(0.5, "4")]
 
 
 def test_ticks_are_where_their_values_are():
     decades = [(pytest.approx(i / 3), label) for i, label in enumerate(["1e-05", "0.0001"])]
-    assert report.ticks(SPACE["learning_rate"])[:2] == decades
-    assert [label for _, label in report.ticks(SPACE["num_steps"])] == [
+    assert ticks(SPACE["learning_rate"])[:2] == decades
+    assert [label for _, label in ticks(SPACE["num_steps"])] == [
         "2", "5", "10", "20", "50", "100",
     ]  # fmt: skip
-    assert report.ticks(SPACE["gamma"]) == [(0.0, "0.9"), (0.5, "0.99"), (1.0, "0.999")]
+    assert ticks(SPACE["gamma"]) == [(0.0, "0.9"), (0.5, "0.99"), (1.0, "0.999")]
     for distribution in SPACE.values():
-        places = [place for place, _ in report.ticks(distribution)]
+        places = [place for place, _ in ticks(distribution)]
         assert len(places) > 1
         assert min(np.diff(places)) > 0.05
         assert min(places) >= 0
         assert max(places) <= 1
     many = {"kind": "Choice", "values": list(range(100))}
-    assert len(report.ticks(many)) <= 12
+    assert len(ticks(many)) <= 12
 
 
 def test_what_decides_the_score_is_the_most_important():
     pytest.importorskip("optuna")
-    shares = report.importances(random_sweep(200))
+    shares = importances(random_sweep(200))
     assert set(shares) == set(SPACE)
     assert next(iter(shares)) == "learning_rate"
     assert sum(shares.values()) == pytest.approx(1)
@@ -217,21 +219,21 @@ def test_diverged_trials_count_as_the_worst():
         gamma = SPACE["gamma"]["values"][number % 3]
         scores = [float(number)] if gamma == 0.9 else ["-inf"]
         trials.append(trial(number, scores, gamma=gamma, num_epochs=number // 3 % 8 + 1))
-    assert report.importances(sweep_of(trials, space=space))["gamma"] > 0.8
+    assert importances(sweep_of(trials, space=space))["gamma"] > 0.8
 
 
 @pytest.mark.parametrize("name", ["no trials", "one trial", "only diverged", "equal", "no space"])
 def test_importances_that_cannot_be_told_are_refused(name):
     pytest.importorskip("optuna")
     with pytest.raises(ValueError, match="trials"):
-        report.importances(SWEEPS[name])
+        importances(SWEEPS[name])
 
 
 def test_without_optuna_a_panel_says_so(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"jaxrl\[tune\]"):
-        report.importances(SWEEPS["rich"])
-    paths = report.plot(SWEEPS["one trial"], tmp_path / "plots")
+        importances(SWEEPS["rich"])
+    paths = plot(SWEEPS["one trial"], tmp_path / "plots")
     assert paths == [tmp_path / "plots" / f"{picture}.png" for picture in PICTURES]
 
 
@@ -272,7 +274,7 @@ class Page(html.parser.HTMLParser):
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_pictures_show_something_and_the_page_is_whole_by_itself(name, tmp_path):
-    path = report.write_report(SWEEPS[name], tmp_path)
+    path = write_report(SWEEPS[name], tmp_path)
     assert path == tmp_path / "report.html"
     text = path.read_text(encoding="utf-8")
     assert not [word for word in ("http://", "https://", 'src="/', "<script") if word in text]
@@ -285,14 +287,14 @@ def test_pictures_show_something_and_the_page_is_whole_by_itself(name, tmp_path)
         assert head == "data:image/png;base64"
         assert base64.b64decode(data) == picture.read_bytes()
     assert not page.links
-    if not report.leaderboard(SWEEPS[name]):
+    if not leaderboard(SWEEPS[name]):
         assert "No trial has a finite score." in page.words
 
 
 def test_the_page_tells_what_was_run(tmp_path):
     command = "python sweep.py --note '<script>alert(1)</script>' & more"
     sweep = random_sweep(30) | {"command": command}
-    text = report.write_report(sweep, tmp_path).read_text(encoding="utf-8")
+    text = write_report(sweep, tmp_path).read_text(encoding="utf-8")
     page = Page(text)
     assert "&lt;script&gt;alert(1)" in text
     assert "script" not in page.tags
@@ -303,7 +305,7 @@ def test_the_page_tells_what_was_run(tmp_path):
         "HyperTrick(num_trials=30, num_phases=10, eviction_rate=0.25)",
         "learning_rate: LogUniform(low=1e-05, high=0.01)",
         "2500 episodes",
-        f"{len(report.leaderboard(sweep)) - 20} more",
+        f"{len(leaderboard(sweep)) - 20} more",
     ):
         assert words in page.words
     assert page.tags.count("details") == 1
@@ -316,7 +318,7 @@ def test_the_page_has_small_videos_in_it_and_links_to_large_ones(tmp_path):
     (videos / "first & last.gif").write_bytes(b"moving")
     (videos / "large one.mp4").write_bytes(bytes(8 * 10**6))
     (videos / "notes.txt").write_text("no video")
-    page = Page(report.write_report(SWEEPS["one trial"], tmp_path).read_text(encoding="utf-8"))
+    page = Page(write_report(SWEEPS["one trial"], tmp_path).read_text(encoding="utf-8"))
     assert page.sources[len(PICTURES) :] == [
         f"data:video/mp4;base64,{base64.b64encode(b'small').decode()}",
         f"data:image/gif;base64,{base64.b64encode(b'moving').decode()}",

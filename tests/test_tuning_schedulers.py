@@ -12,14 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.tuning import schedulers, timeline
-from jaxrl.tuning.schedulers import (
-    ASHA,
-    HyperBand,
-    HyperTrick,
-    RandomSearch,
-    Status,
-    SuccessiveHalving,
-)
+from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
+from jaxrl.tuning.schedulers import HyperTrick, RandomSearch, Status
 
 ALL = [
     RandomSearch(12, 4),

@@ -23,7 +23,7 @@ from jaxrl.tuning import (
     RandomSearch,
     SuccessiveHalving,
     Uniform,
-    driver,
+    loop,
     search,
     sweep,
 )
@@ -126,22 +126,22 @@ class KilledError(Exception):
     pass
 
 
-def killed_after(monkeypatch, passes):
-    """Sweeps die, as by SIGKILL, in the middle of this pass."""
-    original = driver._Sweep._report
+def killed_after(monkeypatch, chunks):
+    """Sweeps die, as by SIGKILL, while lanes report for this time."""
+    original = loop.Sweep._report
     counted = []
 
     def report(self, *arguments):
         original(self, *arguments)
-        if self.passes not in counted:
-            counted.append(self.passes)
-        if len(counted) == passes:
+        if self.progress.chunks not in counted:
+            counted.append(self.progress.chunks)
+        if len(counted) == chunks:
             raise KilledError
 
-    monkeypatch.setattr(driver._Sweep, "_report", report)
+    monkeypatch.setattr(loop.Sweep, "_report", report)
 
 
-@pytest.mark.parametrize("every", [0.0, 1e9], ids=["saved each pass", "never saved"])
+@pytest.mark.parametrize("every", [0.0, 1e9], ids=["saved each chunk", "never saved"])
 @pytest.mark.parametrize(
     ("scheduler", "space"),
     [(HyperTrick(12, 4), SPACE), (SuccessiveHalving(9, 9), SPACE), (ASHA(9, 9), STATIC)],
@@ -152,9 +152,9 @@ def test_a_killed_sweep_resumes_to_the_same_leaderboard(
 ):
     """The store is ahead of the last checkpoint: what is run again counts once."""
     expected = run(tmp_path / "whole", scheduler, space)
-    for passes in (2, 3):
+    for chunks in (2, 3):
         with monkeypatch.context() as patch:
-            killed_after(patch, passes)
+            killed_after(patch, chunks)
             with pytest.raises(KilledError):
                 run(
                     tmp_path / "cut",
@@ -165,6 +165,31 @@ def test_a_killed_sweep_resumes_to_the_same_leaderboard(
                 )
     result = run(tmp_path / "cut", scheduler, space, resume=True)
     assert outcome(result) == outcome(expected)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "space"), [(HyperTrick(12, 4), SPACE), (ASHA(9, 9), STATIC)], ids=["one", "many"]
+)
+def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, scheduler, space):
+    expected = run(tmp_path / "whole", scheduler, space)
+    calls = iter(range(6))  # of three updates a phase, with a checkpoint after each
+    original = loop.Sweep._train_chunk
+
+    def killed(self):
+        if next(calls) == 5:
+            raise KilledError
+        original(self)
+
+    always = {"checkpoint_seconds": 0.0, "chunk_seconds": 0.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Sweep, "_train_chunk", killed)
+        with pytest.raises(KilledError):
+            run(tmp_path / "cut", scheduler, space, **always)
+    result = run(tmp_path / "cut", scheduler, space, resume=True, **always)
+    assert outcome(result) == outcome(expected)
+    rows = read_jsonl(tmp_path / "cut" / "metrics.jsonl")
+    done = [(row["trial"], row["trial_update"]) for row in rows]
+    assert len(set(done)) == len(done) == sum(3 * len(t["scores"]) for t in outcome(result))
 
 
 def test_a_finished_sweep_can_be_resumed_to_no_effect(tmp_path):

@@ -26,7 +26,7 @@ from toys import ToyConfig, toy
 
 import jaxrl
 from jaxrl.tuning import LogUniform, Status, Uniform, hypertrick_pruner, trial_key, trial_values
-from jaxrl.tuning import study as studies
+from jaxrl.tuning.storage import requeue
 from jaxrl.tuning.study import Store
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -48,10 +48,10 @@ jax.config.update("jax_disable_most_optimizations", True)
 from test_tuning_workers import HEARTBEAT, NUM_PHASES, NUM_TRIALS, PAUSES, SEED, SPACE, UPDATES
 from toys import ToyConfig, toy
 
-from jaxrl.tuning import HyperTrick, Phase, driver, sweep
+from jaxrl.tuning import HyperTrick, Phase, gang, sweep
 
 url, directory, worker, resume = sys.argv[1:]
-train = driver.Gang.train
+train = gang.Gang.train
 
 
 def slowly(*arguments):
@@ -59,7 +59,7 @@ def slowly(*arguments):
     return train(*arguments)
 
 
-driver.Gang.train = slowly
+gang.Gang.train = slowly
 algo = toy()
 Path(directory).with_suffix(".ready").touch()
 while not (Path(directory).parent / "go").exists():
@@ -391,8 +391,8 @@ def test_what_two_workers_put_into_the_queue_runs_once(stores):
     store.claim(())
     lost = store._study.trials[0]
     store._set_state(lost, store._state.FAIL)
-    studies._requeue(store._study, store._study.trials[0])
-    studies._requeue(store._study, store._study.trials[0])
+    requeue(store._study, store._study.trials[0])
+    requeue(store._study, store._study.trials[0])
     for _ in range(2):  # one too many
         store._study.add_trial(optuna.create_trial(state=store._state.WAITING))
     other = stores("b", num_trials=2, heartbeat_seconds=60)

@@ -6,19 +6,13 @@ run = jax.jit(partial(search, algo, config, space, scheduler, num_lanes, updates
 result = run(jax.random.key(0))
 """
 
-from jaxrl.tuning.driver import Phase, SweepResult, sweep
+from jaxrl.tuning.driver import SweepResult, sweep
+from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.program import SearchResult, search, trial_key, trial_values
-from jaxrl.tuning.schedulers import (
-    ASHA,
-    HyperBand,
-    HyperTrick,
-    Ledger,
-    RandomSearch,
-    Status,
-    SuccessiveHalving,
-)
+from jaxrl.tuning.pruner import hypertrick_pruner
+from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
+from jaxrl.tuning.settings import Phase
 from jaxrl.tuning.space import GA3C_SPACE, Choice, Integer, LogUniform, QLogUniform, Uniform
-from jaxrl.tuning.study import hypertrick_pruner
 from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 
 __all__ = [

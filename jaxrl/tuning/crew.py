@@ -1,0 +1,94 @@
+"""The crew of a sweep: all its gangs, whose lanes are whose, and their part of a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl import population as populations
+from jaxrl.envs import host
+from jaxrl.population import Strategy
+from jaxrl.tuning.display import Board
+from jaxrl.tuning.gang import Gang
+from jaxrl.tuning.groups import Group, Groups
+from jaxrl.tuning.progress import Progress
+from jaxrl.tuning.schedulers import Status
+from jaxrl.types import Algorithm, PyTree
+
+
+class Crew:
+    """The lanes of a sweep, as one gang or, if static fields are searched, as a gang each."""
+
+    def __init__(self, num_lanes: int, strategy: str | Strategy, groups: Groups):
+        self._groups = groups
+        if groups.static:
+            host.keep_pools(num_lanes + 1)  # of host environments each lane has one, or makes it
+            self.gangs = [Gang(1, "vmap") for _ in range(num_lanes)]
+            self.lanes_of = [[lane] for lane in range(num_lanes)]
+        else:
+            self.gangs = [Gang(num_lanes, strategy)]
+            self.lanes_of = [list(range(num_lanes))]
+
+    def learner(self, lane: int) -> PyTree:
+        """A lane's agent: all of its state but host environments."""
+        for gang, lanes in zip(self.gangs, self.lanes_of, strict=True):
+            if lane in lanes:
+                return gang.learner(lanes.index(lane))
+        raise IndexError(lane)
+
+    def save(self, progress: Progress) -> dict[str, PyTree]:
+        """What a checkpoint holds of the gangs that train."""
+        return {str(gang): self.gangs[gang].save() for gang in self._used(progress)}
+
+    def template(self, progress: Progress) -> dict[str, Any]:
+        """The shapes of what `save` gave, and of the agents kept of trials that pause."""
+        gangs = {}
+        for gang in self._used(progress):
+            config, group = self._of_gang(gang, progress)
+            gangs[str(gang)] = self.gangs[gang].template(group.algo, config)
+        kept = {}
+        status = np.asarray(progress.ledger.status)
+        for trial, values in progress.values.items():
+            if status[trial] in (Status.PAUSED, Status.READY):
+                config, group = self._groups.of(values)
+                one = Gang(1, "vmap").template(group.algo, config)
+                kept[str(trial)] = jax.eval_shape(lambda x: jax.tree.map(lambda x: x[0], x), one)
+        return {"gangs": gangs, "kept": kept}
+
+    def restore(self, progress: Progress, saved: dict[str, PyTree]) -> None:
+        """Go on from what `save` gave; host environments begin new episodes."""
+        for gang in self._used(progress):
+            some, group = self._of_gang(gang, progress)
+            runs = [progress.runs[lane] for lane in self.lanes_of[gang]]
+            configs = [
+                some if run is None else self._groups.of(progress.values[run.trial])[0]
+                for run in runs
+            ]
+            self.gangs[gang].restore(group.algo, configs, saved[str(gang)])
+
+    def _used(self, progress: Progress) -> list[int]:
+        """The gangs of which a lane runs a trial."""
+        return [
+            gang
+            for gang, lanes in enumerate(self.lanes_of)
+            if any(progress.runs[lane] is not None for lane in lanes)
+        ]
+
+    def _of_gang(self, gang: int, progress: Progress) -> tuple[Any, Group]:
+        """The config and group of a gang's first running trial."""
+        lanes = self.lanes_of[gang]
+        run = next(run for lane in lanes if (run := progress.runs[lane]) is not None)
+        return self._groups.of(progress.values[run.trial])
+
+
+def fastest(algo: Algorithm, config: Any, num_lanes: int, board: Board) -> Strategy:
+    """The fastest strategy for so many lanes, by a short measurement."""
+    if num_lanes == 1:
+        return Strategy("vmap")
+    board.say("measuring strategies")
+    choice = populations.choose(algo, populations.stack(config, num_lanes))
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in choice.steps_per_second.items())
+    board.announce(f"strategy {choice.strategy}; steps/s of all lanes: {rates}")
+    return choice.strategy

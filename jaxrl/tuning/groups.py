@@ -1,0 +1,43 @@
+"""Groups: the trials of a sweep that one program can train, by their values of static fields."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jaxrl
+from jaxrl.envs import make
+from jaxrl.tuning import space as spaces
+from jaxrl.types import Algorithm
+
+
+class Group(NamedTuple):
+    """Trials that one program can train."""
+
+    algo: Algorithm
+    steps_per_update: int
+
+
+class Groups:
+    """All groups of a sweep, each made when its first trial comes."""
+
+    def __init__(self, algo: Algorithm, config: Any, space: spaces.Space):
+        self._algo, self._config = algo, config
+        self.static = spaces.static_names(space, type(config))
+        """The searched fields that shape the program."""
+        self._groups: dict[Any, Group] = {}
+
+    def of(self, values: dict[str, Any]) -> tuple[Any, Group]:
+        """The config of a trial with these values, and the group it belongs to."""
+        values = dict(values)
+        num_envs = values.pop("num_envs", self._algo.env.num_envs)
+        config = self._config.replace(**values)
+        static = (num_envs, *(values.get(name) for name in self.static))
+        if static not in self._groups:
+            algo = self._algo
+            if num_envs != algo.env.num_envs:
+                env = make(algo.env.id, num_envs=num_envs, **algo.env.options)
+                algo = getattr(jaxrl, algo.name)(env, algo.network)
+            elif self.static:  # a NamedTuple of its own, so that gangs see another group
+                algo = algo._replace()
+            self._groups[static] = Group(algo, num_envs * algo.num_steps(config))
+        return config, self._groups[static]

@@ -1,0 +1,328 @@
+"""The loop of a sweep: lanes are filled, trained for a while, report, and are judged.
+
+Any number of such loops may work on one study. What each knows is in its `Progress`; the store and
+the ledger agree on every score, since a score is stored before anything is decided from it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import manifest as manifests
+from jaxrl.checkpoint import Checkpoints
+from jaxrl.chunk import MAX_CHUNK, SUMS
+from jaxrl.interrupt import Interrupt
+from jaxrl.logging import JsonlSink
+from jaxrl.tuning import record, schedulers
+from jaxrl.tuning import space as spaces
+from jaxrl.tuning.crew import Crew, fastest
+from jaxrl.tuning.display import Board
+from jaxrl.tuning.gang import Placement
+from jaxrl.tuning.groups import Groups
+from jaxrl.tuning.program import trial_key, trial_values
+from jaxrl.tuning.progress import Progress, Run
+from jaxrl.tuning.record import BestAgents
+from jaxrl.tuning.samplers import draw_of
+from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.settings import Settings
+from jaxrl.tuning.study import Store
+from jaxrl.tuning.timeline import Span, occupancy
+from jaxrl.types import Algorithm, PyTree
+
+EPISODE_CHECK = 16
+"""Updates after which the episodes of a phase are counted."""
+
+
+class Sweep:
+    """One call of `jaxrl.tuning.sweep`."""
+
+    def __init__(
+        self,
+        algo: Algorithm,
+        config: Any,
+        space: spaces.Space,
+        scheduler: Scheduler,
+        settings: Settings,
+        description: dict[str, Any],
+        board: Board,
+    ):
+        self.algo, self.space, self.scheduler = algo, space, scheduler
+        self.settings, self.description, self.board = settings, description, board
+        self.key = jax.random.key(settings.seed)
+        self.groups = Groups(algo, config, space)
+        self.progress = Progress(schedulers.start(scheduler), [None] * settings.num_lanes)
+        self.kept: dict[int, PyTree] = {}  # agents of trials that pause
+        self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
+        self.began = time.perf_counter()
+        self.checkpoints = Checkpoints(settings.run_dir / "checkpoints")
+        self.store = Store(
+            settings.storage,
+            settings.study_name,
+            space,
+            scheduler.num_trials,
+            draw_of(space, lambda index: trial_values(space, self.key, index)),
+            settings.sampler,
+            settings.seed,
+            settings.worker,
+            settings.heartbeat_seconds,
+        )
+        strategy = settings.strategy
+        if strategy == "auto" and not self.groups.static:
+            strategy = fastest(algo, config, settings.num_lanes, board)
+            description["strategy"] = str(strategy)
+        self.crew = Crew(settings.num_lanes, strategy, self.groups)
+        self.seconds_per_update: list[float | None] = [None] * len(self.crew.gangs)
+        if self.checkpoints.latest() is not None:
+            self._restore()
+        self.progress.values |= self.store.ended()
+        self.progress.ledger = self.store.merge(self.progress.ledger)
+        self.sink = JsonlSink(settings.run_dir / "metrics.jsonl", self.progress.chunks)
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def run(self) -> tuple[dict[str, Any], bool]:
+        """What `sweep.json` holds at the end, and whether the sweep was interrupted before it."""
+        saved_at = time.perf_counter()
+        with Interrupt() as interrupt:
+            while not interrupt.requested:
+                if not any(self.progress.left):
+                    self._fill_lanes()
+                if not any(self.progress.left):
+                    if not self.store.is_running_elsewhere():
+                        break
+                    time.sleep(0.2)
+                    continue
+                self._train_chunk()
+                if not any(self.progress.left):
+                    self._judge()
+                self.board.show(self._now(), self.progress.lines(), self.progress.trials())
+                if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
+                    self._save()
+                    saved_at = time.perf_counter()
+        if interrupt.requested:
+            self._save()
+        else:
+            self._end()
+        return self._write_summary(), interrupt.requested
+
+    def _fill_lanes(self) -> None:
+        """Give free lanes their next trials; then every gang trains up to where its next lane may
+        report."""
+        for gang in range(len(self.crew.gangs)):
+            self._fill(gang)
+        self.progress.left = [self._updates_left(gang) for gang in range(len(self.crew.gangs))]
+
+    def _fill(self, gang: int) -> None:
+        """Give the free lanes of a gang their next trials."""
+        placements: dict[int, Placement] = {}
+        group = None
+        runs = self.progress.runs
+        for place, lane in enumerate(self.crew.lanes_of[gang]):
+            if runs[lane] is not None or (trial := self._next_trial()) is None:
+                continue
+            runs[lane] = Run(trial, self._now())
+            config, group = self.groups.of(self.progress.values[trial])
+            key = trial_key(self.key, trial)
+            placements[place] = Placement(config, key, self.kept.pop(trial, None))
+        if group is not None:
+            self.crew.gangs[gang].place(group.algo, placements)
+
+    def _next_trial(self) -> int | None:
+        progress = self.progress
+        if bool((progress.ledger.status == Status.READY).any()):
+            progress.ledger, assigned = schedulers.assign(progress.ledger)
+            return int(assigned)
+        claimed = self.store.claim(progress.values)
+        if claimed is None:
+            return None
+        index, progress.values[index] = claimed
+        scores, reported, status = progress.ledger
+        progress.ledger = Ledger(
+            scores=scores.at[index].set(jnp.nan),
+            reported=reported.at[index].set(0),
+            status=status.at[index].set(Status.RUNNING),
+        )
+        progress.trial_updates[index] = 0
+        return index
+
+    def _train_chunk(self) -> None:
+        """Train the gangs for a while, at the same time."""
+        progress = self.progress
+        begun = {}
+        for gang, left in enumerate(progress.left):
+            if left:
+                updates = min(left, self._chunk_length(gang))
+                active = [progress.runs[lane] is not None for lane in self.crew.lanes_of[gang]]
+                began = time.perf_counter()
+                begun[gang] = updates, began, self.crew.gangs[gang].train(updates, active)
+        progress.chunks += 1
+        for gang, (updates, began, metrics) in begun.items():
+            metrics = jax.device_get(metrics)
+            self.seconds_per_update[gang] = (time.perf_counter() - began) / updates
+            progress.left[gang] -= updates
+            self._count(gang, metrics, updates)
+
+    def _judge(self) -> None:
+        """Let lanes report whose phase is over, in their order whatever the gangs' speed."""
+        for lane, run in enumerate(self.progress.runs):
+            if run is not None and self._phase_is_over(run):
+                self._report(lane, run)
+
+    def _chunk_length(self, gang: int) -> int:
+        seconds = self.seconds_per_update[gang]
+        length = 1 if seconds is None else int(self.settings.chunk_seconds / max(seconds, 1e-6))
+        return min(max(length, 1), MAX_CHUNK)
+
+    def _updates_left(self, gang: int) -> int:
+        """Until the first of the gang's lanes may report."""
+        of_lanes = [self.progress.runs[lane] for lane in self.crew.lanes_of[gang]]
+        runs = [run for run in of_lanes if run is not None]
+        if not runs or self.settings.phase.unit == "episodes":
+            return EPISODE_CHECK if runs else 0
+        return min(self._phase_updates(run) - run.updates for run in runs)
+
+    def _phase_updates(self, run: Run) -> int:
+        if self.settings.phase.unit == "updates":
+            return self.settings.phase.length
+        _, group = self.groups.of(self.progress.values[run.trial])
+        return math.ceil(self.settings.phase.length / group.steps_per_update)
+
+    def _phase_is_over(self, run: Run) -> bool:
+        if self.settings.phase.unit == "episodes":
+            return run.episodes >= self.settings.phase.length or run.diverged
+        return run.updates >= self._phase_updates(run)
+
+    def _count(self, gang: int, metrics: dict[str, np.ndarray], updates: int) -> None:
+        """Take in what a gang's lanes did."""
+        for place, lane in enumerate(self.crew.lanes_of[gang]):
+            run = self.progress.runs[lane]
+            if run is None:
+                continue
+            part = {name: x[place, :updates].astype(np.float64) for name, x in metrics.items()}
+            row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
+            run.updates += updates
+            run.episodes += row["episode_count"]
+            run.return_sum += row["episode_return_sum"]
+            run.diverged |= not math.isfinite(row["loss"])
+            self.progress.trial_updates[run.trial] += updates
+            self.board.count(row["valid_steps"])
+            where = {
+                "update": self.progress.chunks,
+                "trial": run.trial,
+                "lane": lane,
+                "phase": self.progress.phase(run.trial),
+                "trial_update": self.progress.trial_updates[run.trial],
+                "seconds": round(self._now(), 3),
+            }
+            self.sink.write(where | row)
+
+    def _report(self, lane: int, run: Run) -> None:
+        """A lane's trial has done a phase: store its score, judge, and free the lane or go on."""
+        progress, trial = self.progress, run.trial
+        phase, now = progress.phase(trial), self._now()
+        progress.runs[lane] = None
+        score = self.store.report(trial, phase, run.score)
+        if score is None:  # taken from this worker, as if it were dead
+            self._forget(trial)
+            return
+        progress.spans.append(Span(lane, trial, phase, run.began, now))
+        merged = self.store.merge(progress.ledger)
+        progress.ledger = schedulers.report(
+            self.scheduler, merged, np.int32(trial), np.float32(score)
+        )
+        if self.best.deserves(trial, score, progress.trials()):
+            self.best.keep(trial, score, progress.trial_updates[trial], self.crew.learner(lane))
+        status = int(progress.ledger.status[trial])
+        if status == Status.RUNNING:
+            progress.runs[lane] = Run(trial, now)
+        elif status in (Status.PAUSED, Status.READY):
+            self.kept[trial] = self.crew.learner(lane)
+        before, after = np.asarray(merged.status), np.asarray(progress.ledger.status)
+        for judged in np.flatnonzero((before != after) & (after >= Status.STOPPED)).tolist():
+            if judged in progress.values:
+                self._finish(judged, Status(after[judged]))
+
+    def _forget(self, trial: int) -> None:
+        """It is another worker's now."""
+        del self.progress.values[trial]
+        self.best.forget(trial)
+        self.progress.ledger = self.store.merge(self.progress.ledger)
+
+    def _finish(self, trial: int, status: Status) -> None:
+        self.kept.pop(trial, None)
+        ledger = self.progress.ledger
+        self.store.finish(trial, status, float(ledger.scores[trial, ledger.reported[trial] - 1]))
+
+    def _end(self) -> None:
+        """No trial is left that may go on: those that still pause stop."""
+        self._write_best()
+        ledger = self.progress.ledger
+        pauses = ledger.status == Status.PAUSED
+        for trial in np.flatnonzero(np.asarray(pauses)).tolist():
+            self._finish(trial, Status.STOPPED)
+        stopped = jnp.where(pauses, Status.STOPPED, ledger.status)
+        self.progress.ledger = ledger._replace(status=stopped)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self.progress.seconds + time.perf_counter() - self.began
+
+    def _save(self) -> None:
+        """A checkpoint of all lanes and of where the sweep stands."""
+        kept = {str(trial): state for trial, state in self.kept.items()}
+        state = {"gangs": self.crew.save(self.progress), "kept": kept}
+        self._write_best()
+        self.checkpoints.save(
+            self.progress.chunks, state, self.progress.to_json(self._now()), whole=True
+        )
+        self._write_summary()
+
+    def _restore(self) -> None:
+        """Go on from the checkpoint, without the trials that are no longer this worker's."""
+        progress = self.progress = Progress.from_json(self.checkpoints.progress())
+        alive = (Status.RUNNING, Status.PAUSED, Status.READY)
+        status = np.asarray(progress.ledger.status)
+        gone = self.store.resume([trial for trial in progress.values if status[trial] in alive])
+        saved, _ = self.checkpoints.restore(self.crew.template(progress), whole=True)
+        self.crew.restore(progress, saved["gangs"])
+        self.kept = {int(trial): state for trial, state in saved["kept"].items()}
+        for lane, run in enumerate(progress.runs):
+            if run is not None and run.trial in gone:
+                progress.runs[lane] = None
+        for trial in gone:
+            self._forget(trial)
+        self.board.announce(f"resumed after {self._now():,.0f} s")
+
+    def _write_best(self) -> None:
+        def describe(trial: int, score: float) -> tuple[bool, dict[str, Any]]:
+            config, group = self.groups.of(self.progress.values[trial])
+            arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
+            manifest = manifests.describe(group.algo, config, arguments)
+            return group.algo.env.checkpointable, manifest
+
+        self.best.write(self.progress.trials(), describe)
+
+    def _write_summary(self) -> dict[str, Any]:
+        spans = self.progress.spans
+        summary = self.description | {
+            "trials": self.progress.trials(),
+            "spans": [span._asdict() for span in spans],
+            "seconds": self._now(),
+            "occupancy": occupancy(spans, len(self.progress.runs)) if spans else 0.0,
+        }
+        record.write(self.settings.run_dir, summary)
+        return summary
+
+    def close(self) -> None:
+        self.board.close()
+        self.store.close()
+        self.checkpoints.close()
+        if hasattr(self, "sink"):
+            self.sink.close()

@@ -1,0 +1,100 @@
+"""Where a sweep stands: its ledger, what runs on each lane, and what was done when."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.tuning import record
+from jaxrl.tuning.schedulers import Ledger
+from jaxrl.tuning.timeline import Span
+
+
+@dataclass
+class Run:
+    """A trial on a lane, within its phase."""
+
+    trial: int
+    began: float  # seconds since the sweep began
+    updates: int = 0
+    episodes: float = 0.0
+    return_sum: float = 0.0
+    diverged: bool = False
+
+    @property
+    def score(self) -> float:
+        """The mean return of the phase's episodes; NaN without one, -inf if the trial diverged."""
+        if self.diverged:
+            return -math.inf
+        # In the precision of the ledger, so that store and ledger agree.
+        return float(np.float32(self.return_sum / self.episodes)) if self.episodes else math.nan
+
+
+@dataclass
+class Progress:
+    """What a sweep knows between two chunks; saved with each checkpoint."""
+
+    ledger: Ledger
+    runs: list[Run | None]
+    """On each lane."""
+    values: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Of each trial that has begun."""
+    trial_updates: dict[int, int] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    """Updates of each gang until lanes may report."""
+    chunks: int = 0
+    """How often all gangs have trained for a while."""
+    seconds: float = 0.0
+
+    def phase(self, trial: int) -> int:
+        """The phase that a trial is in, from 0."""
+        return int(self.ledger.reported[trial])
+
+    def trials(self) -> list[dict[str, Any]]:
+        """As `sweep.json` has them."""
+        return record.trials(self.ledger, self.values)
+
+    def lines(self) -> list[tuple[int, int, int]]:
+        """What runs: lane, trial and phase of each."""
+        return [
+            (lane, run.trial, self.phase(run.trial))
+            for lane, run in enumerate(self.runs)
+            if run is not None
+        ]
+
+    def to_json(self, seconds: float) -> dict[str, Any]:
+        """For a checkpoint taken so many seconds after the sweep began."""
+        return {
+            "ledger": [np.asarray(x).tolist() for x in self.ledger],
+            "runs": [None if run is None else dataclasses.asdict(run) for run in self.runs],
+            "values": [[trial, record.plain(v)] for trial, v in self.values.items()],
+            "trial_updates": list(self.trial_updates.items()),
+            "spans": self.spans,
+            "left": self.left,
+            "chunks": self.chunks,
+            "seconds": seconds,
+        }
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Progress:
+        scores, reported, status = saved["ledger"]
+        return cls(
+            ledger=Ledger(
+                jnp.asarray(scores, jnp.float32),
+                jnp.asarray(reported, jnp.int32),
+                jnp.asarray(status, jnp.int32),
+            ),
+            runs=[None if run is None else Run(**run) for run in saved["runs"]],
+            values={trial: record.unplain(values) for trial, values in saved["values"]},
+            trial_updates=dict(saved["trial_updates"]),
+            spans=[Span(*span) for span in saved["spans"]],
+            left=saved["left"],
+            chunks=saved["chunks"],
+            seconds=saved["seconds"],
+        )

@@ -1,0 +1,44 @@
+"""HyperTrick as a pruner for studies that Optuna itself runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.tuning.schedulers import HyperTrick
+from jaxrl.tuning.storage import optuna
+
+
+def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
+    """HyperTrick as an `optuna.pruners.BasePruner`, for any `objective(trial)` that reports a score
+    for the steps 0, 1, 2, ... and asks `trial.should_prune()` after each; scores are maximized or
+    minimized as the study says.
+
+    Args:
+      num_trials: N, how many trials the study will run.
+      eviction_rate: r, the share of trials to stop in each phase.
+    """
+    pruners = optuna().pruners
+    rule = HyperTrick(num_trials, num_phases=1, eviction_rate=eviction_rate)
+
+    class HyperTrickPruner(pruners.BasePruner):
+        def prune(self, study: Any, trial: Any) -> bool:
+            phase = trial.last_step
+            if phase is None:
+                return False
+            sign = 1.0 if study.direction.name == "MAXIMIZE" else -1.0
+            others = [
+                sign * t.intermediate_values[phase]
+                for t in study.get_trials(deepcopy=False)
+                if phase in t.intermediate_values and t.number != trial.number
+            ]
+            scores = np.full(max(num_trials, len(others)), np.nan, np.float32)  # one shape for all
+            scores[: len(others)] = others
+            score = jnp.float32(sign * trial.intermediate_values[phase])
+            num_reported = jnp.int32(len(others) + 1)
+            evicts = rule.evicts(score, jnp.asarray(scores), jnp.int32(phase), num_reported)
+            return bool(evicts)
+
+    return HyperTrickPruner()

@@ -1,0 +1,96 @@
+"""Samplers: which values a trial of a study gets, and what Optuna stores of them.
+
+"random" gives the values that a search in one program draws, too; the others are Optuna's, and
+learn from the trials that have ended.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.tuning import space as spaces
+from jaxrl.tuning.storage import optuna, quiet
+from jaxrl.types import Array
+
+SAMPLERS = ("random", "tpe", "cmaes", "gp")
+
+
+def check_sampler(name: str) -> None:
+    """Raise if there is no such sampler, or it needs what is not installed, before any work."""
+    if name not in SAMPLERS:
+        raise ValueError(f"sampler must be one of {SAMPLERS}, got {name!r}")
+    optuna()  # which all of them need
+    needed = {"cmaes": "cmaes", "gp": "torch"}.get(name)
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        raise ImportError(f"the sampler {name!r} needs {needed}: pip install {needed}")
+
+
+def sampler_of(name: str, seed: int, index: int, draw: Callable[[int], dict[str, Any]]) -> Any:
+    """A trial's sampler, made anew for each, so that a resumed sweep draws the same.
+
+    Args:
+      draw: `draw(i)` gives trial i's values to the sampler "random".
+    """
+    samplers = optuna().samplers
+    trial_seed = int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+    with quiet():
+        match name:
+            case "tpe":
+                return samplers.TPESampler(seed=trial_seed)
+            case "cmaes":
+                return samplers.CmaEsSampler(seed=trial_seed)
+            case "gp":
+                return samplers.GPSampler(seed=trial_seed)
+    return _keyed_sampler(draw(index))
+
+
+def _keyed_sampler(values: dict[str, Any]) -> Any:
+    """A sampler that answers with these values."""
+    samplers = optuna().samplers
+
+    class Keyed(samplers.BaseSampler):
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+            return _label(values[name])
+
+    return Keyed()
+
+
+def draw_of(space: spaces.Space, trial_values: Callable[[int], dict[str, Array]]) -> Any:
+    """`draw(index) -> values` as plain numbers, for the sampler "random"."""
+    compiled = jax.jit(trial_values)
+    return lambda index: spaces.values(space, compiled(index))
+
+
+def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
+    """The value that the study's sampler gives to a trial, or gave it before."""
+    match searched:
+        case spaces.Uniform(low, high):
+            return trial.suggest_float(name, low, high)
+        case spaces.LogUniform(low, high):
+            return trial.suggest_float(name, low, high, log=True)
+        case spaces.Integer(low, high):
+            return trial.suggest_int(name, low, high)
+        case spaces.QLogUniform(low, high, 1):
+            return searched.value(trial.suggest_int(name, low, high, log=True))
+        case spaces.QLogUniform():
+            return trial.suggest_categorical(name, searched.ladder)
+        case spaces.Choice(values):
+            labels = [_label(value) for value in values]
+            return values[labels.index(trial.suggest_categorical(name, labels))]
+
+
+def _label(value: Any) -> Any:
+    """What Optuna stores for one of several values."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return value if plain else repr(value)

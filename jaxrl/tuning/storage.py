@@ -1,0 +1,116 @@
+"""Where a study is kept: how a URL becomes an Optuna storage, and what keeps its trials alive.
+
+A worker's thread tells a database that it lives; the trials of one that was not heard of return to
+the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+OPENING_ATTEMPTS = 5
+"""Workers that start together all make the tables; all but one fail at first."""
+WORKER = "worker"
+"""Where a trial has the name of the worker that runs it."""
+
+
+def optuna() -> Any:
+    """Optuna, or an error that says how to get it."""
+    try:
+        return importlib.import_module("optuna")
+    except ImportError as error:
+        raise ImportError("sweeps need Optuna: pip install 'jaxrl[tune]'") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without Optuna's warnings that heartbeats and some samplers are experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna().exceptions.ExperimentalWarning)
+        yield
+
+
+def open_storage(url: str, heartbeat_seconds: int) -> Any:
+    """The Optuna storage at `sqlite:///study.db`, `postgresql://...` or `journal:///study.log`.
+
+    Raises:
+      ImportError: if a database's driver is not installed.
+      ValueError: if the storage cannot be opened.
+    """
+    storages = optuna().storages
+    if url.startswith("journal:///"):
+        backend = storages.journal.JournalFileBackend(url.removeprefix("journal:///"))
+        return storages.JournalStorage(backend)
+    if url.startswith("postgresql://"):  # the driver that the extra installs
+        url = "postgresql+psycopg" + url.removeprefix("postgresql")
+    no_pool = {"poolclass": importlib.import_module("sqlalchemy.pool").NullPool}
+    for attempts_left in reversed(range(OPENING_ATTEMPTS)):
+        try:
+            with quiet():
+                # This makes the tables. If it fails, no connection stays open.
+                storages.RDBStorage(url, engine_kwargs=no_pool)
+                return storages.RDBStorage(
+                    url,
+                    heartbeat_interval=heartbeat_seconds,
+                    grace_period=2 * heartbeat_seconds,
+                    heartbeat_stale_trial_callback=requeue,
+                )
+        except ImportError as error:
+            raise ImportError(
+                f"no driver for the study storage {url!r}: {error}; pip install 'jaxrl[tune]'"
+            ) from error
+        except Exception as error:
+            if not attempts_left:
+                raise ValueError(f"the study storage {url!r} cannot be opened: {error}") from error
+            time.sleep(0.5)
+    raise AssertionError
+
+
+def close_storage(storage: Any) -> None:
+    """Close the connections to a database."""
+    if hasattr(storage, "engine"):
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def requeue(study: Any, lost: Any) -> None:
+    """Put a lost trial into the queue again; it is nobody's now, also if its worker comes back."""
+    lost.user_attrs.pop(WORKER, None)
+    with quiet():
+        optuna().storages.RetryHeartbeatStaleTrialCallback()(study, lost)
+
+
+def free_stale(study: Any) -> None:
+    """Return the trials of workers that were not heard of to the queue."""
+    with quiet():
+        optuna().storages.fail_stale_trials(study)
+
+
+class Heart:
+    """A thread that beats, since a compilation may take longer than a heartbeat."""
+
+    def __init__(self, beat: Callable[[], None], seconds: int):
+        self._beat, self._seconds = beat, seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stopped.wait(wait):
+            began = time.monotonic()
+            # A storage that does not answer once may do so at the next beat.
+            with contextlib.suppress(optuna().exceptions.StorageInternalError):
+                self._beat()
+            wait = max(began + self._seconds - time.monotonic(), 0.0)
+
+    def stop(self) -> None:
+        """End the thread, after the beat that it is at."""
+        self._stopped.set()
+        self._thread.join()
