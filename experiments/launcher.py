@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl.parallel import split_cpu, spread
 from play import record
 
 
@@ -27,6 +28,9 @@ class RunArgs:
     """Environment steps over all environments."""
     num_envs: int
     """Environments stepped together."""
+    devices: int = 1
+    """Devices that train the agent together, each with a part of the environments; without
+    accelerators, the cores of the CPU."""
     seed: int = 1
     run_dir: Path | None = None
     """Where everything goes; runs/<algorithm>-<env>-seed<seed> by default."""
@@ -71,8 +75,12 @@ def launch(
     Bad values end the program with one line, not a traceback.
     """
     try:
+        if args.devices > 1:
+            split_cpu(args.devices)
         env = jaxrl.make(args.env_id, num_envs=args.num_envs, **env_options)
         algo = make_algorithm(env)
+        if args.devices > 1:
+            algo = spread(algo, args.devices)
         if args.anneal:
             num_updates = -(-args.total_steps // (args.num_envs * algo.num_steps(config)))
             config = config.replace(anneal_updates=num_updates)

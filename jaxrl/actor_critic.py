@@ -9,6 +9,7 @@ import jax
 
 from jaxrl import recurrence
 from jaxrl.agent import Agent
+from jaxrl.axis import axis_of
 from jaxrl.distributions import Distribution
 from jaxrl.rollout import Simulation, rollout
 from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
@@ -39,7 +40,11 @@ def collect(
         return core, action, PolicyExtras(distribution.log_prob(action), value)
 
     _, (distribution, _) = jax.eval_shape(evaluate, simulation.core, simulation.inputs)
-    return rollout(env, policy, distribution.noise, simulation, key, num_steps)
+    of_all = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((len(x) * axis_of(env).size, *x.shape[1:]), x.dtype),
+        distribution,
+    )
+    return rollout(env, policy, of_all.noise, simulation, key, num_steps)
 
 
 def bootstrap(apply: Apply, simulation: Simulation) -> Array:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.axis import ALONE, Axis
 from jaxrl.types import Array, Box, ObservationSpace, Trajectory
 
 CLIP = 10.0
@@ -39,8 +40,10 @@ def start_observations(space: ObservationSpace) -> RunningStatistics:
     return start(space.shape)
 
 
-def update(statistics: RunningStatistics, batch: Array, valid: Array) -> RunningStatistics:
-    """Merge a weighted batch (Chan et al. 1979, parallel variance).
+def update(
+    statistics: RunningStatistics, batch: Array, valid: Array, axis: Axis = ALONE
+) -> RunningStatistics:
+    """Merge a weighted batch (Chan et al. 1979, parallel variance), of all devices.
 
     Args:
       batch: `[..., *shape]`.
@@ -49,10 +52,10 @@ def update(statistics: RunningStatistics, batch: Array, valid: Array) -> Running
     lead = valid.ndim
     batch = batch.astype(jnp.float32).reshape(-1, *batch.shape[lead:])
     weights = valid.reshape(-1, *(1,) * (batch.ndim - 1)).astype(jnp.float32)
-    batch_count = weights.sum()
+    batch_count = axis.sum(weights.sum())
     safe_count = jnp.maximum(batch_count, 1.0)
-    batch_mean = (weights * batch).sum(0) / safe_count
-    batch_variance = (weights * (batch - batch_mean) ** 2).sum(0) / safe_count
+    batch_mean = axis.sum((weights * batch).sum(0)) / safe_count
+    batch_variance = axis.sum((weights * (batch - batch_mean) ** 2).sum(0)) / safe_count
     count = statistics.count + batch_count
     delta = batch_mean - statistics.mean
     share = batch_count / count
@@ -109,11 +112,16 @@ def start_rewards(num_envs: int) -> RewardScale:
 
 
 def scale_rewards(
-    scale: RewardScale, rewards: Array, ended: Array, valid: Array, gamma: Array | float
+    scale: RewardScale,
+    rewards: Array,
+    ended: Array,
+    valid: Array,
+    gamma: Array | float,
+    axis: Axis = ALONE,
 ) -> tuple[RewardScale, Array]:
     """Take in a rollout's rewards `[T, N]` and divide them by the spread seen so far."""
     running, sums = discounted_sums(rewards, ended, scale.running, gamma)
-    statistics = update(scale.statistics, sums, valid)
+    statistics = update(scale.statistics, sums, valid, axis)
     return RewardScale(statistics, running), rescale(statistics, rewards)
 
 
@@ -122,14 +130,15 @@ def take_in(
     reward_scale: RewardScale | None,
     trajectory: Trajectory,
     gamma: Array | float,
+    axis: Axis = ALONE,
 ) -> tuple[RunningStatistics | None, RewardScale | None, Trajectory]:
     """Statistics after a rollout, and the rollout with scaled rewards; None switches either off."""
     if obs_statistics is not None:
-        obs_statistics = update(obs_statistics, trajectory.obs, trajectory.valid)
+        obs_statistics = update(obs_statistics, trajectory.obs, trajectory.valid, axis)
     if reward_scale is not None:
         ended = trajectory.terminated | trajectory.truncated
         reward_scale, reward = scale_rewards(
-            reward_scale, trajectory.reward, ended, trajectory.valid, gamma
+            reward_scale, trajectory.reward, ended, trajectory.valid, gamma, axis
         )
         trajectory = trajectory._replace(reward=reward)
     return obs_statistics, reward_scale, trajectory

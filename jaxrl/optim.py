@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl.axis import ALONE, Axis
 from jaxrl.types import Array, PyTree
 
 Number = Array | float
@@ -92,12 +93,16 @@ def gradient_step(
     params: PyTree,
     opt_state: PyTree,
     learning_rate: Number,
+    axis: Axis = ALONE,
 ) -> tuple[PyTree, PyTree, Any]:
     """One step down the gradient of `objective(params) -> (loss, aux)`.
+
+    Args:
+      axis: the devices over which the gradient is averaged; what else the objective gives is not.
 
     Returns:
       Parameters and optimizer state after it, and what else the objective gave before it.
     """
     grads, aux = jax.grad(objective, has_aux=True)(params)
-    updates, opt_state = optimizer.update(grads, opt_state, params)
+    updates, opt_state = optimizer.update(axis.mean(grads), opt_state, params)
     return apply_updates(params, updates, learning_rate), opt_state, aux

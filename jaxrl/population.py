@@ -72,6 +72,11 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
     """
     chosen = as_strategy(strategy, num_lanes)
     env = algo.env
+    if chosen.num_devices > 1 and algo.lane_axis is not None:
+        raise ValueError(
+            f"strategy {str(chosen)!r} spreads lanes over devices, but each agent is spread over "
+            "them already; use 'vmap' or 'map', and `num_lane_devices` of `jaxrl.parallel.spread`"
+        )
     if chosen.within == "map" and not env.checkpointable and num_lanes > max_pools():
         raise ValueError(
             f"strategy 'map' needs a pool of host environments for each of {num_lanes} lanes, and "
@@ -79,7 +84,7 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
         )
 
     def over_lanes(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
-        return _over_lanes(function, chosen)(*args)
+        return _over_lanes(function, chosen, algo.lane_axis)(*args)
 
     def init(configs: PyTree, keys: Array) -> PyTree:
         return over_lanes(algo.init, configs, keys)
@@ -143,10 +148,12 @@ def num_shards(num_lanes: int) -> int:
     return max(n for n in range(1, most + 1) if num_lanes % n == 0)
 
 
-def _over_lanes(function: Callable[..., PyTree], strategy: Strategy) -> Callable[..., PyTree]:
+def _over_lanes(
+    function: Callable[..., PyTree], strategy: Strategy, lane_axis: str | None
+) -> Callable[..., PyTree]:
     """`function` of one lane, over the leading axis of all its arguments."""
     if strategy.within == "vmap":
-        inner = jax.vmap(function)
+        inner = jax.vmap(function, spmd_axis_name=lane_axis)
     else:
 
         def inner(*args: PyTree) -> PyTree:
@@ -184,7 +191,8 @@ def choose(algo: Algorithm, configs: PyTree, seconds: float = 0.5, repeats: int 
         three times as many again. Compilation comes on top.
     """
     num_lanes = len(jax.tree.leaves(configs)[0])
-    names = STRATEGIES if num_shards(num_lanes) > 1 else STRATEGIES[:2]
+    one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
+    names = STRATEGIES[:2] if one_device else STRATEGIES
     # Pure environments take turns, so that a busy moment hits all strategies alike; pools of host
     # environments would be too many at once.
     groups: list[tuple[str, ...]] = [names]

@@ -15,6 +15,7 @@ import optax
 
 from jaxrl import config as fields
 from jaxrl import networks, optim, replay
+from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.rollout import Draw, Simulation, rollout
 from jaxrl.types import (
     ActionSpace,
@@ -97,7 +98,7 @@ def check_frame_stack(config: QLearningConfig, env: Env) -> None:
 
 
 def exploration_noise(space: ActionSpace, num_envs: int) -> Draw:
-    """`draw(key) -> (uniform number, random action)`, each `[N]`: what `explore` takes.
+    """`draw(key) -> (uniform number, random action)`, each `[num_envs]`: what `explore` takes.
 
     Raises:
       ValueError: if actions are not `Discrete`.
@@ -152,7 +153,7 @@ def collect(
         core, values = q_values(core, inputs)
         return core, explore(values, epsilon, noise), None
 
-    draw = exploration_noise(env.action_space, env.num_envs)
+    draw = exploration_noise(env.action_space, env.num_envs * axis_of(env).size)
     return rollout(env, policy, draw, simulation, key, num_steps)
 
 
@@ -180,8 +181,16 @@ class Sample(NamedTuple):
 
 
 def num_rows(config: QLearningConfig, env: Env) -> int:
-    """Rows of N environments that the replay is to keep."""
-    return -(-config.replay_size // env.num_envs)
+    """Rows of N environments that the replay is to keep, on each device."""
+    return -(-config.replay_size // (env.num_envs * axis_of(env).size))
+
+
+def check_batch(config: QLearningConfig, env: Env) -> None:
+    """Raise unless every device can draw the same part of a batch."""
+    num_devices = axis_of(env).size
+    if config.batch_size % num_devices:
+        name = f"{type(config).__name__}.batch_size = {config.batch_size}"
+        raise ValueError(f"{name} is not divisible by the number of devices, {num_devices}")
 
 
 def first_row(simulation: Simulation) -> Trajectory:
@@ -223,17 +232,21 @@ def priority_of(config: QLearningConfig, error: Array) -> Array:
 
 
 def prioritized(
-    config: QLearningConfig, priorities: Array, count: Array, key: Array
+    config: QLearningConfig, axis: Axis, priorities: Array, count: Array, key: Array
 ) -> tuple[Array, Array, Array]:
     """Draws from priorities `[rows, N]`: rows, environments and importance weights, each `[B]`.
 
+    Every device draws the same share of a batch in proportion to its own priorities; the weights
+    correct for it.
+
     Args:
-      count: how many can be drawn.
+      count: how many can be drawn on this device.
     """
     num_envs = priorities.shape[1]
-    drawn = replay.proportional(key, priorities.reshape(-1), config.batch_size)
+    share = config.batch_size // axis.size
+    drawn = replay.proportional(axis.own(key), priorities.reshape(-1), share)
     weights = replay.importance_weights(drawn.probability, count, config.importance_exponent)
-    return drawn.index // num_envs, drawn.index % num_envs, weights
+    return drawn.index // num_envs, drawn.index % num_envs, weights / axis.max(weights.max())
 
 
 def learn(
@@ -243,6 +256,7 @@ def learn(
     draw: Callable[[Array | None, Array], Sample],
     objective: Callable[[PyTree, Sample], tuple[Array, tuple[Array, Metrics]]],
     key: Array,
+    axis: Axis = ALONE,
 ) -> tuple[Any, Metrics]:
     """An update's gradient steps, and a new target network every `target_period` updates.
 
@@ -268,19 +282,20 @@ def learn(
             learner.params,
             learner.opt_state,
             learning_rate,
+            axis,
         )
         learner = learner._replace(params=params, opt_state=opt_state)
         if learner.priorities is not None and learner.max_priority is not None:
             learner = learner._replace(
                 priorities=learner.priorities.at[sample.rows, sample.envs].set(priority),
-                max_priority=jnp.maximum(learner.max_priority, priority.max()),
+                max_priority=jnp.maximum(learner.max_priority, axis.max(priority.max())),
             )
         return learner, losses
 
     def steps(learner: Learner) -> tuple[Learner, Metrics]:
         keys = jax.random.split(key, config.num_gradient_steps)
         learner, losses = jax.lax.scan(step, learner, keys)
-        return learner, jax.tree.map(jnp.mean, losses)
+        return learner, axis.mean(jax.tree.map(jnp.mean, losses))
 
     def wait(learner: Learner) -> tuple[Learner, Metrics]:
         return learner, dict.fromkeys(LOSSES, jnp.float32(0))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.axis import ALONE, Axis
 from jaxrl.types import Array, PyTree
 
 
@@ -66,15 +67,28 @@ def window(ring: Array, slots: Array, envs: Array, length: int) -> Array:
 
 
 def uniform_slots(
-    key: Array, replay: Replay, num_envs: int, batch_size: int, before: int, after: int
+    key: Array,
+    replay: Replay,
+    num_envs: int,
+    batch_size: int,
+    before: int,
+    after: int,
+    axis: Axis = ALONE,
 ) -> tuple[Array, Array]:
-    """Slots and environments `[batch_size]`, uniform over rows that have `before` older and
-    `after` newer rows in the ring."""
+    """Slots and environments, uniform over rows that have `before` older and `after` newer rows in
+    the ring; each `[B]`, this device's share of `batch_size`.
+
+    Stratified: one draw from each of `batch_size` equal parts of all environments. So devices that
+    hold equal parts of them draw equal shares of a batch, and together what one would.
+    """
     slot_key, env_key = jax.random.split(key)
     count = jnp.maximum(replay.size - before - after, 1)
     rows = jax.random.randint(slot_key, (batch_size,), before, before + count)
-    envs = jax.random.randint(env_key, (batch_size,), 0, num_envs)
-    return (replay.oldest + rows) % replay.capacity, envs
+    parts = jnp.arange(batch_size) + jax.random.uniform(env_key, (batch_size,))
+    envs = (parts * (num_envs * axis.size / batch_size)).astype(jnp.int32)
+    # Rounding may put a draw on the far edge of its part.
+    envs = jnp.clip(axis.part(envs) - axis.index * num_envs, 0, num_envs - 1)
+    return (replay.oldest + axis.part(rows)) % replay.capacity, envs
 
 
 # --- frame stacks --------------------------------------------------------------------------------
@@ -174,6 +188,5 @@ def _find(weights: Array, wanted: Array) -> tuple[Array, Array]:
 
 
 def importance_weights(probability: Array, count: Array, beta: Array | float) -> Array:
-    """`(1 / (count P))^beta`, divided by the largest of the batch (Schaul et al. 2016)."""
-    weights = (1.0 / jnp.maximum(count * probability, 1e-12)) ** beta
-    return weights / weights.max()
+    """`(1 / (count P))^beta`, to be divided by the largest of the batch (Schaul et al. 2016)."""
+    return (1.0 / jnp.maximum(count * probability, 1e-12)) ** beta

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.axis import axis_of
 from jaxrl.envs import episodes
 from jaxrl.envs.episodes import EpisodeStatistics
 from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep, Trajectory
@@ -15,7 +16,8 @@ from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep, Trajector
 Policy = Callable[[PyTree, Inputs, PyTree], tuple[PyTree, Array, PyTree]]
 """`policy(core, inputs, noise) -> (core, action, extras)` with leading axis `[N]`."""
 Draw = Callable[[Array], PyTree]
-"""`draw(key) -> noise`: all that is random about one step of a policy."""
+"""`draw(key) -> noise`: all that is random about one step of a policy, in the environments of all
+devices (`jaxrl.axis`); leaves lead with their number."""
 
 
 class Simulation(NamedTuple):
@@ -109,14 +111,15 @@ def rollout(
     simulation = simulation._replace(episodes=episodes.forget_ended(simulation.episodes))
     action_key, env_key = jax.random.split(key)
     noise = jax.vmap(draw)(jax.random.split(action_key, num_steps))
+    noise = axis_of(env).part(noise, axis=1)
     # A step of a few pure environments costs less than the loop around it.
     unroll = 4 if env.checkpointable and env.num_envs <= 16 else 1
     randomness = (noise, jax.random.split(env_key, num_steps))
     return jax.lax.scan(step, simulation, randomness, num_steps, unroll=unroll)
 
 
-def episode_metrics(simulation: Simulation, trajectory: Trajectory) -> dict[str, Array]:
-    """The metrics that every algorithm reports of a rollout."""
-    return episodes.summarize(simulation.episodes) | {
-        "valid_steps": trajectory.valid.sum(dtype=jnp.int32)
-    }
+def episode_metrics(env: Env, simulation: Simulation, trajectory: Trajectory) -> dict[str, Array]:
+    """The metrics that every algorithm reports of a rollout, of all devices."""
+    metrics = episodes.summarize(simulation.episodes)
+    metrics["valid_steps"] = trajectory.valid.sum(dtype=jnp.int32)
+    return axis_of(env).sum(metrics)

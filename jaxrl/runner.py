@@ -115,7 +115,9 @@ class Runner:
             whole = self.algo.env.checkpointable
             saved, progress = self.checkpoints.restore(state, whole)
             vars(self.progress).update(progress)
-            state = saved if whole else saved._replace(simulation=state.simulation)
+            saved = saved if whole else saved._replace(simulation=state.simulation)
+            # Saved on one device or on several, it goes on where this run's state lies.
+            state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), saved, state)
             self.bar.announce(
                 f"resumed after update {self.progress.update:,}"
                 + ("" if whole else "; the environments start new episodes")

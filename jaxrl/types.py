@@ -261,3 +261,6 @@ class Algorithm(NamedTuple):
     """`initial_core(config, num_envs) -> Memory.core` at the start of episodes"""
     num_steps: Callable[[Any], int] = lambda config: config.num_steps
     """`num_steps(config)`: steps of each environment in one update"""
+    lane_axis: str | None = None
+    """If the environments are spread over devices (`jaxrl.parallel.spread`), the axis of the mesh
+    over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads the members of a population."""

@@ -641,7 +641,7 @@ def test_integer_observations_are_one_hot():
 
 @pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
 def test_minatar_shows_the_same_zeros_and_ones_in_bytes(game):
-    env = jaxrl.make(f"{game}-MinAtar", N)
+    env: Any = jaxrl.make(f"{game}-MinAtar", N)
     assert env.observation_space.dtype == np.bool_
 
     def step(state, key):

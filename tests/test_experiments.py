@@ -180,6 +180,12 @@ def test_the_search_of_the_readme_runs():
     assert scope["result"].ledger.scores.shape == (4, 2)
 
 
+def test_the_readmes_snippet_of_several_devices_runs():
+    # The test process has two devices already.
+    scope = run_snippet("spread", ("split_cpu(2)", "#"), ("key(0), 20", "key(0), 2"))
+    assert len(scope["state"].simulation.timestep.obs.sharding.device_set) == 2
+
+
 def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():
     code = "import sys, jaxrl; print('scipy.stats' in sys.modules, 'orbax' in sys.modules); "
     code += "import seaborn; print(seaborn.color_palette('deep')[0])"

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxrl import actor_critic, networks, optim, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
+from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.distributions import Categorical
 from jaxrl.rollout import Simulation, episode_metrics
 from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
@@ -88,7 +89,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-    agent = Agent(env, network, networks.actor_critic)
+    agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
 
     def optimizer_of(config: A2CConfig) -> Any:
         return optim.rmsprop(
@@ -101,7 +102,8 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def num_steps(config: A2CConfig) -> int:
         """Steps of each environment in an update: whole rollouts."""
-        rollouts = -(-config.min_training_batch // (env.num_envs * config.num_steps))
+        transitions = env.num_envs * axis.size * config.num_steps
+        rollouts = -(-config.min_training_batch // transitions)
         return rollouts * config.num_steps
 
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
@@ -122,15 +124,15 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
                 config, params, state.simulation.core, trajectory.inputs
             )
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
-            return loss(config, distribution, value, advantage, trajectory, state.num_updates)
+            return loss(config, distribution, value, advantage, trajectory, state.num_updates, axis)
 
         learning_rate = optim.linear_decay(
             config.learning_rate, state.num_updates, config.anneal_updates
         )
         params, opt_state, losses = optim.gradient_step(
-            optimizer_of(config), objective, state.params, state.opt_state, learning_rate
+            optimizer_of(config), objective, state.params, state.opt_state, learning_rate, axis
         )
-        metrics = episode_metrics(simulation, trajectory) | losses
+        metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         return A2CState(params, opt_state, simulation, key, state.num_updates + 1), metrics
 
@@ -175,11 +177,12 @@ def loss(
     advantage: Array,
     trajectory: Trajectory,
     num_updates: Array,
+    axis: Axis = ALONE,
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses, over valid transitions; all `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
-    count = jnp.maximum(valid.sum(), 1.0)
-    total = jnp.float32(1) if config.sum_losses else count
+    count = axis.count(valid)
+    total = jnp.float32(1 / axis.size) if config.sum_losses else count
 
     def reduce(x: Array) -> Array:
         return (x * valid).sum() / total

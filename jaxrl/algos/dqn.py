@@ -25,6 +25,7 @@ import optax
 from jaxrl import config as fields
 from jaxrl import optim, q_learning, recurrence, replay, transitions
 from jaxrl.agent import Agent
+from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
 from jaxrl.replay import Replay
 from jaxrl.rollout import Simulation, episode_metrics
@@ -77,7 +78,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> action values [B, A]`; None builds one from the
         config.
     """
-    agent = Agent(env, network, q_learning.q_network)
+    agent, axis = Agent(env, network, q_learning.q_network), axis_of(env)
 
     def q_values_of(config: DQNConfig) -> QValues:
         return lambda params, obs: jnp.asarray(agent.network_of(config).apply(params, obs))
@@ -101,7 +102,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
         q_values = q_values_of(config)
-        steps_per_update = env.num_envs * config.num_steps
+        steps_per_update = env.num_envs * axis.size * config.num_steps
         epsilon = optim.linear_schedule(
             config.initial_epsilon,
             config.final_epsilon,
@@ -129,11 +130,12 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             config,
             state,
             enough,
-            partial(sample, config, memory),
-            partial(objective, config, q_values, state.target_params),
+            partial(sample, config, axis, memory),
+            partial(objective, config, axis, q_values, state.target_params),
             learn_key,
+            axis,
         )
-        return state, episode_metrics(simulation, trajectory) | losses | {"epsilon": epsilon}
+        return state, episode_metrics(env, simulation, trajectory) | losses | {"epsilon": epsilon}
 
     def act(
         config: DQNConfig, state: DQNState, memory: Any, obs: PyTree, key: Array, greedy: bool
@@ -156,29 +158,39 @@ def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
             f"small for num_steps = {config.num_steps} and n_step = {config.n_step}"
         )
     q_learning.check_frame_stack(config, env)
+    q_learning.check_batch(config, env)
 
 
-def sample(config: DQNConfig, memory: Replay, priorities: Array | None, key: Array) -> Sample:
-    """A batch of transitions."""
+def sample(
+    config: DQNConfig, axis: Axis, memory: Replay, priorities: Array | None, key: Array
+) -> Sample:
+    """A batch of transitions, this device's share of it."""
     num_envs = memory.rows.first.shape[1]
     before, after = config.frame_stack - 1, config.n_step
     if priorities is None:
-        slots, envs = replay.uniform_slots(key, memory, num_envs, config.batch_size, before, after)
-        weights = jnp.ones(config.batch_size, jnp.float32)
+        slots, envs = replay.uniform_slots(
+            key, memory, num_envs, config.batch_size, before, after, axis
+        )
+        weights = jnp.ones_like(slots, jnp.float32)
     else:
         count = (memory.size - before - after) * num_envs
-        slots, envs, weights = q_learning.prioritized(config, priorities, count, key)
+        slots, envs, weights = q_learning.prioritized(config, axis, priorities, count, key)
     return Sample(transitions.read(config, memory, slots, envs), weights, slots, envs)
 
 
 def objective(
-    config: DQNConfig, q_values: QValues, target_params: PyTree, params: PyTree, sample: Sample
+    config: DQNConfig,
+    axis: Axis,
+    q_values: QValues,
+    target_params: PyTree,
+    params: PyTree,
+    sample: Sample,
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """The loss of a batch; its priorities `[B]` and metrics."""
     batch: Batch = sample.batch
     target = jax.lax.stop_gradient(q_targets(config, q_values, params, target_params, batch))
     value = q_learning.value_of(q_values(params, batch.obs), batch.action)
-    total, (error, losses) = loss(value, target, sample.weights * batch.valid, batch.valid)
+    total, (error, losses) = loss(value, target, sample.weights * batch.valid, batch.valid, axis)
     priority = q_learning.priority_of(config, jnp.abs(error)) * batch.valid
     return total, (priority, losses)
 
@@ -194,11 +206,11 @@ def q_targets(
 
 
 def loss(
-    value: Array, target: Array, weights: Array, valid: Array
+    value: Array, target: Array, weights: Array, valid: Array, axis: Axis = ALONE
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """Huber loss over valid transitions; `[B]`."""
     error = target - value
-    total = jnp.maximum(valid.sum(), 1.0)
+    total = axis.count(valid)
     loss = (optax.losses.huber_loss(error) * weights).sum() / total
     return loss, (
         error,

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxrl import actor_critic, networks, optim, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
+from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.rollout import Simulation, episode_metrics
 from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
 
@@ -87,7 +88,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-    agent = Agent(env, network, networks.actor_critic)
+    agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
 
     def optimizer_of(config: ImpalaConfig) -> Any:
         return optim.rmsprop(config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm)
@@ -114,15 +115,15 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
             core, (distribution, values) = evaluate(state.simulation.core, trajectory.inputs)
             after = simulation._replace(core=jax.lax.stop_gradient(core))
             last_value = actor_critic.bootstrap(evaluate, after)
-            return loss(config, distribution, values, last_value, trajectory)
+            return loss(config, distribution, values, last_value, trajectory, axis)
 
         learning_rate = optim.linear_decay(
             config.learning_rate, state.num_updates, config.anneal_updates
         )
         params, opt_state, losses = optim.gradient_step(
-            optimizer_of(config), objective, state.params, state.opt_state, learning_rate
+            optimizer_of(config), objective, state.params, state.opt_state, learning_rate, axis
         )
-        metrics = episode_metrics(simulation, trajectory) | losses
+        metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         return ImpalaState(
             params, past_params, opt_state, simulation, key, state.num_updates + 1
@@ -154,11 +155,12 @@ def loss(
     values: Array,
     last_value: Array,
     trajectory: Trajectory,
+    axis: Axis = ALONE,
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses with V-trace, over valid transitions; `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
-    count = jnp.maximum(valid.sum(), 1.0)
-    total = jnp.float32(1) if config.sum_losses else count
+    count = axis.count(valid)
+    total = jnp.float32(1 / axis.size) if config.sum_losses else count
 
     log_prob = distribution.log_prob(trajectory.action)
     log_ratios = jax.lax.stop_gradient(log_prob) - trajectory.extras.log_prob

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxrl import actor_critic, networks, normalize, optim, recurrence, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
+from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.minibatches import shuffled_indices
 from jaxrl.rollout import Simulation, episode_metrics
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
@@ -107,7 +108,7 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-    agent = Agent(env, network, networks.actor_critic)
+    agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
 
     def apply(
         config: PPOConfig, state: PPOState, params: PyTree, core: PyTree, inputs: Inputs
@@ -136,7 +137,7 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
             core = jax.tree.map(lambda x: x[0], batch.core)
             _, (distribution, value) = apply(config, state, params, core, batch.inputs)
-            return loss(config, distribution, value, batch)
+            return loss(config, distribution, value, batch, axis)
 
         simulation, trajectory = actor_critic.collect(
             env, behave, state.simulation, rollout_key, config.num_steps
@@ -146,15 +147,17 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
             # One batch after the rollout; the same values within it are then dead code.
             _, (_, values) = behave((), trajectory.inputs)
         last_value = actor_critic.bootstrap(behave, simulation)
-        metrics = episode_metrics(simulation, trajectory)
+        metrics = episode_metrics(env, simulation, trajectory)
         obs_statistics, reward_scale, trajectory = normalize.take_in(
-            state.obs_statistics, state.reward_scale, trajectory, config.gamma
+            state.obs_statistics, state.reward_scale, trajectory, config.gamma, axis
         )
         batch = targets(config, state.simulation.core, trajectory, values, last_value)
         if not recurrence.is_recurrent(agent.network_of(config)):
             # T * N sequences of one step, `[1, T * N, ...]`, from N of T steps.
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-        params, opt_state, losses = learn(config, objective, state, batch, shuffle_key)
+        params, opt_state, losses = learn(
+            config, objective, state, batch, axis.own(shuffle_key), axis
+        )
         num_updates = state.num_updates + 1
         return PPOState(
             params, opt_state, simulation, key, num_updates, obs_statistics, reward_scale
@@ -180,8 +183,10 @@ def check_sizes(config: PPOConfig, env: Env, network: nn.Module) -> None:
         size = env.num_envs * config.num_steps
         product = f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size}"
     if size % config.num_minibatches:
+        where = f" on each of {axis_of(env).size} devices" if axis_of(env).size > 1 else ""
         raise ValueError(
-            f"{product} is not divisible by PPOConfig.num_minibatches = {config.num_minibatches}"
+            f"{product}{where} is not divisible by PPOConfig.num_minibatches = "
+            f"{config.num_minibatches}"
         )
 
 
@@ -216,8 +221,12 @@ def learn(
     state: PPOState,
     batch: Batch,
     key: Array,
+    axis: Axis = ALONE,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Parameters, optimizer state and mean losses after minibatch epochs over a rollout."""
+    """Parameters, optimizer state and mean losses after minibatch epochs over a rollout.
+
+    Over several devices, a minibatch is made of one of each.
+    """
     optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
     learning_rate = optim.linear_decay(
         config.learning_rate, state.num_updates, config.anneal_updates
@@ -226,7 +235,7 @@ def learn(
     def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
         minibatch = jax.tree.map(lambda x: x[:, rows], batch)
         params, opt_state, losses = optim.gradient_step(
-            optimizer, lambda params: objective(params, minibatch), *learner, learning_rate
+            optimizer, lambda params: objective(params, minibatch), *learner, learning_rate, axis
         )
         return (params, opt_state), losses
 
@@ -235,7 +244,7 @@ def learn(
         num_rows = batch.valid.shape[1]
         rows = shuffled_indices(jax.random.fold_in(key, count), config.num_minibatches, num_rows)
         learner, losses = jax.lax.scan(step, learner, rows)
-        means = jax.tree.map(jnp.mean, losses)
+        means = axis.mean(jax.tree.map(jnp.mean, losses))
         return learner, count + 1, means["approx_kl"], jax.tree.map(jnp.add, sums, means)
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
@@ -253,17 +262,19 @@ def learn(
     return params, opt_state, losses
 
 
-def loss(config: PPOConfig, distribution: Any, value: Array, batch: Batch) -> tuple[Array, Metrics]:
+def loss(
+    config: PPOConfig, distribution: Any, value: Array, batch: Batch, axis: Axis = ALONE
+) -> tuple[Array, Metrics]:
     """The clipped surrogate, value and entropy losses, over valid transitions."""
-    total = jnp.maximum(batch.valid.sum(), 1.0)
+    total = axis.count(batch.valid)
 
     def mean(x: Array) -> Array:
         return (x * batch.valid).sum() / total
 
     advantage = batch.advantage
     if config.normalize_advantages:
-        centered = advantage - mean(advantage)
-        advantage = centered * jax.lax.rsqrt(mean(centered**2) + 1e-8)
+        centered = advantage - axis.mean(mean(advantage))
+        advantage = centered * jax.lax.rsqrt(axis.mean(mean(centered**2)) + 1e-8)
 
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)

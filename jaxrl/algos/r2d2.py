@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jaxrl import config as fields
 from jaxrl import q_learning, recurrence, replay, returns, sequences
 from jaxrl.agent import Agent
+from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
 from jaxrl.replay import Replay
 from jaxrl.rollout import Simulation, episode_metrics
@@ -98,7 +99,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module with a memory (`jaxrl.recurrence`) whose outputs are action values;
         None builds one from the config.
     """
-    agent = Agent(env, network, q_learning.q_network)
+    agent, axis = Agent(env, network, q_learning.q_network), axis_of(env)
 
     def step(
         config: R2D2Config, params: PyTree, core: PyTree, inputs: Inputs
@@ -129,7 +130,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         simulation, trajectory = q_learning.collect(
             env,
             partial(step, config, state.params),
-            epsilons(config, env.num_envs),
+            axis.part(epsilons(config, env.num_envs * axis.size)),
             state.simulation,
             rollout_key,
             config.num_steps,
@@ -144,18 +145,19 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-        steps = state.num_updates * (env.num_envs * config.num_steps)
+        steps = state.num_updates * (env.num_envs * axis.size * config.num_steps)
         first_whole = layout.rollouts_after + layout.rollouts_before
         enough = (steps >= config.learning_starts) & (state.num_updates > first_whole)
         state, losses = q_learning.learn(
             config,
             state,
             enough,
-            partial(sample, config, state.memory, state.cores),
-            partial(objective, config, partial(agent.unroll, config), state.target_params),
+            partial(sample, config, axis, state.memory, state.cores),
+            partial(objective, config, axis, partial(agent.unroll, config), state.target_params),
             learn_key,
+            axis,
         )
-        return state, episode_metrics(simulation, trajectory) | losses
+        return state, episode_metrics(env, simulation, trajectory) | losses
 
     def act(
         config: R2D2Config, state: R2D2State, memory: Any, obs: PyTree, key: Array, greedy: bool
@@ -182,6 +184,7 @@ def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
             f"and a rollout of num_steps = {config.num_steps}"
         )
     q_learning.check_frame_stack(config, env)
+    q_learning.check_batch(config, env)
 
 
 def layout_of(config: R2D2Config) -> Layout:
@@ -197,25 +200,35 @@ def epsilons(config: R2D2Config, num_envs: int) -> Array:
 
 
 def sample(
-    config: R2D2Config, memory: Replay, cores: Replay, priorities: Array | None, key: Array
+    config: R2D2Config,
+    axis: Axis,
+    memory: Replay,
+    cores: Replay,
+    priorities: Array | None,
+    key: Array,
 ) -> Sample:
-    """A batch of sequences."""
+    """A batch of sequences, this device's share of it."""
     assert priorities is not None
     rollouts, envs, weights = q_learning.prioritized(
-        config, priorities, (priorities > 0).sum(), key
+        config, axis, priorities, (priorities > 0).sum(), key
     )
     batch = sequences.read(layout_of(config), memory, cores, rollouts, envs)
     return Sample(batch, weights, rollouts, envs)
 
 
 def objective(
-    config: R2D2Config, unroll: Unroll, target_params: PyTree, params: PyTree, sample: Sample
+    config: R2D2Config,
+    axis: Axis,
+    unroll: Unroll,
+    target_params: PyTree,
+    params: PyTree,
+    sample: Sample,
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """The loss of a batch; its priorities `[B]` and metrics."""
     values = burnt_in(config, unroll, params, sample.batch)
     target_values = jax.lax.stop_gradient(burnt_in(config, unroll, target_params, sample.batch))
     rows = jax.tree.map(lambda x: x[config.burn_in :], sample.batch.rows)
-    total, (error, losses) = loss(config, values, target_values, rows, sample.weights)
+    total, (error, losses) = loss(config, values, target_values, rows, sample.weights, axis)
     return total, (q_learning.priority_of(config, error), losses)
 
 
@@ -249,7 +262,12 @@ def targets(config: R2D2Config, values: Array, target_values: Array, rows: Row) 
 
 
 def loss(
-    config: R2D2Config, values: Array, target_values: Array, rows: Row, weights: Array
+    config: R2D2Config,
+    values: Array,
+    target_values: Array,
+    rows: Row,
+    weights: Array,
+    axis: Axis = ALONE,
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """Squared errors over valid steps, summed over time; priorities `[B]` and metrics.
 
@@ -267,7 +285,7 @@ def loss(
     mean = size.sum(0) / jnp.maximum(valid.sum(0), 1.0)
     share = config.priority_max_share
     priority = share * size.max(0) + (1 - share) * mean
-    count = jnp.maximum(valid.sum(), 1.0)
+    count = axis.count(valid)
     return loss, (
         jax.lax.stop_gradient(priority),
         {

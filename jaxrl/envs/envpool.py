@@ -16,19 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.axis import ALONE, Axis
+from jaxrl.envs import envpool_spaces as spaces
 from jaxrl.envs import host
 from jaxrl.envs.host import HostState, RawStep
-from jaxrl.types import (
-    ActionSpace,
-    Array,
-    Box,
-    Dict,
-    Discrete,
-    MultiDiscrete,
-    ObservationSpace,
-    PyTree,
-    TimeStep,
-)
+from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
 
 ATARI_IMPORT_PATH = "envpool.atari"
 
@@ -45,6 +37,7 @@ class EnvpoolEnv:
     name: str
     num_envs: int
     keywords: tuple[tuple[str, Any], ...] = ()
+    axis: Axis = ALONE
     checkpointable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +65,8 @@ class EnvpoolEnv:
         return self._facts.action_space
 
     def init(self, key: Array) -> tuple[HostState, TimeStep]:
-        seeds = jax.random.randint(key, (self.num_envs,), 0, np.iinfo(np.int32).max)
+        num_all = self.num_envs * self.axis.size
+        seeds = self.axis.part(jax.random.randint(key, (num_all,), 0, np.iinfo(np.int32).max))
         state, raw = host.init(self._make_pool, self._facts.raw_obs, seeds)
         # An episode's first step ends nothing: `ended` serves as False, its negation as True.
         return state, self._timestep(raw, ~raw.ended)
@@ -102,6 +96,10 @@ class EnvpoolEnv:
 
         return state, jax.tree.map(chosen, fresh, timestep)
 
+    def spread(self, axis: Axis) -> EnvpoolEnv:
+        """Each device has a pool of its own."""
+        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
+
     def for_evaluation(self, num_envs: int) -> EnvpoolEnv:
         """Whole games and raw rewards."""
         keywords = dict(self.keywords)
@@ -128,7 +126,7 @@ class EnvpoolEnv:
     def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
         terminated = raw.ended & ~raw.truncated
         facts = self._facts
-        obs = _arrange(facts.observation_space, facts.raw_obs, raw.obs)
+        obs = spaces.arrange(facts.observation_space, facts.raw_obs, raw.obs)
         step = TimeStep(obs, raw.reward, terminated, raw.truncated, first)
         if not facts.is_atari:
             return step
@@ -143,53 +141,6 @@ class Facts(NamedTuple):
     raw_obs: PyTree  # of jax.ShapeDtypeStruct, for one environment
     action_dtype: np.dtype
     is_atari: bool
-
-
-def _arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
-    """Raw observations `[N, ...]`, each like `raw`, as the observation space has them."""
-    if isinstance(space, Dict):
-        return {name: _arrange(part, raw[name], obs[name]) for name, part in space.parts}
-    if raw.shape == () and space.shape != ():
-        return jax.nn.one_hot(obs, space.shape[0])
-    return jnp.moveaxis(obs, -3, -1) if _is_channels_first(raw) else obs
-
-
-def _raw(space: Any) -> PyTree:
-    """Shapes and dtypes of one raw observation, given its gymnasium space."""
-    if hasattr(space, "spaces"):
-        return {name: _raw(part) for name, part in space.spaces.items()}
-    if hasattr(space, "n") and not space.shape:
-        return jax.ShapeDtypeStruct((), np.dtype(np.int32))
-    plain = space.dtype != np.float64 and hasattr(space, "low")
-    return jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype if plain else np.float32))
-
-
-def _observation_space(space: Any, raw: PyTree) -> ObservationSpace:
-    """What jaxrl makes of a gymnasium space: Discrete becomes one-hot, images channels-last."""
-    if isinstance(raw, dict):
-        return Dict.of(**{k: _observation_space(space[k], part) for k, part in raw.items()})
-    if not hasattr(space, "low"):
-        return Box.of((int(space.n),) if not raw.shape else raw.shape, np.float32, 0.0, 1.0)
-    shape = (*raw.shape[1:], raw.shape[0]) if _is_channels_first(raw) else raw.shape
-    same = (space.low == space.low.flat[0]).all() and (space.high == space.high.flat[0]).all()
-    bounds = (space.low.flat[0], space.high.flat[0]) if same else (space.low, space.high)
-    return Box.of(shape, raw.dtype, *bounds)
-
-
-def _action_space(name: str, space: Any) -> ActionSpace:
-    if hasattr(space, "n"):
-        return Discrete(int(space.n))
-    if np.issubdtype(space.dtype, np.integer):
-        if space.low.any():
-            raise ValueError(f"envpool/{name} has the actions {space}, which jaxrl does not run")
-        return MultiDiscrete(tuple(int(n) + 1 for n in space.high.reshape(-1)))
-    return Box.of(space.shape, np.float32, space.low, space.high)
-
-
-def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
-    """Whether these are images `[C, H, W]`, as most families have them; a few are `[H, W, C]`."""
-    shape = obs.shape
-    return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < shape[2]
 
 
 def ids() -> list[str]:
@@ -226,10 +177,10 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
         raise ImportError(f"envpool/{name} cannot run on this machine: {error}") from error
     if spec.config.max_num_players != 1:
         raise ValueError(f"envpool/{name} is a multi-player environment, which jaxrl does not run")
-    raw_obs = _raw(spec.observation_space)
+    raw_obs = spaces.raw_observation(spec.observation_space)
     return Facts(
-        observation_space=_observation_space(spec.observation_space, raw_obs),
-        action_space=_action_space(name, spec.action_space),
+        observation_space=spaces.observation_space(spec.observation_space, raw_obs),
+        action_space=spaces.action_space(name, spec.action_space),
         raw_obs=raw_obs,
         action_dtype=np.dtype(spec.action_space.dtype),
         is_atari=registry.specs[name][0] == ATARI_IMPORT_PATH,

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.axis import ALONE, Axis
 from jaxrl.envs import drawing
 from jaxrl.types import Array, Box, Discrete, PyTree, TimeStep
 
@@ -61,6 +62,7 @@ class GymnaxEnv:
     name: str
     num_envs: int
     keywords: tuple[tuple[str, Any], ...] = ()
+    axis: Axis = ALONE
     checkpointable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class GymnaxEnv:
             reward = jnp.asarray(reward, jnp.float32).reshape(())
             return obs, inner, reward, jnp.asarray(terminated), jnp.asarray(truncated)
 
-        keys = jax.random.split(key, self.num_envs)
+        keys = self.axis.split(key, self.num_envs)
         obs, inner, reward, terminated, truncated = jax.vmap(step_one)(keys, state.inner, action)
         obs = self._observe(obs)
         first = state.ended
@@ -113,7 +115,7 @@ class GymnaxEnv:
                     first.reshape(-1, *(1,) * (old.ndim - 1)), new.astype(old.dtype), old
                 ),
                 # Drawn in here: no randomness is computed for steps that end nothing.
-                self._reset(jax.random.fold_in(key, self.num_envs)),
+                self._reset(jax.random.fold_in(key, self.num_envs * self.axis.size)),
                 stepped,
             )
 
@@ -122,6 +124,9 @@ class GymnaxEnv:
         truncated = truncated.astype(bool) & ~first & ~terminated
         timestep = TimeStep(obs, jnp.where(first, 0.0, reward), terminated, truncated, first)
         return GymnaxState(inner, terminated | truncated), timestep
+
+    def spread(self, axis: Axis) -> GymnaxEnv:
+        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
 
     def for_evaluation(self, num_envs: int) -> GymnaxEnv:
         return GymnaxEnv(self.name, num_envs, self.keywords)
@@ -135,7 +140,7 @@ class GymnaxEnv:
 
     def _reset(self, key: Array) -> tuple[PyTree, Array]:
         env, params = _backend(self.name, self.keywords)
-        keys = jax.random.split(key, self.num_envs)
+        keys = self.axis.split(key, self.num_envs)
         obs, inner = jax.vmap(lambda key: env.reset_env(key, params))(keys)
         # Python numbers in gymnax's states are weakly typed; one dtype from the first step on
         # keeps `jit` from tracing twice.

@@ -32,10 +32,10 @@ from jaxrl.types import Array, PyTree
 
 
 class HostState(NamedTuple):
-    """A linear token for N environments of a pool on the host."""
+    """A linear token for N environments of a pool on the host; leaves int32 `[1]`."""
 
-    pool: Array  # int32 scalar: number of the pool
-    steps: Array  # int32 scalar: calls so far, modulo 2^31
+    pool: Array  # number of the pool
+    steps: Array  # calls so far, modulo 2^31
 
 
 class RawStep(NamedTuple):
@@ -76,26 +76,26 @@ def init(make_pool: MakePool, obs: PyTree, seeds: Array) -> tuple[HostState, Raw
     """
     call = _fold(functools.partial(_init_callback, make_pool, obs))
     number, raw = call(jnp.zeros(1, jnp.int32), seeds)
-    return HostState(number[0], jnp.int32(0)), raw
+    return HostState(number, jnp.zeros(1, jnp.int32)), raw
 
 
 def step(obs: PyTree, state: HostState, action: Array) -> tuple[HostState, RawStep]:
     """Step the state's pool once with `action` `[N, ...]`."""
     call = _fold(functools.partial(_call, _step_on_host, obs))
-    steps, raw = call(state.pool[None], state.steps[None], action)
-    return HostState(state.pool, steps[0]), raw
+    steps, raw = call(state.pool, state.steps, action)
+    return HostState(state.pool, steps), raw
 
 
 def restart(obs: PyTree, state: HostState, where: Array) -> tuple[HostState, RawStep]:
     """Begin new episodes where `where` `[N]` holds; the answer's other rows mean nothing."""
     call = _fold(functools.partial(_call, _restart_on_host, obs))
-    steps, raw = call(state.pool[None], state.steps[None], where)
-    return HostState(state.pool, steps[0]), raw
+    steps, raw = call(state.pool, state.steps, where)
+    return HostState(state.pool, steps), raw
 
 
 def pool_of(state: HostState) -> Pool:
     """The pool of a current state; outside `jit` only."""
-    return _find(np.asarray(state.pool)[None], np.asarray(state.steps)[None]).pool
+    return _find(np.asarray(state.pool), np.asarray(state.steps)).pool
 
 
 # --- in the compiled program ---------------------------------------------------------------------

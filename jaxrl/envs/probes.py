@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.axis import ALONE, Axis
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 
@@ -113,6 +114,7 @@ class ProbeEnv:
     name: str
     num_envs: int
     keywords: tuple[tuple[str, Any], ...] = ()
+    axis: Axis = ALONE
     checkpointable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -167,6 +169,9 @@ class ProbeEnv:
             self._observe(stepped), jnp.where(first, 0.0, reward), terminated, truncated, first
         )
 
+    def spread(self, axis: Axis) -> ProbeEnv:
+        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
+
     def for_evaluation(self, num_envs: int) -> ProbeEnv:
         return ProbeEnv(self.name, num_envs, self.keywords)
 
@@ -179,7 +184,8 @@ class ProbeEnv:
         return np.full((1, 1, 3), np.clip(127 + 128 * value, 0, 255), np.uint8)
 
     def _draw(self, key: Array) -> Array:
-        return jax.random.rademacher(key, (self.num_envs,), jnp.float32)
+        num_all = self.num_envs * self.axis.size
+        return self.axis.part(jax.random.rademacher(key, (num_all,), jnp.float32))
 
     def _observe(self, state: ProbeState) -> Array:
         return _PROBES[self.name].observe(state.context, state.time, self.limit)
