@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import hosts
 from jaxrl.parallel import split_cpu, spread
 from play import record
 
@@ -30,7 +31,14 @@ class RunArgs:
     """Environments stepped together."""
     devices: int = 1
     """Devices that train the agent together, each with a part of the environments; without
-    accelerators, the cores of the CPU."""
+    accelerators, the cores of the CPU. Of several processes, the devices of each."""
+    cluster: bool = False
+    """Train on all processes that Slurm, Open MPI or Kubernetes started with this command."""
+    coordinator: str | None = None
+    """Or on so many processes, started by hand: address:port of the first one."""
+    num_hosts: int | None = None
+    host_id: int | None = None
+    """From 0."""
     seed: int = 1
     run_dir: Path | None = None
     """Where everything goes; runs/<algorithm>-<env>-seed<seed> by default."""
@@ -75,12 +83,15 @@ def launch(
     Bad values end the program with one line, not a traceback.
     """
     try:
+        together = args.cluster or args.coordinator is not None
+        if together:
+            hosts.connect(args.coordinator, args.num_hosts, args.host_id)
         if args.devices > 1:
             split_cpu(args.devices)
         env = jaxrl.make(args.env_id, num_envs=args.num_envs, **env_options)
         algo = make_algorithm(env)
-        if args.devices > 1:
-            algo = spread(algo, args.devices)
+        if together or args.devices > 1:
+            algo = spread(algo, None if together else args.devices)
         if args.anneal:
             num_updates = -(-args.total_steps // (args.num_envs * algo.num_steps(config)))
             config = config.replace(anneal_updates=num_updates)
@@ -99,11 +110,12 @@ def launch(
         )
     except (ValueError, ImportError, OSError, FloatingPointError) as error:
         sys.exit(f"error: {error}")
-    print_summary(result)
+    if hosts.is_first():
+        print_summary(result)
     if result.interrupted:
         print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
         sys.exit(130)
-    if args.video:
+    if args.video and hosts.is_first():
         path = run_dir / "video" / f"seed{args.seed}.mp4"
         _, score, length = record(jaxrl.load_policy(run_dir), path, args.seed, False, 5_000)
         print(f"video: {path}, {length} steps, score {score:g}")

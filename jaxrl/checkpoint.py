@@ -19,14 +19,15 @@ from jaxrl.types import PyTree
 EPISODES_KEPT_APART = "simulation"
 
 
-def _is_key(x: Any) -> bool:
+def is_key(x: Any) -> bool:
+    """Whether an array holds typed random keys."""
     return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _to_host(state: PyTree) -> PyTree:
     """NumPy copies; typed keys become their data. Copies, because the state will be donated."""
     return jax.tree.map(
-        lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x, copy=True), state
+        lambda x: np.array(jax.random.key_data(x) if is_key(x) else x, copy=True), state
     )
 
 
@@ -34,7 +35,7 @@ def _template(state: PyTree) -> PyTree:
     """Zeros in the shape that `_to_host` gives to a state of this abstract shape."""
 
     def zeros(x: Any) -> np.ndarray:
-        if _is_key(x):
+        if is_key(x):
             x = jax.eval_shape(jax.random.key_data, x)
         return np.zeros(x.shape, x.dtype)
 
@@ -45,7 +46,7 @@ def _like(saved: PyTree, state: PyTree) -> PyTree:
     """Device arrays from NumPy, keys where `state` has keys."""
 
     def convert(x: np.ndarray, like: Any) -> jax.Array:
-        if _is_key(like):
+        if is_key(like):
             return jax.random.wrap_key_data(jax.numpy.asarray(x))
         return jax.numpy.array(x, like.dtype)
 
@@ -56,6 +57,12 @@ def _learner(state: Any, with_environments: bool) -> Any:
     return state if with_environments else state._replace(**{EPISODES_KEPT_APART: None})
 
 
+def blank(like: Any, whole: bool) -> Any:
+    """Zeros in the shape of what `Checkpoints.restore` gives."""
+    learner = _learner(like, whole)
+    return _like(_template(learner), learner)
+
+
 class Checkpoints:
     """The checkpoints of one run directory, the newest `keep` of them."""
 
@@ -63,11 +70,18 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # a third of a second, which runs without a directory save
 
         self.directory = Path(directory).absolute()
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._args = ocp.args
         self._manager = ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep, create=True, enable_async_checkpointing=False
+                max_to_keep=keep,
+                create=False,
+                enable_async_checkpointing=False,
+                # Others hand their part to the process that writes.
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    primary_host=jax.process_index(), active_processes={jax.process_index()}
+                ),
             ),
         )
 

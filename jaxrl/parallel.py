@@ -51,7 +51,8 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
     draws equal shares from all of them.
 
     Args:
-      num_devices: of one agent; None for all that this process sees.
+      num_devices: of one agent; None for all there are, those of other processes included
+        (`jaxrl.hosts`).
       num_lane_devices: groups of so many devices, over which the lanes of a vmapped population are
         spread; together they make a mesh of `num_lane_devices x num_devices`.
 
@@ -59,7 +60,7 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
       ValueError: if there are not so many devices, the environments cannot be spread evenly, or
         are of a kind that cannot be spread.
     """
-    env, devices = algo.env, jax.local_devices()
+    env, devices = algo.env, jax.devices()
     size = len(devices) // num_lane_devices if num_devices is None else num_devices
     if not 1 <= size * num_lane_devices <= len(devices):
         raise ValueError(

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import plots
-from jaxrl.checkpoint import Checkpoints
+from jaxrl import hosts, plots
+from jaxrl.checkpoint import Checkpoints, blank
 from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
 from jaxrl.evaluate import evaluate
 from jaxrl.interrupt import Interrupt
@@ -49,6 +49,8 @@ class Settings(NamedTuple):
     chunk_updates: int | None
     chunk_seconds: float
     checkpoint_seconds: float
+    saves: bool
+    """Whether there is a run directory, which only the first process has."""
 
 
 class Progress:
@@ -111,17 +113,9 @@ class Runner:
         """The first state, or the saved one."""
         self.bar.say("initializing")
         state = self.init.compile()(self.config, jax.random.key(self.seed))
-        if self.checkpoints is not None and self.checkpoints.latest() is not None:
-            whole = self.algo.env.checkpointable
-            saved, progress = self.checkpoints.restore(state, whole)
-            vars(self.progress).update(progress)
-            saved = saved if whole else saved._replace(simulation=state.simulation)
-            # Saved on one device or on several, it goes on where this run's state lies.
-            state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), saved, state)
-            self.bar.announce(
-                f"resumed after update {self.progress.update:,}"
-                + ("" if whole else "; the environments start new episodes")
-            )
+        has_saved = self.checkpoints is not None and self.checkpoints.latest() is not None
+        if hosts.agree(np.bool_(has_saved)):
+            state = self.restore(state)
         if self.run_dir is not None:
             update = self.progress.update
             self.sinks += [
@@ -129,6 +123,22 @@ class Runner:
                 TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps),
             ]
         return state
+
+    def restore(self, state: Any) -> Any:
+        """The saved state, laid out as this run's is, on one device or several."""
+        whole, progress = self.algo.env.checkpointable, {}
+        if self.checkpoints is None:
+            saved = blank(state, whole)
+        else:
+            saved, progress = self.checkpoints.restore(state, whole)
+        saved = hosts.agree(saved)
+        vars(self.progress).update(json.loads(hosts.agree_on_text(json.dumps(progress))))
+        self.bar.announce(
+            f"resumed after update {self.progress.update:,}"
+            + ("" if whole else "; the environments start new episodes")
+        )
+        saved = saved if whole else saved._replace(simulation=state.simulation)
+        return hosts.placed(saved, state)
 
     def train(self, state: Any) -> Any:
         """All chunks."""
@@ -141,17 +151,19 @@ class Runner:
         seconds_per_update: float | None = None
         saved_at, save_every = time.perf_counter(), self.settings.checkpoint_seconds
         with Interrupt() as interrupt:
-            while self.progress.update < self.settings.num_updates and not interrupt.requested:
-                updates = self.chunk_length(seconds_per_update)
+            while self.progress.update < self.settings.num_updates:
+                if hosts.any_of(interrupt.requested):
+                    break
+                updates = int(hosts.agree(np.int32(self.chunk_length(seconds_per_update))))
                 began = time.perf_counter()
                 state, metrics = compiled(self.config, state, jnp.int32(updates))
                 metrics = jax.device_get(metrics)
                 elapsed = time.perf_counter() - began
                 seconds_per_update = elapsed / updates
                 self.log(metrics, updates, elapsed)
-                if self.progress.update in self.settings.evaluate_at:
-                    self.evaluate(state)
-                if time.perf_counter() - saved_at >= save_every:
+                if self.progress.update in self.settings.evaluate_at and hosts.is_first():
+                    self.evaluate(hosts.replicated_part(state))
+                if hosts.agree(np.bool_(time.perf_counter() - saved_at >= save_every)):
                     began = time.perf_counter()
                     self.save(state)
                     saved_at = time.perf_counter()
@@ -220,10 +232,13 @@ class Runner:
         self.bar.say("training")
 
     def save(self, state: Any) -> None:
-        if self.checkpoints is not None and self.checkpoints.latest() != self.progress.update:
-            self.checkpoints.save(
-                self.progress.update, state, vars(self.progress), self.algo.env.checkpointable
-            )
+        update, whole = self.progress.update, self.algo.env.checkpointable
+        is_saved = self.checkpoints is not None and self.checkpoints.latest() == update
+        if not self.settings.saves or hosts.agree(np.bool_(is_saved)):
+            return
+        state = hosts.gathered(state if whole else state._replace(simulation=None))
+        if self.checkpoints is not None:
+            self.checkpoints.save(update, state, vars(self.progress), whole)
 
     def finish(self) -> dict[str, Any]:
         """Summary and curve."""

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
+from jaxrl import hosts
 from jaxrl import manifest as manifests
 from jaxrl.chunk import MAX_CHUNK
 from jaxrl.compilation import enable_compilation_cache
@@ -51,6 +53,9 @@ def run(
 ) -> RunResult:
     """Train with progress, logs, evaluations and checkpoints.
 
+    Of several processes that train one agent (`jaxrl.hosts`), all call this with the same
+    arguments; the first one writes and evaluates.
+
     Ctrl-C and SIGTERM stop after the current chunk, with a checkpoint; a kill loses at most what
     came after the last checkpoint. Resuming continues bit for bit for environments that can be
     saved; host environments start new episodes.
@@ -84,10 +89,12 @@ def run(
             raise ValueError(f"{name} must be >= {least}, got {value}")
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
-    directory = None if run_dir is None else Path(run_dir)
+    saves = run_dir is not None
+    directory = Path(run_dir) if run_dir is not None and hosts.is_first() else None
     if log_every is None and resume and directory and (directory / manifests.NAME).exists():
         log_every = manifests.read(directory)["log_every"]
     log_every = max(1, num_updates // 1000) if log_every is None else log_every
+    log_every = int(hosts.agree(np.int32(log_every)))
     if not 1 <= log_every <= MAX_CHUNK:
         raise ValueError(f"log_every must be from 1 to {MAX_CHUNK}, got {log_every}")
     settings = Settings(
@@ -101,6 +108,7 @@ def run(
         chunk_updates=chunk_updates,
         chunk_seconds=chunk_seconds,
         checkpoint_seconds=checkpoint_seconds,
+        saves=saves,
     )
     arguments = {
         "seed": seed,
@@ -112,9 +120,17 @@ def run(
     assert set(arguments) == set(manifests.ARGUMENTS)
     # Tracing finds sizes that do not fit before anything is written.
     init = jax.jit(algo.init).lower(config, jax.random.key(seed))
+    problem = ""
     if directory is not None:
-        open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
+        try:
+            open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
+        except ValueError as error:
+            problem = str(error)
+    if problem := hosts.agree_on_text(problem):
+        raise ValueError(problem)
     enable_compilation_cache()
+    if not hosts.is_first():
+        sinks, progress_bar = (), False
     runner = Runner(algo, config, seed, init, settings, directory, list(sinks), progress_bar)
     try:
         return runner.run()

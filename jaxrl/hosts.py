@@ -1,0 +1,139 @@
+"""Several processes, on one machine or on many, that train one agent together.
+
+Every process runs the same script. `connect` joins them before JAX's first computation; then
+`jaxrl.parallel.spread` takes the devices of all. They must do the same things in the same order, so
+whatever depends on a clock or a signal is agreed on. The first process alone writes files.
+
+With one process, every function here does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxrl.checkpoint import is_key
+from jaxrl.types import PyTree
+
+
+def connect(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    timeout_seconds: int = 300,
+) -> None:
+    """Join the other processes. Before JAX's first computation.
+
+    Args:
+      coordinator: `address:port` of the first process, the same for all. None finds it, and the
+        numbers below, from Slurm, Open MPI or Kubernetes, whichever started this process.
+      num_processes: how many there are.
+      process_id: which one this is, from 0.
+      timeout_seconds: how long to wait for the others. If they do not come, the process ends with
+        status 1 and one line on stderr: JAX, which waits in C++, would end it with a stack trace.
+
+    Raises:
+      ConnectionError: if no cluster is found.
+    """
+    this = (
+        f"process {process_id} of {num_processes}" if coordinator else "a process of this cluster"
+    )
+    address = coordinator or "the coordinator"
+
+    def give_up() -> None:
+        print(
+            f"error: {this} waited {timeout_seconds} s for the others at {address}; are all "
+            "running, with the same address and number of processes, and can they reach it?",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
+
+    timer = threading.Timer(timeout_seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        jax.distributed.initialize(
+            coordinator, num_processes, process_id, initialization_timeout=timeout_seconds + 60
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConnectionError(
+            f"{this} could not be joined with others: {error} Without Slurm, Open MPI or "
+            "Kubernetes, name the coordinator, the number of processes and this one's"
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes files."""
+    return jax.process_index() == 0
+
+
+def agree(tree: PyTree) -> PyTree:
+    """The first process's arrays, on all of them; the others give some of the same shapes."""
+    if jax.process_count() == 1:
+        return tree
+
+    def data(x: Any) -> Any:
+        return jax.random.key_data(x) if is_key(x) else x
+
+    def alike(x: Any, like: Any) -> Any:
+        return jax.random.wrap_key_data(x) if is_key(like) else np.asarray(x, like.dtype)
+
+    shared = multihost_utils.broadcast_one_to_all(jax.tree.map(data, tree))
+    return jax.tree.map(alike, shared, tree)
+
+
+def any_of(flag: bool) -> bool:
+    """Whether any process has it set."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.bool_(flag)).any())
+
+
+def agree_on_text(text: str) -> str:
+    """The first process's text, on all of them."""
+    if jax.process_count() == 1:
+        return text
+    coded = np.frombuffer(text.encode(), np.uint8)
+    own = np.zeros(int(agree(np.int32(len(coded)))), np.uint8)
+    return bytes(agree(coded if is_first() else own)).decode()
+
+
+def gathered(state: PyTree) -> PyTree:
+    """A state whose arrays every process has as a whole."""
+    if jax.process_count() == 1:
+        return state
+
+    def whole(x: jax.Array) -> Any:
+        if x.is_fully_replicated:
+            return x.addressable_data(0)
+        return multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.tree.map(whole, state)
+
+
+def replicated_part(state: PyTree) -> PyTree:
+    """What this process has of a state without asking others: the agent; None for the rest."""
+    if jax.process_count() == 1:
+        return state
+    return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else None, state)
+
+
+def placed(state: PyTree, like: PyTree) -> PyTree:
+    """A state that every process has as a whole, laid out over the devices as another one is."""
+
+    def put(x: Any, like: jax.Array) -> jax.Array:
+        if is_key(like):
+            data = jax.random.key_data(x)
+            return jax.random.wrap_key_data(jax.device_put(data, like.sharding))
+        return jax.device_put(x, like.sharding)
+
+    return jax.tree.map(put, state, like)
