@@ -39,11 +39,18 @@ def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[st
         "config": fields.to_dict(config),
         "custom_network": algo.network is not None,
         **arguments,
+        **provenance(),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Where results come from: command, time, versions, commit and machine."""
+    return {
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version()} | _versions(),
         "git_commit": _git_commit(),
-        "hardware": hardware(),
+        "hardware": _hardware(),
     }
 
 
@@ -71,7 +78,7 @@ def _git_commit() -> str | None:
         return None
 
 
-def hardware() -> dict[str, Any]:
+def _hardware() -> dict[str, Any]:
     """Processor and accelerators."""
     model = platform.processor()
     linux = hasattr(os, "sched_getaffinity")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +88,6 @@ def describe(
         "env_options": algo.env.options,
         "config": fields.to_dict(config),
         "seed": seed,
-        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "scheduler": rule,
         "sampler": sampler,
         "lanes": num_lanes,
@@ -100,7 +97,7 @@ def describe(
             name: {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
             for name, part in space.items()
         },
-        "hardware": manifests.hardware(),
+        **manifests.provenance(),
     }
 
 
