@@ -156,6 +156,7 @@ def slurm_script(job: Job) -> str:
         # An array's tasks have job ids of their own, but the last one's is that of the whole array.
         job='"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if is_array else '"$SLURM_JOB_ID"',
         command=shlex.join([*_container(job), job.python, *job.command]),
+        worker=_worker(job),
     )
 
 
@@ -176,6 +177,7 @@ def sge_script(job: Job) -> str:
         directives="".join(f"#$ -{option}\n" for option in options),
         run_dir=_run_dir(job, "$SGE_TASK_ID"),
         command=shlex.join([*_container(job), *ignore, job.python, *job.command]),
+        worker=_worker(job),
     )
 
 
@@ -197,6 +199,11 @@ def _clock(seconds: float) -> str:
 
 def _run_dir(job: Job, task: str) -> str:
     return shlex.quote(job.run_dir) + ("" if job.workers is None else f"/worker-{task}")
+
+
+def _worker(job: Job) -> str:
+    """A task that comes back on another machine goes on with its trials."""
+    return "" if job.workers is None else ' --worker "$run_dir"'
 
 
 def _container(job: Job) -> list[str]:

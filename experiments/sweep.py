@@ -76,6 +76,8 @@ class Args:
     """Database URL of the study; run_dir/study.db by default."""
     study: str | None = None
     """Name of the study, the same for all workers."""
+    worker: str | None = None
+    """This worker's name in the study, if it may be restarted on another machine."""
     strategy: str = "auto"
     """vmap, map, shard-vmap, shard-map, or the fastest of them."""
     cpu_devices: int | None = None
@@ -117,6 +119,7 @@ def main(args: Args) -> tuning.SweepResult:
         sampler=args.sampler,
         storage=args.storage,
         study_name=args.study,
+        worker=args.worker,
         strategy=args.strategy,
         resume=args.resume,
         keep_best=args.keep_best,

@@ -127,6 +127,7 @@ def test_the_job_for_slurm(submit, place):
         "run_dir=runs/pong",
         'job="$SLURM_JOB_ID"',
         "apptainer exec --nv jaxrl-gpu.sif python train.py --env-id 'it'\"'\"'s; $HOME' \\",
+        '    --run-dir "$run_dir" --resume &',
     ]
     for fixed in ("--signal=B:TERM@120", "--requeue", "--open-mode=append"):
         assert f"#SBATCH {fixed}" in path.read_text().splitlines()
@@ -143,6 +144,7 @@ def test_the_array_for_slurm(submit, place):
         "run_dir='a b'/worker-$SLURM_ARRAY_TASK_ID",
         'job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
         f"{sys.executable} train.py --storage postgresql://user@host/db --study pong \\",
+        '    --run-dir "$run_dir" --resume --worker "$run_dir" &',
     ]
 
 
@@ -161,6 +163,7 @@ def test_the_job_for_grid_engine(submit, place):
         "run_dir=runs/pong/worker-$SGE_TASK_ID",
         'apptainer exec --nv jaxrl.sif sh -c \'trap "" USR1 USR2; exec "$@"\' sh '
         "python train.py --storage postgresql://user@host/db --study one \\",
+        '    --run-dir "$run_dir" --resume --worker "$run_dir" &',
     ]
     for fixed in ("-notify", "-r y", "-cwd"):
         assert f"#$ {fixed}" in path.read_text().splitlines()
@@ -240,6 +243,7 @@ def test_the_tasks_of_an_array_share_a_study_and_nothing_else(submit, place, mon
         run_dir = Path(f"runs/pong/worker-{task}")
         args = tyro.cli(sweep.Args, args=(run_dir / "argv").read_text().split("\n"))
         assert (args.study, args.run_dir, args.resume, args.trials) == ("pong", run_dir, True, 4)
+        assert args.worker == str(run_dir)
 
 
 def test_jobs_are_submitted(submit, place):

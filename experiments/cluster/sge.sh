@@ -18,7 +18,7 @@ run_dir=@@run_dir
 # signals the whole process group, and what it sends would end Python: hence the inner shell. Every
 # start resumes, which begins a new run where there is none.
 @@command \
-    --run-dir "$run_dir" --resume &
+    --run-dir "$run_dir" --resume@@worker &
 child=$!
 
 asked=

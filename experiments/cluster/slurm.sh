@@ -17,7 +17,7 @@ job=@@job
 # In the background: bash runs a trap only once the command in front of it has ended. Every start
 # resumes, which begins a new run where there is none.
 @@command \
-    --run-dir "$run_dir" --resume &
+    --run-dir "$run_dir" --resume@@worker &
 child=$!
 
 asked=
