@@ -173,7 +173,7 @@ def test_a_population_on_the_host_shares_a_pool_and_learns_what_its_members_lear
         return jaxrl.train(algo, config.replace(learning_rate=rate), key, 6)
 
     population, metrics = jax.jit(jax.vmap(train))(rates, keys)
-    assert len(set(population.simulation.env_state.pool.tolist())) == 1
+    assert len(np.unique(population.simulation.env_state.pool)) == 1
     single = jax.jit(train)
     singles = [single(rates[i], keys[i]) for i in range(2)]
     assert_members_learn_alone(population, metrics, singles)

@@ -252,7 +252,7 @@ def test_gymnax_steps_are_those_of_step_env():
 def test_envpool_steps_are_those_of_envpool(name):
     case, env, actions = CASES[name], CASES[name].make(), np.asarray(actions_of(name))
     state, timestep = env.init(jax.random.key(0))
-    seeds = host._entries[int(state.pool)].seeds
+    seeds = host._entries[int(state.pool[0])].seeds
     pool = envpool.make(
         env.name, env_type="gymnasium", num_envs=N, seed=seeds.tolist(), **case.options
     )
@@ -440,9 +440,9 @@ def refused(message: str) -> Any:
 def test_a_population_shares_one_pool(name):
     env, before = CASES[name].make(), set(host._entries)
     state, _ = jax.vmap(env.init)(jax.random.split(jax.random.key(0), P))
-    assert state.pool.tolist() == [state.pool[0]] * P
+    assert state.pool.tolist() == [state.pool[0].tolist()] * P
     (number,) = set(host._entries) - before
-    assert number == state.pool[0]
+    assert number == state.pool[0, 0]
     assert len(host._entries[number].seeds) == P * N
 
 
@@ -489,7 +489,7 @@ def test_a_copied_state_is_refused(cartpole):
 
 def test_a_state_of_another_process_is_refused(cartpole):
     with refused("no longer exists"):
-        push(cartpole, HostState(jnp.int32(2**30), jnp.int32(0)))
+        push(cartpole, HostState(jnp.full(1, 2**30, jnp.int32), jnp.zeros(1, jnp.int32)))
 
 
 def test_states_of_different_pools_cannot_be_stacked(cartpole):
@@ -546,7 +546,7 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
     env = jaxrl.make(f"envpool/{id}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)
     state, timestep = env.init(jax.random.key(0))
-    seeds = host._entries[int(state.pool)].seeds
+    seeds = host._entries[int(state.pool[0])].seeds
 
     @jax.jit
     def run(state, timestep):
