@@ -57,8 +57,8 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
         spread; together they make a mesh of `num_lane_devices x num_devices`.
 
     Raises:
-      ValueError: if there are not so many devices, the environments cannot be spread evenly, or
-        are of a kind that cannot be spread.
+      ValueError: if there are not so many devices, the environments cannot be spread evenly or
+        are of a kind that cannot be spread, or the algorithm is the caller's own.
     """
     env, devices = algo.env, jax.devices()
     size = len(devices) // num_lane_devices if num_devices is None else num_devices
@@ -74,8 +74,13 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
             f"{env.id} cannot be spread over devices: it lacks `spread(axis)`, which gives the "
             "part of the environments that one device steps (see jaxrl.axis.SpreadEnv)"
         )
-    axis = Axis(AXIS, size)
-    part: Algorithm = getattr(jaxrl, algo.name)(env.spread(axis), algo.network)
+    make = getattr(jaxrl, algo.name, None)
+    if make is None:
+        raise ValueError(
+            f"{algo.name!r} is not one of jaxrl's algorithms; make your own with "
+            "env.spread(jaxrl.axis.Axis(...)) inside your own jax.shard_map or jax.pmap"
+        )
+    part: Algorithm = make(env.spread(Axis(AXIS, size)), algo.network)
     used = np.array(devices[: num_lane_devices * size]).reshape(num_lane_devices, size)
     mesh = Mesh(used, (LANE_AXIS, AXIS))
 

@@ -267,6 +267,11 @@ def test_what_cannot_be_spread_is_refused_by_name(call, message):
         call()
 
 
+def test_algorithms_of_ones_own_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"'toy' is not one of jaxrl's .* env.spread"):
+        spread(toy(), 2)
+
+
 def test_environments_that_cannot_be_spread_are_refused_by_name():
     bare: Any = types.SimpleNamespace(id="bare/Env-v0", num_envs=4)
     with pytest.raises(ValueError, match=r"bare/Env-v0 cannot be spread .* lacks `spread\(axis\)`"):

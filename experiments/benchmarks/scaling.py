@@ -1,0 +1,290 @@
+"""Weak and strong scaling of one agent's training over devices and processes.
+
+    python experiments/benchmarks/scaling.py
+    python experiments/benchmarks/scaling.py --task cartpole --devices 1 2 4 8
+
+Each point is a process of its own (or several, joined on this machine) that may use as many cores
+as it has devices. Weak scaling: every device has `num_envs` environments; strong: all of them
+together have. Efficiency is the rate over D times the rate of one device, valid steps only,
+compiled before. Points are measured in turn, several times.
+
+The model adds to the time of an update on one device what its sums over devices cost: a latency
+that grows with log2(D), and bytes of gradients at the bandwidth of a ring, 2 (D - 1) / D of them a
+device. Both are measured here by all-reduces in a loop, and extrapolated to more devices with the
+same links. What devices share, such as memory bandwidth, slows them down beyond that: it is the
+difference between model and measurement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+from jax.sharding import Mesh, PartitionSpec
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+from jaxrl import hosts
+from jaxrl.chunk import train_chunk
+from jaxrl.parallel import split_cpu, spread
+from timing import RESULTS, machine, write_json
+
+CONFIGS = {
+    "cartpole": ("CartPole-v1", 16, jaxrl.PPOConfig()),
+    "breakout": (
+        "Breakout-MinAtar",
+        64,
+        jaxrl.PPOConfig(torso="mlp", activation="relu", num_minibatches=8),
+    ),
+    "pong": (
+        "Pong-v5",
+        8,
+        jaxrl.PPOConfig(torso="ga3c_cnn", clip_epsilon=0.1, clip_value=True),
+    ),
+}
+"""Id, environments of a device, config."""
+PREDICTED = (8, 64, 512)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One measurement: so many processes, each with so many devices, train one agent."""
+
+    task: str
+    num_envs: int
+    devices: int
+    processes: int = 1
+    seconds: float = 3.0
+    address: str = ""
+    process_id: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.devices * self.processes
+
+
+@dataclasses.dataclass
+class Args:
+    """Scaling of PPO over devices and processes."""
+
+    task: str = "pong"
+    """cartpole, breakout or pong."""
+    devices: tuple[int, ...] = (1, 2)
+    processes: tuple[int, ...] = (2,)
+    """Also weak scaling over so many processes of one device each."""
+    repeats: int = 3
+    seconds: float = 3.0
+    """Length of a measurement, about."""
+    point: str | None = None
+    """Measures one point, given as JSON; what this script starts by itself."""
+    output: Path | None = RESULTS / "scaling.json"
+
+
+# --- one point, in a process of its own ----------------------------------------------------------
+
+
+def measure_point(point: Point) -> dict[str, float]:
+    """Steps a second, and what the sums over devices cost."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        first = point.process_id * point.devices
+        os.sched_setaffinity(0, cores[first : first + point.devices] or cores)
+    split_cpu(point.devices)
+    if point.processes > 1:
+        hosts.connect(point.address, point.processes, point.process_id)
+    env_id, _, config = CONFIGS[point.task]
+    algo = jaxrl.ppo(jaxrl.make(env_id, num_envs=point.num_envs))
+    if point.total > 1:
+        algo = spread(algo)
+    state = jax.jit(algo.init).lower(config, jax.random.key(0)).compile()(config, jax.random.key(0))
+    program = train_chunk.lower(algo, config, state, jnp.int32(1)).compile()
+    updates = 1
+    for _ in range(2):
+        began = time.perf_counter()
+        state, metrics = program(config, state, jnp.int32(updates))
+        jax.block_until_ready(metrics)
+        elapsed = (time.perf_counter() - began) / updates
+        updates = int(hosts.agree(jnp.int32(min(max(point.seconds / elapsed, 1), 1000))))
+    began = time.perf_counter()
+    state, metrics = program(config, state, jnp.int32(updates))
+    steps = float(jax.device_get(metrics)["valid_steps"].sum())
+    elapsed = time.perf_counter() - began
+    params = state.params
+    return {
+        "steps_per_second": steps / elapsed,
+        "update_seconds": elapsed / updates,
+        "gradient_seconds": all_reduce_seconds(params, point.total),
+        "scalar_seconds": all_reduce_seconds(jnp.float32(0), point.total),
+        "gradient_bytes": sum(x.size * 4 for x in jax.tree.leaves(params)),
+    }
+
+
+def all_reduce_seconds(tree: Any, num_devices: int, repeats: int = 100) -> float:
+    """Of one sum of such a tree over the devices."""
+    if num_devices == 1:
+        return 0.0
+    mesh = Mesh(jax.devices(), ("devices",))
+    tree = jax.tree.map(jnp.zeros_like, hosts.replicated_part(tree))
+
+    def sums(tree: Any) -> Any:
+        return jax.lax.fori_loop(0, repeats, lambda _, x: jax.lax.pmean(x, "devices"), tree)
+
+    same = PartitionSpec()
+    run = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=same, out_specs=same, check_vma=False))
+    jax.block_until_ready(run(tree))
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(run(tree))
+        seconds.append((time.perf_counter() - began) / repeats)
+    return statistics.median(seconds)
+
+
+# --- all points ----------------------------------------------------------------------------------
+
+
+def run_point(point: Point) -> dict[str, float]:
+    """In processes of their own; the first one's answer."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    started = []
+    for number in range(point.processes):
+        own = dataclasses.replace(point, address=address, process_id=number)
+        flags = ["--point", json.dumps(dataclasses.asdict(own))]
+        started.append(
+            subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True)
+        )
+    answers = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"{point} failed")
+    return json.loads(answers[0].splitlines()[-1])
+
+
+def predicted_seconds(
+    config: jaxrl.PPOConfig, base: dict[str, Any], links: dict[str, Any], num_devices: int
+) -> float:
+    """Of an update on so many devices, each with the environments that one has alone.
+
+    Args:
+      base: measured on one device.
+      links: measured on two.
+    """
+    steps = config.num_epochs * config.num_minibatches
+    latency = links["scalar_seconds"] * math.log2(num_devices)
+    # What a gradient costs beyond its latency on two devices is half of its bytes each way.
+    transfer = max(links["gradient_seconds"] - links["scalar_seconds"], 0.0)
+    share = 2 * (num_devices - 1) / num_devices
+    # The gradient, and four scalars: how many are valid, two moments of the advantages, losses.
+    return base["update_seconds"] + steps * (5 * latency + transfer * share)
+
+
+def main(args: Args) -> dict[str, Any] | None:
+    if args.point is not None:
+        print(json.dumps(measure_point(Point(**json.loads(args.point)))))
+        return None
+    if args.task not in CONFIGS:
+        raise ValueError(f"unknown task {args.task!r}; there are {list(CONFIGS)}")
+    _, num_envs, config = CONFIGS[args.task]
+    points: dict[str, Point] = {}
+    for n in sorted({1, *args.devices}):
+        points[f"weak, {n} devices"] = Point(args.task, num_envs * n, n, 1, args.seconds)
+    for n in sorted({*args.devices} - {1}):
+        points[f"strong, {n} devices"] = Point(args.task, num_envs, n, 1, args.seconds)
+    for n in args.processes:
+        points[f"weak, {n} processes"] = Point(args.task, num_envs * n, 1, n, args.seconds)
+    samples: dict[str, list[dict[str, float]]] = {name: [] for name in points}
+    for _ in range(args.repeats):
+        for name, point in points.items():
+            samples[name].append(run_point(point))
+    measured: dict[str, dict[str, Any]] = {
+        name: {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        | {"rates": [row["steps_per_second"] for row in rows]}
+        for name, rows in samples.items()
+    }
+    base = measured["weak, 1 devices"]
+    several = [name for name in points if points[name].total > 1]
+    for name in several:
+        ideal = points[name].total * base["steps_per_second"]
+        measured[name]["efficiency"] = measured[name]["steps_per_second"] / ideal
+    first = next(name for name in several if points[name].total == 2)
+    model = {
+        str(n): base["update_seconds"] / predicted_seconds(config, base, measured[first], n)
+        for n in (2, *PREDICTED)
+    }
+    results = {
+        "machine": machine(),
+        "task": args.task,
+        "sizes": f"{num_envs} x {config.num_steps} a device",
+        "points": measured,
+        "predicted_efficiency": model,
+    }
+    Console().print(table(measured, model))
+    if args.output is not None:
+        write_json(args.output, results)
+        plot(args.output.with_suffix(".png"), points, measured, model, args.task)
+    return results
+
+
+def table(measured: dict[str, Any], model: dict[str, float]) -> Table:
+    shown = Table("point", "steps/s", "efficiency", "all-reduce of gradients, us")
+    for name, row in measured.items():
+        spread_of = f"({min(row['rates']):,.0f}-{max(row['rates']):,.0f})"
+        efficiency = f"{row['efficiency']:.2f}" if "efficiency" in row else ""
+        shown.add_row(
+            name, f"{row['steps_per_second']:,.0f} {spread_of}", efficiency,
+            f"{1e6 * row['gradient_seconds']:.0f}",
+        )  # fmt: skip
+    for n, efficiency in model.items():
+        shown.add_row(f"weak, {n} devices, predicted", "", f"{efficiency:.2f}", "")
+    return shown
+
+
+def plot(
+    path: Path,
+    points: dict[str, Point],
+    measured: dict[str, Any],
+    model: dict[str, float],
+    task: str,
+) -> None:
+    """Rates against devices, with the ideal line, and the model's efficiency."""
+    figure = Figure(figsize=(8, 3.6), dpi=120, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    one = measured["weak, 1 devices"]["steps_per_second"]
+    most = max(point.total for point in points.values())
+    left.plot([1, most], [one, most * one], color="gray", linestyle="--", label="ideal")
+    for kind, marker in (
+        ("weak, devices", "o"),
+        ("strong, devices", "s"),
+        ("weak, processes", "^"),
+    ):
+        scaling, what = kind.split(", ")
+        chosen = [n for n in points if n.startswith(scaling) and n.endswith(what)]
+        x = [points[name].total for name in chosen]
+        left.plot(x, [measured[n]["steps_per_second"] for n in chosen], marker, label=kind)
+    left.set(xlabel="devices", ylabel="valid steps a second", title=f"PPO, {task}", ylim=(0, None))
+    left.legend(frameon=False)
+    right.plot([int(n) for n in model], list(model.values()), "o-")
+    right.set(
+        xlabel="devices", xscale="log", ylim=(0, 1.05), ylabel="efficiency",
+        title="weak scaling by the model",
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
