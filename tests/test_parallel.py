@@ -93,7 +93,7 @@ def test_an_agent_is_the_same_on_one_device_and_on_several(name):
 def test_environments_lie_on_all_devices_and_the_agent_on_each(name):
     state, _ = together(name)
     for leaf in jax.tree.leaves(state.simulation):
-        assert len({shard.index for shard in leaf.addressable_shards}) == D
+        assert len({str(shard.index) for shard in leaf.addressable_shards}) == D
         assert leaf.addressable_shards[0].data.shape[0] == 8 // D
     for leaf in jax.tree.leaves(state.params):
         copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
@@ -173,10 +173,15 @@ def test_pmap_trains_one_agent_on_all_devices():
     close(jax.tree.map(lambda x: np.asarray(x)[-1], states.params), alone.params)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "envpool/CartPole-v1"])
 @pytest.mark.parametrize(
-    ("num_devices", "num_lane_devices", "strategy"),
-    [(D, 1, "vmap"), (D, 1, "map"), (1, D, "vmap"), (D // 2, 2, "vmap")],
+    ("env_id", "num_devices", "num_lane_devices", "strategy"),
+    [
+        ("CartPole-v1", D, 1, "vmap"),
+        ("CartPole-v1", D, 1, "map"),
+        ("CartPole-v1", D // 2, 2, "vmap"),
+        ("envpool/CartPole-v1", D, 1, "vmap"),
+        ("envpool/CartPole-v1", D // 2, 2, "vmap"),
+    ],
 )
 def test_populations_lie_on_a_mesh_of_lanes_and_devices(
     env_id, num_devices, num_lane_devices, strategy
@@ -281,7 +286,7 @@ def test_environments_that_cannot_be_spread_are_refused_by_name():
 @pytest.mark.skipif(D == 8, reason="these are the eight devices")
 def test_every_algorithm_on_eight_devices():
     """With a time limit, should devices ever wait for each other for ever."""
-    these = "is_the_same or lie_on_all or draw_for_themselves or pool_on_each"
+    these = "is_the_same and not gru and not lstm and not sums or draw_for_themselves and r2d2"
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in f]
     done = subprocess.run(
         [
