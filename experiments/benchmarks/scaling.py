@@ -31,6 +31,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tyro
 from jax.sharding import Mesh, PartitionSpec
 from matplotlib.figure import Figure
@@ -138,7 +139,7 @@ def all_reduce_seconds(tree: Any, num_devices: int, repeats: int = 100) -> float
     if num_devices == 1:
         return 0.0
     mesh = Mesh(jax.devices(), ("devices",))
-    tree = jax.tree.map(jnp.zeros_like, hosts.replicated_part(tree))
+    tree = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), tree)
 
     def sums(tree: Any) -> Any:
         return jax.lax.fori_loop(0, repeats, lambda _, x: jax.lax.pmean(x, "devices"), tree)
