@@ -84,6 +84,10 @@ def launch(
     """
     try:
         together = args.cluster or args.coordinator is not None
+        if not together and (args.num_hosts, args.host_id) != (None, None):
+            raise ValueError("--num-hosts and --host-id need --coordinator address:port")
+        if args.devices < 1:
+            raise ValueError(f"--devices must be >= 1, got {args.devices}")
         if together:
             hosts.connect(args.coordinator, args.num_hosts, args.host_id)
         if args.devices > 1:

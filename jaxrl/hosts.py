@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -96,6 +97,25 @@ def any_of(flag: bool) -> bool:
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(np.bool_(flag)).any())
+
+
+def on_first(function: Callable[[], None]) -> None:
+    """Call a function on the first process alone.
+
+    Raises:
+      What it raises; on the other processes ValueError with its text, so that none waits for ever.
+    """
+    error: Exception | None = None
+    if is_first():
+        try:
+            function()
+        except Exception as raised:
+            error = raised
+    text = agree_on_text("" if error is None else str(error) or type(error).__name__)
+    if error is not None:
+        raise error
+    if text:
+        raise ValueError(text)
 
 
 def agree_on_text(text: str) -> str:

@@ -14,11 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-import jaxrl
 from jaxrl.axis import Axis, SpreadEnv
 from jaxrl.envs.host import HostState
 from jaxrl.rollout import Simulation
-from jaxrl.types import Algorithm, Array, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree
 
 AXIS, LANE_AXIS = "devices", "lanes"
 
@@ -58,7 +57,7 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
 
     Raises:
       ValueError: if there are not so many devices, the environments cannot be spread evenly or
-        are of a kind that cannot be spread, or the algorithm is the caller's own.
+        are of a kind that cannot be spread, or the algorithm lacks `make`.
     """
     env, devices = algo.env, jax.devices()
     size = len(devices) // num_lane_devices if num_devices is None else num_devices
@@ -74,13 +73,13 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
             f"{env.id} cannot be spread over devices: it lacks `spread(axis)`, which gives the "
             "part of the environments that one device steps (see jaxrl.axis.SpreadEnv)"
         )
-    make = getattr(jaxrl, algo.name, None)
+    make = algo.make
     if make is None:
         raise ValueError(
-            f"{algo.name!r} is not one of jaxrl's algorithms; make your own with "
-            "env.spread(jaxrl.axis.Axis(...)) inside your own jax.shard_map or jax.pmap"
+            f"{algo.name!r} cannot be spread over devices: its `make`, which gives it on the "
+            "environments of one device, is None"
         )
-    part: Algorithm = make(env.spread(Axis(AXIS, size)), algo.network)
+    part = make(env.spread(Axis(AXIS, size)), algo.network)
     used = np.array(devices[: num_lane_devices * size]).reshape(num_lane_devices, size)
     mesh = Mesh(used, (LANE_AXIS, AXIS))
 
@@ -112,7 +111,10 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
         state_specs = specs(config)
         return over_devices(part.update, (same, state_specs), (state_specs, same))(config, state)
 
-    return algo._replace(init=init, update=update, lane_axis=LANE_AXIS)
+    def again(env: Env, network: Any = None) -> Algorithm:
+        return spread(make(env, network), size, num_lane_devices)
+
+    return algo._replace(init=init, update=update, make=again, lane_axis=LANE_AXIS)
 
 
 def _spec(whole: Any, parts: Any) -> Any:

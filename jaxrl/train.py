@@ -79,24 +79,12 @@ def run(
         environment or seed differs from the saved one.
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
     """
-    for name, value, least in (
-        ("total_steps", total_steps, 1),
-        ("num_evaluations", num_evaluations, 0),
-        ("eval_episodes", eval_episodes, 1),
-        ("chunk_updates", 1 if chunk_updates is None else chunk_updates, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be >= {least}, got {value}")
+    _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
-    saves = run_dir is not None
-    directory = Path(run_dir) if run_dir is not None and hosts.is_first() else None
-    if log_every is None and resume and directory and (directory / manifests.NAME).exists():
-        log_every = manifests.read(directory)["log_every"]
-    log_every = max(1, num_updates // 1000) if log_every is None else log_every
-    log_every = int(hosts.agree(np.int32(log_every)))
-    if not 1 <= log_every <= MAX_CHUNK:
-        raise ValueError(f"log_every must be from 1 to {MAX_CHUNK}, got {log_every}")
+    path = None if run_dir is None else Path(run_dir)
+    directory = path if hosts.is_first() else None
+    log_every = _row_length(log_every, num_updates, directory if resume else None)
     settings = Settings(
         num_updates=num_updates,
         steps_per_update=steps_per_update,
@@ -108,7 +96,7 @@ def run(
         chunk_updates=chunk_updates,
         chunk_seconds=chunk_seconds,
         checkpoint_seconds=checkpoint_seconds,
-        saves=saves,
+        saves=path is not None,
     )
     arguments = {
         "seed": seed,
@@ -120,14 +108,9 @@ def run(
     assert set(arguments) == set(manifests.ARGUMENTS)
     # Tracing finds sizes that do not fit before anything is written.
     init = jax.jit(algo.init).lower(config, jax.random.key(seed))
-    problem = ""
-    if directory is not None:
-        try:
-            open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
-        except ValueError as error:
-            problem = str(error)
-    if problem := hosts.agree_on_text(problem):
-        raise ValueError(problem)
+    if path is not None:
+        manifest = manifests.describe(algo, config, arguments)
+        hosts.on_first(lambda: open_run_dir(path, manifest, resume))
     enable_compilation_cache()
     if not hosts.is_first():
         sinks, progress_bar = (), False
@@ -136,6 +119,30 @@ def run(
         return runner.run()
     finally:
         runner.close()
+
+
+def _check_counts(
+    total_steps: int, num_evaluations: int, eval_episodes: int, chunk_updates: int | None
+) -> None:
+    for name, value, least in (
+        ("total_steps", total_steps, 1),
+        ("num_evaluations", num_evaluations, 0),
+        ("eval_episodes", eval_episodes, 1),
+        ("chunk_updates", 1 if chunk_updates is None else chunk_updates, 1),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}")
+
+
+def _row_length(log_every: int | None, num_updates: int, resumed: Path | None) -> int:
+    """Updates of a row: as asked for, else as in the run that is resumed, else for 1000 rows."""
+    if log_every is None and resumed is not None and (resumed / manifests.NAME).exists():
+        log_every = manifests.read(resumed)["log_every"]
+    log_every = max(1, num_updates // 1000) if log_every is None else log_every
+    log_every = int(hosts.agree(np.int32(log_every)))
+    if not 1 <= log_every <= MAX_CHUNK:
+        raise ValueError(f"log_every must be from 1 to {MAX_CHUNK}, got {log_every}")
+    return log_every
 
 
 def rerun(run_dir: str | Path, new_run_dir: str | Path, **arguments: Any) -> RunResult:

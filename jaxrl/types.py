@@ -255,12 +255,14 @@ class Algorithm(NamedTuple):
     network: Any = None
     """The network that the caller passed, None if the config chooses."""
     name: str = ""
-    """Its public name, such that `getattr(jaxrl, name)(env, network)` makes it again."""
+    """Its public name."""
     config_class: Any = None
     initial_core: Callable[..., PyTree] = lambda config, num_envs: ()
     """`initial_core(config, num_envs) -> Memory.core` at the start of episodes"""
     num_steps: Callable[[Any], int] = lambda config: config.num_steps
     """`num_steps(config)`: steps of each environment in one update"""
+    make: Callable[..., Algorithm] | None = None
+    """`make(env, network)` gives it on other environments."""
     lane_axis: str | None = None
     """If the environments are spread over devices (`jaxrl.parallel.spread`), the axis of the mesh
     over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads the members of a population."""

@@ -107,7 +107,7 @@ def test_what_devices_draw_for_themselves_is_as_under_vmap(name):
     """The same parts of the same agent as members of `vmap` on one device."""
     algo, config = algorithm(name), DRAWN[name]
     state, metrics = train(spread(algo), config, jax.random.key(1), 12)
-    part = getattr(jaxrl, algo.name)(algo.env.spread(Axis("devices", D)))
+    part = algo.make(algo.env.spread(Axis("devices", D)), None)
 
     def one(_):
         return jaxrl.train(part, config, jax.random.key(1), 12)
@@ -272,9 +272,18 @@ def test_what_cannot_be_spread_is_refused_by_name(call, message):
         call()
 
 
-def test_algorithms_of_ones_own_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"'toy' is not one of jaxrl's .* env.spread"):
+def test_algorithms_that_cannot_be_made_again_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"'toy' cannot be spread .* `make`.* is None"):
         spread(toy(), 2)
+
+
+def test_a_spread_algorithm_is_made_again_on_as_many_devices():
+    algo = spread(algorithm("ppo"), 2)
+    assert algo.make is not None
+    again = algo.make(jaxrl.make("CartPole-v1", num_envs=4), None)
+    state = jax.jit(again.init)(DRAWN["ppo"], jax.random.key(0))
+    assert len(state.simulation.timestep.obs.sharding.device_set) == 2
+    assert state.simulation.timestep.obs.shape[0] == 4
 
 
 def test_environments_that_cannot_be_spread_are_refused_by_name():

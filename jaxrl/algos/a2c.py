@@ -142,7 +142,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
     return Algorithm(
-        init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps
+        init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
     )
 
 

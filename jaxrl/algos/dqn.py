@@ -143,7 +143,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         values = q_values_of(config)(state.params, obs)
         return memory, q_learning.act(env.action_space, values, config.final_epsilon, key, greedy)
 
-    return Algorithm(init, update, act, env, network, "dqn", DQNConfig)
+    return Algorithm(init, update, act, env, network, "dqn", DQNConfig, make=dqn)
 
 
 def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:

@@ -134,7 +134,9 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     ) -> tuple[Memory, Array]:
         return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
-    return Algorithm(init, update, act, env, network, "impala", ImpalaConfig, agent.initial_core)
+    return Algorithm(
+        init, update, act, env, network, "impala", ImpalaConfig, agent.initial_core, make=impala
+    )
 
 
 def exchange(config: ImpalaConfig, state: ImpalaState) -> tuple[PyTree, PyTree]:

@@ -169,7 +169,9 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         obs = normalize.standardize(state.obs_statistics, obs)
         return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
-    return Algorithm(init, update, act, env, network, "ppo", PPOConfig, agent.initial_core)
+    return Algorithm(
+        init, update, act, env, network, "ppo", PPOConfig, agent.initial_core, make=ppo
+    )
 
 
 LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")

@@ -168,7 +168,9 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         action = q_learning.act(env.action_space, values, smallest, key, greedy)
         return recurrence.remember(memory, core, action), action
 
-    return Algorithm(init, update, act, env, network, "r2d2", R2D2Config, agent.initial_core)
+    return Algorithm(
+        init, update, act, env, network, "r2d2", R2D2Config, agent.initial_core, make=r2d2
+    )
 
 
 def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:

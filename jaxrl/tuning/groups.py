@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jaxrl
 from jaxrl.envs import make
 from jaxrl.tuning import space as spaces
 from jaxrl.types import Algorithm
@@ -35,8 +34,10 @@ class Groups:
         if static not in self._groups:
             algo = self._algo
             if num_envs != algo.env.num_envs:
+                if algo.make is None:
+                    raise ValueError(f"num_envs is searched, but {algo.name!r} has no `make`")
                 env = make(algo.env.id, num_envs=num_envs, **algo.env.options)
-                algo = getattr(jaxrl, algo.name)(env, algo.network)
+                algo = algo.make(env, algo.network)
             elif self.static:  # a NamedTuple of its own, so that gangs see another group
                 algo = algo._replace()
             self._groups[static] = Group(algo, num_envs * algo.num_steps(config))
