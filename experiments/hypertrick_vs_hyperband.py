@@ -22,7 +22,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import json
 import sys
 import tempfile
 import time
@@ -43,6 +42,7 @@ from jaxrl import population as populations
 from jaxrl import tuning
 from jaxrl.parallel import split_cpu
 from jaxrl.tuning import space as spaces
+from record import keep
 from sweep import ATARI_OPTIONS, pairs
 
 SPACE = {
@@ -288,9 +288,6 @@ def write(
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    args.results.mkdir(parents=True, exist_ok=True)
-    name = f"hypertrick-vs-hyperband-{args.env_id.lower()}"
-    figure.savefig(args.results / f"{name}.png")
     arguments = {
         "seeds": args.seeds, "lanes": args.lanes, "phases": args.phases,
         "updates_per_phase": args.updates_per_phase,
@@ -305,7 +302,8 @@ def write(
             for name, outcomes in found.items()
         },
     }
-    (args.results / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
+    name = f"hypertrick-vs-hyperband-{args.env_id.lower()}"
+    figure.savefig(keep(args.results, name, everything))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ under experiments/results/.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from rich.table import Table
 import jaxrl
 from impala_gymnax import PRESETS
 from jaxrl import manifest as manifests
+from record import keep
 
 
 @dataclasses.dataclass
@@ -98,14 +98,11 @@ def main(args: Args) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    args.results.mkdir(parents=True, exist_ok=True)
-    name = f"impala-lag-{args.preset}"
-    figure.savefig(args.results / f"{name}.png")
     algo = jaxrl.impala(jaxrl.make(preset.env_id, num_envs=preset.num_envs))
     arguments = {"total_steps": args.total_steps or preset.total_steps, "seeds": args.seeds}
     manifest = manifests.describe(algo, preset.config, arguments)
-    everything = {"manifest": manifest, "settings": results}
-    (args.results / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
+    record = {"manifest": manifest, "settings": results}
+    figure.savefig(keep(args.results, f"impala-lag-{args.preset}", record))
 
 
 if __name__ == "__main__":

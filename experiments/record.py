@@ -81,6 +81,13 @@ def record_of(run_dir: Path, episodes: int) -> dict[str, Any]:
     }
 
 
+def keep(results: Path, name: str, record: dict[str, Any]) -> Path:
+    """Write a record; the path of the picture beside it."""
+    results.mkdir(parents=True, exist_ok=True)
+    (results / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return results / f"{name}.png"
+
+
 def main(args: Args) -> None:
     runs = [record_of(run_dir, args.episodes) for run_dir in args.run_dirs]
     policy = jaxrl.load_policy(args.run_dirs[0])
@@ -97,15 +104,14 @@ def main(args: Args) -> None:
         "note": args.note,
         "runs": runs,
     }
-    args.results.mkdir(parents=True, exist_ok=True)
-    (args.results / f"{args.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    picture = keep(args.results, args.name, result)
     rows = {
         f"seed {run['manifest']['seed']}": read_jsonl(run_dir / "metrics.jsonl")
         for run, run_dir in zip(runs, args.run_dirs, strict=True)
     }
     manifest = runs[0]["manifest"]
     title = f"{manifest['algorithm'].upper()} on {manifest['env']['id']}"
-    plot_curve(rows, title, args.results / f"{args.name}.png", baseline["mean_return"])
+    plot_curve(rows, title, picture, baseline["mean_return"])
     print(f"{args.name}: mean return {result['mean_return']:.2f} over {len(runs)} seeds, {final}")
     print(f"evaluated: {[run['evaluation'] for run in runs]}, random policy: {baseline}")
 

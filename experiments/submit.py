@@ -61,18 +61,12 @@ class Args:
 class Job:
     """What a scheduler's script is made of."""
 
-    name: str
+    args: Args
     command: tuple[str, ...]
     """A script and its flags, without --run-dir and --resume."""
     run_dir: str
     """Of an array, its tasks have worker-1, worker-2, ... in there."""
-    python: str = "python"
-    gpus: int = 0
-    cpus: int = 1
-    hours: float = 24.0
-    container: str | None = None
-    workers: int | None = None
-    extra: tuple[str, ...] = ()
+    python: str
 
 
 class Template(string.Template):
@@ -112,16 +106,10 @@ def make_job(args: Args, command: Sequence[str]) -> Job:
         if take(rest, "--study")[0] is None:
             rest += ["--study", args.name]
     return Job(
-        name=args.name,
+        args,
         command=tuple(rest),
         run_dir=run_dir or f"runs/{args.name}",
         python="python" if args.container else sys.executable,
-        gpus=args.gpus,
-        cpus=args.cpus,
-        hours=args.hours,
-        container=args.container,
-        workers=args.workers,
-        extra=args.extra,
     )
 
 
@@ -139,18 +127,18 @@ def take(command: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
 
 def slurm_script(job: Job) -> str:
     """The job for sbatch."""
-    is_array = job.workers is not None
+    is_array = job.args.workers is not None
     options = [
-        *([f"gres=gpu:{job.gpus}"] if job.gpus else []),
-        *([f"array=1-{job.workers}"] if is_array else []),
-        *job.extra,
+        *([f"gres=gpu:{job.args.gpus}"] if job.args.gpus else []),
+        *([f"array=1-{job.args.workers}"] if is_array else []),
+        *job.args.extra,
     ]
     return _fill(
         "slurm.sh",
-        name=job.name,
+        name=job.args.name,
         log="%x-%A_%a.log" if is_array else "%x-%j.log",
-        cpus=job.cpus,
-        time=_clock(job.hours * 3600),
+        cpus=job.args.cpus,
+        time=_clock(job.args.hours * 3600),
         directives="".join(f"#SBATCH --{option}\n" for option in options),
         run_dir=_run_dir(job, "$SLURM_ARRAY_TASK_ID"),
         # An array's tasks have job ids of their own, but the last one's is that of the whole array.
@@ -163,17 +151,17 @@ def slurm_script(job: Job) -> str:
 def sge_script(job: Job) -> str:
     """The job for qsub."""
     options = [
-        *([f"l gpu={job.gpus}"] if job.gpus else []),
-        *([f"t 1-{job.workers}"] if job.workers is not None else []),
-        *job.extra,
+        *([f"l gpu={job.args.gpus}"] if job.args.gpus else []),
+        *([f"t 1-{job.args.workers}"] if job.args.workers is not None else []),
+        *job.args.extra,
     ]
     ignore = ["sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh"]
     return _fill(
         "sge.sh",
-        name=job.name,
-        cpus=job.cpus,
-        time=_clock(job.hours * 3600),
-        soft_time=_clock(job.hours * 3600 - MARGIN),
+        name=job.args.name,
+        cpus=job.args.cpus,
+        time=_clock(job.args.hours * 3600),
+        soft_time=_clock(job.args.hours * 3600 - MARGIN),
         directives="".join(f"#$ -{option}\n" for option in options),
         run_dir=_run_dir(job, "$SGE_TASK_ID"),
         command=shlex.join([*_container(job), *ignore, job.python, *job.command]),
@@ -198,18 +186,18 @@ def _clock(seconds: float) -> str:
 
 
 def _run_dir(job: Job, task: str) -> str:
-    return shlex.quote(job.run_dir) + ("" if job.workers is None else f"/worker-{task}")
+    return shlex.quote(job.run_dir) + ("" if job.args.workers is None else f"/worker-{task}")
 
 
 def _worker(job: Job) -> str:
     """A task that comes back on another machine goes on with its trials."""
-    return "" if job.workers is None else ' --worker "$run_dir"'
+    return "" if job.args.workers is None else ' --worker "$run_dir"'
 
 
 def _container(job: Job) -> list[str]:
-    if job.container is None:
+    if job.args.container is None:
         return []
-    return ["apptainer", "exec", *(["--nv"] if job.gpus else []), job.container]
+    return ["apptainer", "exec", *(["--nv"] if job.args.gpus else []), job.args.container]
 
 
 def main(argv: Sequence[str]) -> None:

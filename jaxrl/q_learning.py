@@ -1,5 +1,5 @@
-"""What the Q-learning algorithms share: hyperparameters, epsilon-greedy rollouts, and gradient
-steps on batches of a replay, towards the values of a target network.
+"""What the Q-learning algorithms share: hyperparameters, and gradient steps on batches of a replay,
+towards the values of a target network.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import optax
 from jaxrl import config as fields
 from jaxrl import networks, optim, replay
 from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.rollout import Draw, Simulation, rollout
+from jaxrl.rollout import Simulation
 from jaxrl.types import (
     ActionSpace,
     Array,
-    Discrete,
     Env,
-    Inputs,
     Metrics,
     ObservationSpace,
     PyTree,
@@ -93,71 +91,6 @@ def check_frame_stack(config: QLearningConfig, env: Env) -> None:
             "uint8; leave frame_stack = 1"
         )
 
-
-# --- acting --------------------------------------------------------------------------------------
-
-
-def exploration_noise(space: ActionSpace, num_envs: int) -> Draw:
-    """`draw(key) -> (uniform number, random action)`, each `[num_envs]`: what `explore` takes.
-
-    Raises:
-      ValueError: if actions are not `Discrete`.
-    """
-    if not isinstance(space, Discrete):
-        raise ValueError(f"Q-learning needs Discrete actions, got the space {space}")
-
-    def draw(key: Array) -> tuple[Array, Array]:
-        coin_key, action_key = jax.random.split(key)
-        action = jax.random.randint(action_key, (num_envs,), 0, space.n, jnp.int32)
-        return jax.random.uniform(coin_key, (num_envs,)), action
-
-    return draw
-
-
-def best(q_values: Array) -> Array:
-    """Greedy actions `[...]` of values `[..., A]`."""
-    return jnp.argmax(q_values, axis=-1).astype(jnp.int32)
-
-
-def explore(q_values: Array, epsilon: Array | float, noise: tuple[Array, Array]) -> Array:
-    """Epsilon-greedy actions `[N]`; epsilon is one number or `[N]`."""
-    coin, random_action = noise
-    return jnp.where(coin < epsilon, random_action, best(q_values))
-
-
-def act(
-    space: ActionSpace, q_values: Array, epsilon: Array | float, key: Array, greedy: bool
-) -> Array:
-    """Actions `[N]` of values `[N, A]`: greedy ones, or epsilon-greedy ones."""
-    if greedy:
-        return best(q_values)
-    return explore(q_values, epsilon, exploration_noise(space, len(q_values))(key))
-
-
-def collect(
-    env: Env,
-    q_values: Callable[[PyTree, Inputs], tuple[PyTree, Array]],
-    epsilon: Array | float,
-    simulation: Simulation,
-    key: Array,
-    num_steps: int,
-) -> tuple[Simulation, Trajectory]:
-    """An epsilon-greedy rollout.
-
-    Args:
-      q_values: `q_values(core, inputs) -> (core, values [N, A])` over inputs `[N, ...]`.
-      epsilon: one number or `[N]`.
-    """
-
-    def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, None]:
-        core, values = q_values(core, inputs)
-        return core, explore(values, epsilon, noise), None
-
-    draw = exploration_noise(env.action_space, env.num_envs * axis_of(env).size)
-    return rollout(env, policy, draw, simulation, key, num_steps)
-
-
-# --- learning ------------------------------------------------------------------------------------
 
 LOSSES = ("loss", "q_value", "td_error")
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl import config as fields
-from jaxrl import optim, q_learning, recurrence, replay, transitions
+from jaxrl import epsilon_greedy, optim, q_learning, recurrence, replay, transitions
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
@@ -113,7 +113,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         def behave(core: PyTree, inputs: Inputs) -> tuple[PyTree, Array]:
             return core, q_values(state.params, inputs.obs)
 
-        simulation, trajectory = q_learning.collect(
+        simulation, trajectory = epsilon_greedy.collect(
             env, behave, epsilon, state.simulation, rollout_key, config.num_steps
         )
         memory = replay.add(state.memory, transitions.as_row(config, trajectory))
@@ -141,7 +141,9 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         config: DQNConfig, state: DQNState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Any, Array]:
         values = q_values_of(config)(state.params, obs)
-        return memory, q_learning.act(env.action_space, values, config.final_epsilon, key, greedy)
+        return memory, epsilon_greedy.act(
+            env.action_space, values, config.final_epsilon, key, greedy
+        )
 
     return Algorithm(init, update, act, env, network, "dqn", DQNConfig, make=dqn)
 
@@ -201,7 +203,7 @@ def q_targets(
     """What Q of each transition should be, `[B]`."""
     next_values = q_values(target_params, batch.last_obs)
     chooser = q_values(params, batch.last_obs) if config.double else next_values
-    bootstrap = q_learning.value_of(next_values, q_learning.best(chooser))
+    bootstrap = q_learning.value_of(next_values, epsilon_greedy.best(chooser))
     return batch.reward + batch.discount * bootstrap
 
 

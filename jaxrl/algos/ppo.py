@@ -186,10 +186,8 @@ def check_sizes(config: PPOConfig, env: Env, network: nn.Module) -> None:
         product = f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size}"
     if size % config.num_minibatches:
         where = f" on each of {axis_of(env).size} devices" if axis_of(env).size > 1 else ""
-        raise ValueError(
-            f"{product}{where} is not divisible by PPOConfig.num_minibatches = "
-            f"{config.num_minibatches}"
-        )
+        minibatches = f"PPOConfig.num_minibatches = {config.num_minibatches}"
+        raise ValueError(f"{product}{where} is not divisible by {minibatches}")
 
 
 def targets(

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import config as fields
-from jaxrl import q_learning, recurrence, replay, returns, sequences
+from jaxrl import epsilon_greedy, q_learning, recurrence, replay, returns, sequences
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
@@ -127,7 +127,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def update(config: R2D2Config, state: R2D2State) -> tuple[R2D2State, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
-        simulation, trajectory = q_learning.collect(
+        simulation, trajectory = epsilon_greedy.collect(
             env,
             partial(step, config, state.params),
             axis.part(epsilons(config, env.num_envs * axis.size)),
@@ -165,7 +165,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         memory = memory or agent.start_memory(config, obs)
         core, values = step(config, state.params, memory.core, recurrence.recall(memory, obs))
         smallest = jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
-        action = q_learning.act(env.action_space, values, smallest, key, greedy)
+        action = epsilon_greedy.act(env.action_space, values, smallest, key, greedy)
         return recurrence.remember(memory, core, action), action
 
     return Algorithm(
@@ -247,7 +247,7 @@ def burnt_in(config: R2D2Config, unroll: Unroll, params: PyTree, batch: Sequence
 
 def targets(config: R2D2Config, values: Array, target_values: Array, rows: Row) -> Array:
     """n-step double-Q targets `[unroll_length, B]`, under the rescaling if it is on."""
-    chosen = q_learning.value_of(target_values, q_learning.best(values))[1:]
+    chosen = q_learning.value_of(target_values, epsilon_greedy.best(values))[1:]
     values_next = returns.unscale_value(chosen) if config.rescale_values else chosen
     rows = jax.tree.map(lambda x: x[:-1], rows)._replace(inputs=rows.inputs)
     # A row that led to a new episode without an end (after a resumed run) is none; sums end there.

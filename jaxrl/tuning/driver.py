@@ -23,10 +23,8 @@ from jaxrl.tuning import space as spaces
 from jaxrl.tuning.display import Board
 from jaxrl.tuning.loop import Sweep
 from jaxrl.tuning.schedulers import Scheduler
-from jaxrl.tuning.settings import Phase, Settings
+from jaxrl.tuning.settings import UNITS, Phase, Settings
 from jaxrl.types import Algorithm
-
-UNITS = ("updates", "steps", "episodes")
 
 
 class SweepResult(NamedTuple):

@@ -12,6 +12,7 @@ from jaxrl import population as populations
 from jaxrl.chunk import MAX_CHUNK
 from jaxrl.envs import host
 from jaxrl.population import FRESH, KEEP, RESUME, Strategy
+from jaxrl.tuning.program import without_host
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
@@ -98,7 +99,7 @@ class Gang:
         configs = populations.stack(config, self.num_lanes)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.num_lanes))
         compiled = programs(algo, self.num_lanes, self.strategy)
-        return _without_host(algo, jax.eval_shape(compiled.init, configs, keys))
+        return without_host(algo, jax.eval_shape(compiled.init, configs, keys))
 
     def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
         """Go on from a checkpoint; host environments begin new episodes."""
@@ -125,8 +126,4 @@ class Gang:
 
     def _learners(self) -> PyTree:
         assert self.algo is not None
-        return _without_host(self.algo, self._states)
-
-
-def _without_host(algo: Algorithm, states: PyTree) -> PyTree:
-    return states if algo.env.checkpointable else states._replace(simulation=None)
+        return without_host(self.algo, self._states)

@@ -6,7 +6,6 @@ the ledger agree on every score, since a score is stored before anything is deci
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -29,14 +28,11 @@ from jaxrl.tuning.program import trial_key, trial_values
 from jaxrl.tuning.progress import Progress, Run
 from jaxrl.tuning.record import BestAgents
 from jaxrl.tuning.samplers import draw_of
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.settings import Settings
 from jaxrl.tuning.study import Store
-from jaxrl.tuning.timeline import Span, occupancy
+from jaxrl.tuning.timeline import Span
 from jaxrl.types import Algorithm, PyTree
-
-EPISODE_CHECK = 16
-"""Updates after which the episodes of a phase are counted."""
 
 
 class Sweep:
@@ -142,12 +138,7 @@ class Sweep:
         if claimed is None:
             return None
         index, progress.values[index] = claimed
-        scores, reported, status = progress.ledger
-        progress.ledger = Ledger(
-            scores=scores.at[index].set(jnp.nan),
-            reported=reported.at[index].set(0),
-            status=status.at[index].set(Status.RUNNING),
-        )
+        progress.ledger = schedulers.begin(progress.ledger, index)
         progress.trial_updates[index] = 0
         return index
 
@@ -171,7 +162,7 @@ class Sweep:
     def _judge(self) -> None:
         """Let lanes report whose phase is over, in their order whatever the gangs' speed."""
         for lane, run in enumerate(self.progress.runs):
-            if run is not None and self._phase_is_over(run):
+            if run is not None and self.settings.phase.is_over(run, self._steps_per_update(run)):
                 self._report(lane, run)
 
     def _chunk_length(self, gang: int) -> int:
@@ -181,22 +172,17 @@ class Sweep:
 
     def _updates_left(self, gang: int) -> int:
         """Until the first of the gang's lanes may report."""
-        of_lanes = [self.progress.runs[lane] for lane in self.crew.lanes_of[gang]]
-        runs = [run for run in of_lanes if run is not None]
-        if not runs or self.settings.phase.unit == "episodes":
-            return EPISODE_CHECK if runs else 0
-        return min(self._phase_updates(run) - run.updates for run in runs)
+        runs = [self.progress.runs[lane] for lane in self.crew.lanes_of[gang]]
+        left = [
+            self.settings.phase.updates_left(run, self._steps_per_update(run))
+            for run in runs
+            if run is not None
+        ]
+        return min(left, default=0)
 
-    def _phase_updates(self, run: Run) -> int:
-        if self.settings.phase.unit == "updates":
-            return self.settings.phase.length
+    def _steps_per_update(self, run: Run) -> int:
         _, group = self.groups.of(self.progress.values[run.trial])
-        return math.ceil(self.settings.phase.length / group.steps_per_update)
-
-    def _phase_is_over(self, run: Run) -> bool:
-        if self.settings.phase.unit == "episodes":
-            return run.episodes >= self.settings.phase.length or run.diverged
-        return run.updates >= self._phase_updates(run)
+        return group.steps_per_update
 
     def _count(self, gang: int, metrics: dict[str, np.ndarray], updates: int) -> None:
         """Take in what a gang's lanes did."""
@@ -206,10 +192,7 @@ class Sweep:
                 continue
             part = {name: x[place, :updates].astype(np.float64) for name, x in metrics.items()}
             row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
-            run.updates += updates
-            run.episodes += row["episode_count"]
-            run.return_sum += row["episode_return_sum"]
-            run.diverged |= not math.isfinite(row["loss"])
+            run.count(row, updates)
             self.progress.trial_updates[run.trial] += updates
             self.board.count(row["valid_steps"])
             where = {
@@ -310,13 +293,7 @@ class Sweep:
         self.best.write(self.progress.trials(), describe)
 
     def _write_summary(self) -> dict[str, Any]:
-        spans = self.progress.spans
-        summary = self.description | {
-            "trials": self.progress.trials(),
-            "spans": [span._asdict() for span in spans],
-            "seconds": self._now(),
-            "occupancy": occupancy(spans, len(self.progress.runs)) if spans else 0.0,
-        }
+        summary = self.description | self.progress.summary(self._now())
         record.write(self.settings.run_dir, summary)
         return summary
 

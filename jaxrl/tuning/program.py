@@ -98,16 +98,17 @@ def search(
         states, metrics = lanes.update(
             configs_of(carry.trial), carry.states, updates_per_phase, updates_per_phase, active
         )
+        learners = without_host(algo, states)
         scores = jax.vmap(phase_score)(metrics)
         carry = _record(carry, active)
-        best = _better(carry.best, carry.trial, jnp.where(active, scores, jnp.nan), states)
+        best = _better(carry.best, carry.trial, jnp.where(active, scores, jnp.nan), learners)
         ledger = _report(scheduler, carry.ledger, carry.trial, scores)
         kept = carry.kept
         if kept is not None:
             paused = active & ~_is_running(ledger, carry.trial)
             place = jnp.where(paused, carry.trial, num_trials)
             kept = jax.tree.map(
-                lambda all, some: all.at[place].set(some, mode="drop"), kept, _learners(states)
+                lambda all, some: all.at[place].set(some, mode="drop"), kept, learners
             )
         return refilled(carry._replace(states=states, kept=kept, ledger=ledger, best=best))
 
@@ -123,26 +124,16 @@ def search(
         states = lanes.refill(configs_of(trial), carry.states, keys[trial], change, saved)
         return carry._replace(trial=trial, states=states, ledger=ledger)
 
-    def _learners(states: PyTree) -> PyTree:
-        """What of an agent can be put aside: all but host environments."""
-        return states if algo.env.checkpointable else states._replace(simulation=None)
-
     def first() -> _Carry:
         ledger, trial = _assign(schedulers.start(scheduler), jnp.full(num_lanes, -1, jnp.int32))
         states = lanes.init(configs_of(trial), keys[trial])
-        one = jax.tree.map(lambda x: x[0], _learners(states))
+        one = jax.tree.map(lambda x: x[0], without_host(algo, states))
         kept = None
         if scheduler.pauses:
             kept = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_trials, *x.shape)), one)
         nowhere = jnp.full((num_trials, num_phases), -1, jnp.int32)
         best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), one)
         return _Carry(trial, states, kept, ledger, nowhere, nowhere, jnp.int32(0), best)
-
-    def _better(best: _Best, trial: Array, scores: Array, states: PyTree) -> _Best:
-        top = jnp.argmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
-        is_better = scores[top] > best.score
-        new = _Best(scores[top], trial[top], jax.tree.map(lambda x: x[top], _learners(states)))
-        return jax.tree.map(lambda new, old: jnp.where(is_better, new, old), new, best)
 
     end = jax.lax.while_loop(lambda carry: (carry.trial >= 0).any(), play, first())
     return SearchResult(
@@ -167,6 +158,19 @@ def phase_score(metrics: Metrics) -> Array:
     diverged = ~jnp.isfinite(metrics["loss"]).all()
     score = jnp.where(episodes > 0, mean, jnp.nan)
     return jnp.where(diverged | jnp.isinf(score), -jnp.inf, score).astype(jnp.float32)
+
+
+def without_host(algo: Algorithm, states: PyTree) -> PyTree:
+    """What of agents can be put aside: all but host environments."""
+    return states if algo.env.checkpointable else states._replace(simulation=None)
+
+
+def _better(best: _Best, trial: Array, scores: Array, learners: PyTree) -> _Best:
+    """The best so far, after lanes have scored; NaN is never better."""
+    top = jnp.argmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
+    is_better = scores[top] > best.score
+    new = _Best(scores[top], trial[top], jax.tree.map(lambda x: x[top], learners))
+    return jax.tree.map(lambda new, old: jnp.where(is_better, new, old), new, best)
 
 
 def _record(carry: _Carry, active: Array) -> _Carry:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.tuning import record
 from jaxrl.tuning.schedulers import Ledger
-from jaxrl.tuning.timeline import Span
+from jaxrl.tuning.timeline import Span, occupancy
 
 
 @dataclass
@@ -25,6 +25,13 @@ class Run:
     episodes: float = 0.0
     return_sum: float = 0.0
     diverged: bool = False
+
+    def count(self, row: dict[str, float], updates: int) -> None:
+        """Take in a row of metrics that covers so many updates."""
+        self.updates += updates
+        self.episodes += row["episode_count"]
+        self.return_sum += row["episode_return_sum"]
+        self.diverged |= not math.isfinite(row["loss"])
 
     @property
     def score(self) -> float:
@@ -67,6 +74,15 @@ class Progress:
             for lane, run in enumerate(self.runs)
             if run is not None
         ]
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """As `sweep.json` has it, so many seconds after the sweep began."""
+        return {
+            "trials": self.trials(),
+            "spans": [span._asdict() for span in self.spans],
+            "seconds": seconds,
+            "occupancy": occupancy(self.spans, len(self.runs)) if self.spans else 0.0,
+        }
 
     def to_json(self, seconds: float) -> dict[str, Any]:
         """For a checkpoint taken so many seconds after the sweep began."""

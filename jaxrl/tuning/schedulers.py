@@ -78,6 +78,15 @@ def start(scheduler: Scheduler) -> Ledger:
     )
 
 
+def begin(ledger: Ledger, trial: int) -> Ledger:
+    """A trial runs from its start, whatever was known of it."""
+    return Ledger(
+        scores=ledger.scores.at[trial].set(jnp.nan),
+        reported=ledger.reported.at[trial].set(0),
+        status=ledger.status.at[trial].set(Status.RUNNING),
+    )
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> Ledger:
     """Take in the score of a trial's next phase, and judge."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl.population import Strategy
+from jaxrl.tuning.progress import Run
+
+UNITS = ("updates", "steps", "episodes")
+EPISODE_CHECK = 16
+"""Updates after which the episodes of a phase are counted."""
 
 
 class Phase(NamedTuple):
@@ -14,6 +20,22 @@ class Phase(NamedTuple):
     length: int
     unit: str = "updates"
     """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended."""
+
+    def updates(self, steps_per_update: int) -> int:
+        """Its length in updates, unless it is counted in episodes."""
+        return math.ceil(self.length / steps_per_update) if self.unit == "steps" else self.length
+
+    def updates_left(self, run: Run, steps_per_update: int) -> int:
+        """Until the run may have done it."""
+        if self.unit == "episodes":
+            return EPISODE_CHECK
+        return self.updates(steps_per_update) - run.updates
+
+    def is_over(self, run: Run, steps_per_update: int) -> bool:
+        """Whether the run has done it."""
+        if self.unit == "episodes":
+            return run.episodes >= self.length or run.diverged
+        return run.updates >= self.updates(steps_per_update)
 
 
 class Settings(NamedTuple):
