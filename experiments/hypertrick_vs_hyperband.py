@@ -148,7 +148,8 @@ def one_program(
         tuning.search, algo, config, SPACE, scheduler, args.lanes, args.updates_per_phase,
         strategy=strategy,
     )  # fmt: skip
-    compiled = jax.jit(run).lower(jax.random.key(0)).compile()
+    options = jaxrl.compiler_options(algo, config)
+    compiled = jax.jit(run).lower(jax.random.key(0)).compile(options)
 
     def by_seed(seed: int) -> Outcome:
         began = time.perf_counter()

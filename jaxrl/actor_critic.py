@@ -11,7 +11,8 @@ from jaxrl import recurrence
 from jaxrl.agent import Agent
 from jaxrl.axis import axis_of
 from jaxrl.distributions import Distribution
-from jaxrl.rollout import Simulation, rollout
+from jaxrl.rollout import rollout
+from jaxrl.simulation import Simulation
 from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
 
 Apply = Callable[[PyTree, Inputs], tuple[PyTree, tuple[Distribution, Array]]]

@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 
 from jaxrl import recurrence
-from jaxrl.rollout import Simulation, start
+from jaxrl.simulation import Simulation, start
 from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree
 
 

@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.axis import axis_of
-from jaxrl.rollout import Draw, Simulation, rollout
+from jaxrl.rollout import Draw, rollout
+from jaxrl.simulation import Simulation
 from jaxrl.types import ActionSpace, Array, Discrete, Env, Inputs, PyTree, Trajectory
 
 
-def exploration_noise(space: ActionSpace, num_envs: int) -> Draw:
-    """`draw(key) -> (uniform number, random action)`, each `[num_envs]`: what `explore` takes.
+def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float) -> Draw:
+    """`draw(key) -> (whether to explore, random action)`, each `[num_envs]`: what `explore` takes.
+
+    Args:
+      epsilon: one number or `[num_envs]`.
 
     Raises:
       ValueError: if actions are not `Discrete`.
@@ -24,7 +28,7 @@ def exploration_noise(space: ActionSpace, num_envs: int) -> Draw:
     def draw(key: Array) -> tuple[Array, Array]:
         coin_key, action_key = jax.random.split(key)
         action = jax.random.randint(action_key, (num_envs,), 0, space.n, jnp.int32)
-        return jax.random.uniform(coin_key, (num_envs,)), action
+        return jax.random.uniform(coin_key, (num_envs,)) < epsilon, action
 
     return draw
 
@@ -34,10 +38,10 @@ def best(q_values: Array) -> Array:
     return jnp.argmax(q_values, axis=-1).astype(jnp.int32)
 
 
-def explore(q_values: Array, epsilon: Array | float, noise: tuple[Array, Array]) -> Array:
-    """Epsilon-greedy actions `[N]`; epsilon is one number or `[N]`."""
-    coin, random_action = noise
-    return jnp.where(coin < epsilon, random_action, best(q_values))
+def explore(q_values: Array, noise: tuple[Array, Array]) -> Array:
+    """Epsilon-greedy actions `[N]` of values `[N, A]`."""
+    explores, random_action = noise
+    return jnp.where(explores, random_action, best(q_values))
 
 
 def act(
@@ -46,7 +50,7 @@ def act(
     """Actions `[N]` of values `[N, A]`: greedy ones, or epsilon-greedy ones."""
     if greedy:
         return best(q_values)
-    return explore(q_values, epsilon, exploration_noise(space, len(q_values))(key))
+    return explore(q_values, exploration_noise(space, len(q_values), epsilon)(key))
 
 
 def collect(
@@ -61,12 +65,12 @@ def collect(
 
     Args:
       q_values: `q_values(core, inputs) -> (core, values [N, A])` over inputs `[N, ...]`.
-      epsilon: one number or `[N]`.
+      epsilon: one number, or one for each of all devices' environments.
     """
 
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, None]:
         core, values = q_values(core, inputs)
-        return core, explore(values, epsilon, noise), None
+        return core, explore(values, noise), None
 
-    draw = exploration_noise(env.action_space, env.num_envs * axis_of(env).size)
+    draw = exploration_noise(env.action_space, env.num_envs * axis_of(env).size, epsilon)
     return rollout(env, policy, draw, simulation, key, num_steps)

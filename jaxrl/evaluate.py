@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.rollout import Simulation, advance, start
+from jaxrl.simulation import Simulation, advance, start
 from jaxrl.types import Algorithm, Array, Env, Memory
 
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxrl.axis import Axis, SpreadEnv
 from jaxrl.envs.host import HostState
-from jaxrl.rollout import Simulation
+from jaxrl.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree
 
 AXIS, LANE_AXIS = "devices", "lanes"

@@ -20,8 +20,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxrl.chunk import chunk
-from jaxrl.envs.host import max_pools
-from jaxrl.rollout import restart
+from jaxrl.compilation import compiler_options
+from jaxrl.envs.pools import max_pools
+from jaxrl.simulation import restart
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 KEEP, FRESH, RESUME = 0, 1, 2
@@ -202,7 +203,7 @@ def choose(algo: Algorithm, configs: PyTree, seconds: float = 0.5, repeats: int 
     medians = {}
     for group in groups:
         lanes = {name: population(algo, num_lanes, name) for name in group}
-        trials = {name: _Trial(lanes[name], configs, seconds) for name in group}
+        trials = {name: _Trial(algo, lanes[name], configs, seconds) for name in group}
         rates = _take_turns(trials, repeats)
         # The fastest ones are often close and change places from run to run: look again.
         fastest = max(map(statistics.median, rates.values()))
@@ -225,7 +226,7 @@ def _take_turns(trials: dict[str, _Trial], repeats: int) -> dict[str, list[float
 class _Trial:
     """A strategy, compiled, and how fast it is."""
 
-    def __init__(self, lanes: Population, configs: PyTree, seconds: float):
+    def __init__(self, algo: Algorithm, lanes: Population, configs: PyTree, seconds: float):
         self._configs = configs
         keys = jax.random.split(jax.random.key(0), lanes.num_lanes)
         self._states = jax.jit(lanes.init)(configs, keys)
@@ -234,7 +235,8 @@ class _Trial:
         def update(configs: PyTree, states: PyTree, num_updates: Array) -> Any:
             return lanes.update(configs, states, num_updates, self._size)
 
-        self._update = jax.jit(update, donate_argnums=1)
+        options = compiler_options(algo, jax.tree.map(lambda x: x[0], configs))
+        self._update = jax.jit(update, donate_argnums=1, compiler_options=options)
         self._num_updates = 1
         for _ in range(2):  # the first call compiles
             began = time.perf_counter()

@@ -16,7 +16,7 @@ import optax
 from jaxrl import config as fields
 from jaxrl import networks, optim, replay
 from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.rollout import Simulation
+from jaxrl.simulation import Simulation
 from jaxrl.types import (
     ActionSpace,
     Array,

@@ -19,6 +19,7 @@ import numpy as np
 from jaxrl import hosts, plots
 from jaxrl.checkpoint import Checkpoints, blank
 from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
+from jaxrl.compilation import compiler_options
 from jaxrl.evaluate import evaluate
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink, ProgressBar, Row, Sink, TensorBoardSink, read_jsonl
@@ -144,7 +145,8 @@ class Runner:
         """All chunks."""
         self.bar.say("compiling")
         began = time.perf_counter()
-        compiled = train_chunk.lower(self.algo, self.config, state, jnp.int32(1)).compile()
+        lowered = train_chunk.lower(self.algo, self.config, state, jnp.int32(1))
+        compiled = lowered.compile(compiler_options(self.algo, self.config))
         self.progress.compile_seconds += time.perf_counter() - began
         self.bar.announce(f"compiled in {time.perf_counter() - began:.1f} s")
         self.bar.say("training")

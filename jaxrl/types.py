@@ -147,6 +147,11 @@ class Inputs(NamedTuple):
     last_reward: Array
 
 
+Policy = Callable[[PyTree, Inputs, PyTree], tuple[PyTree, Array, PyTree]]
+"""`policy(core, inputs, noise) -> (core, action, extras)`, leaves `[N, ...]`; of any environments,
+whose noise and memory it is given."""
+
+
 class Memory(NamedTuple):
     """What an agent carries from step to step of N episodes, leaves `[N, ...]`."""
 
@@ -227,7 +232,18 @@ class Env(Protocol):
 
 @runtime_checkable
 class HostEnv(Env, Protocol):
-    """Environments on the host, whose state is linear."""
+    """Environments on the host, whose state is linear; split over k pools of `N / k`."""
+
+    @property
+    def num_pools(self) -> int: ...
+
+    def send(self, state: PyTree, pool: int, action: Array) -> PyTree:
+        """Begin a step of a pool with `action` `[N / k, ...]`, and go on while it simulates."""
+        ...
+
+    def recv(self, state: PyTree, pool: int, due: Array | bool = True) -> tuple[PyTree, TimeStep]:
+        """The end of the step that a pool was sent, leaves `[N / k, ...]`; zeros if none is due."""
+        ...
 
     def restart(self, state: PyTree, timestep: TimeStep, where: Array) -> tuple[PyTree, TimeStep]:
         """Begin new episodes where `where` `[N]` holds; the others stay as `timestep` has them."""

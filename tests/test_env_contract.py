@@ -12,7 +12,7 @@ import pytest
 from gymnax.utils import load_mnist
 
 import jaxrl
-from jaxrl.envs import episodes, host
+from jaxrl.envs import episodes, pools
 from jaxrl.envs import gymnax as gymnax_adapter
 from jaxrl.envs.host import HostState
 from jaxrl.types import Box, Discrete
@@ -252,7 +252,7 @@ def test_gymnax_steps_are_those_of_step_env():
 def test_envpool_steps_are_those_of_envpool(name):
     case, env, actions = CASES[name], CASES[name].make(), np.asarray(actions_of(name))
     state, timestep = env.init(jax.random.key(0))
-    seeds = host._entries[int(state.pool[0])].seeds
+    seeds = pools._entries[int(state.pool[0])].seeds
     pool = envpool.make(
         env.name, env_type="gymnasium", num_envs=N, seed=seeds.tolist(), **case.options
     )
@@ -364,7 +364,7 @@ def test_every_device_runs_as_if_alone(name, transform):
         pytest.skip("needs two devices")
     env, actions = CASES[name].make(), actions_of(name)
     keys = jax.random.split(jax.random.key(3), P)
-    before = set(host._entries)
+    before = set(pools._entries)
 
     def run(key):
         return play(env, key, actions)
@@ -382,7 +382,7 @@ def test_every_device_runs_as_if_alone(name, transform):
             jax.shard_map(run_shard, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
         )
     steps = jax.block_until_ready(sharded(keys))
-    new = [host._entries[n] for n in set(host._entries) - before]
+    new = [pools._entries[n] for n in set(pools._entries) - before]
     assert [len(pool.seeds) for pool in new] == ([N] * P if name in HOST else [])
     for device in range(P):
         alone = jitted_play(env, keys[device], actions)
@@ -438,12 +438,12 @@ def refused(message: str) -> Any:
 
 @pytest.mark.parametrize("name", ["envpool-cartpole", "envpool-breakout-life"])
 def test_a_population_shares_one_pool(name):
-    env, before = CASES[name].make(), set(host._entries)
+    env, before = CASES[name].make(), set(pools._entries)
     state, _ = jax.vmap(env.init)(jax.random.split(jax.random.key(0), P))
     assert state.pool.tolist() == [state.pool[0].tolist()] * P
-    (number,) = set(host._entries) - before
+    (number,) = set(pools._entries) - before
     assert number == state.pool[0, 0]
-    assert len(host._entries[number].seeds) == P * N
+    assert len(pools._entries[number].seeds) == P * N
 
 
 def test_a_population_may_share_its_key(cartpole):
@@ -508,10 +508,10 @@ def test_the_wrong_number_of_actions_is_refused(cartpole):
 def test_the_pool_longest_unused_is_closed_and_its_state_refused(cartpole):
     used, _ = cartpole.init(jax.random.key(0))
     unused, _ = cartpole.init(jax.random.key(0))
-    for seed in range(host.max_pools() - 1):
+    for seed in range(pools.max_pools() - 1):
         used, _ = push(cartpole, used)
         cartpole.init(jax.random.key(seed))
-    assert len(host._entries) == host.max_pools()
+    assert len(pools._entries) == pools.max_pools()
     push(cartpole, used)
     with refused("no longer exists"):
         push(cartpole, unused)
@@ -546,7 +546,7 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
     env = jaxrl.make(f"envpool/{id}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)
     state, timestep = env.init(jax.random.key(0))
-    seeds = host._entries[int(state.pool[0])].seeds
+    seeds = pools._entries[int(state.pool[0])].seeds
 
     @jax.jit
     def run(state, timestep):

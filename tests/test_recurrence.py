@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import actor_critic, networks, optim, recurrence, rollout
+from jaxrl import actor_critic, networks, optim, recurrence
 from jaxrl.algos import ppo as ppo_module
+from jaxrl.simulation import start
 from jaxrl.types import Box, Discrete, MultiDiscrete
 
 VECTOR = Box((4,), np.dtype(np.float32))
@@ -202,7 +203,7 @@ def test_the_learner_unrolls_to_what_the_actor_saw():
 
     @jax.jit
     def play():
-        simulation = rollout.start(env, key, recurrence.initial_core(net, N))
+        simulation = start(env, key, recurrence.initial_core(net, N))
         inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
         params = recurrence.init(net, key, inputs)
 

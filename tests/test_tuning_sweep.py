@@ -11,7 +11,7 @@ import pytest
 from toys import ToyConfig, toy
 
 import jaxrl
-from jaxrl.envs import envpool, host
+from jaxrl.envs import envpool, pools
 from jaxrl.logging import read_jsonl
 from jaxrl.tuning import (
     ASHA,
@@ -285,7 +285,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
     """More than are kept by default; those of groups that a lane has left are closed."""
     algo = jaxrl.a2c(jaxrl.make("envpool/CartPole-v1", num_envs=2, num_threads=1))
     space = {"learning_rate": LogUniform(1e-4, 1e-2), "num_steps": Choice((20, 30))}
-    before = len(host._entries)
+    before = len(pools._entries)
     result = sweep(
         algo,
         jaxrl.A2CConfig(hidden_sizes=(8,)),
@@ -298,7 +298,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
     )
     assert len(outcome(result)) == 18
     assert all(None not in trial["scores"] for trial in outcome(result))
-    assert len(host._entries) <= max(before, 10) + 1
+    assert len(pools._entries) <= max(before, 10) + 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 import jaxrl
 from jaxrl import config as fields
-from jaxrl.rollout import Simulation, start
+from jaxrl.simulation import Simulation, start
 from jaxrl.types import Algorithm, Array
 
 BEST_RATE = 1e-3

@@ -44,7 +44,7 @@ def main(env_id: str, num_envs: int, started: float) -> dict[str, float]:
         "init", lambda: jax.block_until_ready(jax.jit(algo.init)(config, jax.random.key(0)))
     )
     lowered = phase("trace", lambda: train_chunk.lower(algo, config, state, jnp.int32(1)))
-    compiled = phase("compile", lowered.compile)
+    compiled = phase("compile", lambda: lowered.compile(jaxrl.compiler_options(algo, config)))
     phase("update", lambda: jax.block_until_ready(compiled(config, state, jnp.int32(1))))
     seconds["total"] = time.time() - started
     return seconds | {f"programs_{name}": float(count) for name, count in counts.items()}

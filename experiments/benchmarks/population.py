@@ -74,7 +74,7 @@ class Lanes:
 
         lowered = jax.jit(update, donate_argnums=1).lower(self.configs, self.states, jnp.int32(1))
         began = time.perf_counter()
-        self.program = lowered.compile()
+        self.program = lowered.compile(jaxrl.compiler_options(algo, task.config))
         self.compile_seconds = time.perf_counter() - began
 
     def __call__(self) -> float:
@@ -129,7 +129,8 @@ def measure_search(task: Task, args: Args) -> dict[str, Any]:
         tuning.search, algo, task.config, space, tuning.HyperTrick(64, phases), lanes, updates,
         strategy=strategy,
     )  # fmt: skip
-    program = jax.jit(run).lower(jax.random.key(0)).compile()
+    options = jaxrl.compiler_options(algo, task.config)
+    program = jax.jit(run).lower(jax.random.key(0)).compile(options)
     plain = Lanes(task, lanes, strategy, updates)
 
     def searching() -> float:

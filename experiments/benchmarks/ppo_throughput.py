@@ -155,7 +155,9 @@ class Trainer:
         self.state = jax.jit(algo.init)(self.config, jax.random.key(0))
         began = time.perf_counter()
         one = jnp.int32(1)
-        self.program = train_chunk.lower(algo, self.config, self.state, one).compile()
+        self.program = train_chunk.lower(algo, self.config, self.state, one).compile(
+            jaxrl.compiler_options(algo, self.config)
+        )
         self.compile_seconds = time.perf_counter() - began
         self.num_parameters = networks.num_parameters(self.state.params)
         self.updates = calls_for(seconds, lambda: self.train(1))

@@ -112,7 +112,9 @@ def measure_point(point: Point) -> dict[str, float]:
     if point.total > 1:
         algo = spread(algo)
     state = jax.jit(algo.init).lower(config, jax.random.key(0)).compile()(config, jax.random.key(0))
-    program = train_chunk.lower(algo, config, state, jnp.int32(1)).compile()
+    program = train_chunk.lower(algo, config, state, jnp.int32(1)).compile(
+        jaxrl.compiler_options(algo, config)
+    )
     updates = 1
     for _ in range(2):
         began = time.perf_counter()

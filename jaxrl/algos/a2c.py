@@ -24,7 +24,8 @@ from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.distributions import Categorical
-from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.rollout import episode_metrics
+from jaxrl.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
 
 

@@ -28,7 +28,8 @@ from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
 from jaxrl.replay import Replay
-from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.rollout import episode_metrics
+from jaxrl.simulation import Simulation
 from jaxrl.transitions import Batch
 from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree
 

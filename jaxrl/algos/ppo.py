@@ -26,7 +26,8 @@ from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.minibatches import shuffled_indices
-from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.rollout import episode_metrics
+from jaxrl.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 

@@ -30,8 +30,9 @@ from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
 from jaxrl.replay import Replay
-from jaxrl.rollout import Simulation, episode_metrics
+from jaxrl.rollout import episode_metrics
 from jaxrl.sequences import Layout, Row, Sequences
+from jaxrl.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree
 
 
@@ -130,7 +131,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         simulation, trajectory = epsilon_greedy.collect(
             env,
             partial(step, config, state.params),
-            axis.part(epsilons(config, env.num_envs * axis.size)),
+            epsilons(config, env.num_envs * axis.size),
             state.simulation,
             rollout_key,
             config.num_steps,

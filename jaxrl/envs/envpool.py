@@ -7,49 +7,40 @@ experiments/benchmarks/NOTES.md for what it costs.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.axis import ALONE, Axis
 from jaxrl.envs import envpool_spaces as spaces
 from jaxrl.envs import host
-from jaxrl.envs.host import HostState, RawStep
-from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
+from jaxrl.envs.host import HostState
+from jaxrl.envs.hosted import HostedEnv
+from jaxrl.envs.pools import RawStep
+from jaxrl.types import ActionSpace, Array, ObservationSpace, PyTree, TimeStep
 
 ATARI_IMPORT_PATH = "envpool.atari"
 
 
 @dataclass(frozen=True)
-class EnvpoolEnv:
+class EnvpoolEnv(HostedEnv):
     """N environments of envpool; make it with `jaxrl.make("envpool/Pong-v5", num_envs)`.
 
-    Keywords are those of `envpool.make` (`num_threads`, `max_episode_steps`, and for Atari
-    `episodic_life`, `reward_clip`, `repeat_action_probability`, ...). Images become channels-last,
-    float64 becomes float32, integer observations one-hot, integer Box actions `MultiDiscrete`.
+    Keywords are those of `envpool.make` (`num_threads` of each pool, `max_episode_steps`, and for
+    Atari `episodic_life`, `reward_clip`, `repeat_action_probability`, ...) and `num_pools`. Images
+    become channels-last, float64 becomes float32, integer observations one-hot, integer Box actions
+    `MultiDiscrete`.
     """
 
-    name: str
-    num_envs: int
-    keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = ALONE
-    checkpointable: bool = dataclasses.field(default=False, init=False)
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         _facts(self.name, self.keywords)
 
     @property
     def id(self) -> str:
         return f"envpool/{self.name}"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.keywords)
 
     @property
     def is_atari(self) -> bool:
@@ -64,45 +55,10 @@ class EnvpoolEnv:
     def action_space(self) -> ActionSpace:
         return self._facts.action_space
 
-    def init(self, key: Array) -> tuple[HostState, TimeStep]:
-        num_all = self.num_envs * self.axis.size
-        seeds = self.axis.part(jax.random.randint(key, (num_all,), 0, np.iinfo(np.int32).max))
-        state, raw = host.init(self._make_pool, self._facts.raw_obs, seeds)
-        # An episode's first step ends nothing: `ended` serves as False, its negation as True.
-        return state, self._timestep(raw, ~raw.ended)
-
-    def step(self, key: Array, state: HostState, action: Array) -> tuple[HostState, TimeStep]:
-        del key  # a pool's randomness is fixed by its seeds
-        space = self.action_space
-        if isinstance(space, Box):
-            action = jnp.clip(action, *space.bounds())
-        if action.shape != (self.num_envs, *space.shape):
-            raise ValueError(
-                f"{self.id} takes actions of shape {(self.num_envs, *space.shape)}, "
-                f"got {action.shape}"
-            )
-        state, raw = host.step(self._facts.raw_obs, state, action.astype(space.dtype))
-        return state, self._timestep(raw, raw.first)
-
-    def restart(
-        self, state: HostState, timestep: TimeStep, where: Array
-    ) -> tuple[HostState, TimeStep]:
-        """Begin new episodes where `where` `[N]` holds; the simulators' randomness goes on."""
-        state, raw = host.restart(self._facts.raw_obs, state, where)
-        fresh = self._timestep(raw, ~raw.ended)
-
-        def chosen(new: Array, old: Array) -> Array:
-            return jnp.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-        return state, jax.tree.map(chosen, fresh, timestep)
-
-    def spread(self, axis: Axis) -> EnvpoolEnv:
-        """Each device has a pool of its own."""
-        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
-
     def for_evaluation(self, num_envs: int) -> EnvpoolEnv:
         """Whole games and raw rewards."""
-        keywords = dict(self.keywords)
+        keywords = self.options
+        keywords.pop("num_pools", None)
         if self._facts.is_atari:
             keywords |= {"episodic_life": False, "reward_clip": False}
         return EnvpoolEnv(self.name, num_envs, tuple(sorted(keywords.items())))
@@ -114,21 +70,25 @@ class EnvpoolEnv:
     def render(self, state: HostState) -> np.ndarray:
         if "render_mode" not in self.options:
             raise ValueError("this environment was made without pictures; use env.for_rendering()")
-        return host.pool_of(state).render()
+        return host.entry_of(state).pools[0].render()
 
     @property
     def _facts(self) -> Facts:
         return _facts(self.name, self.keywords)
 
+    @property
+    def _raw_obs(self) -> PyTree:
+        return self._facts.raw_obs
+
     def _make_pool(self, seeds: np.ndarray) -> Pool:
         return Pool(self.name, self.keywords, seeds)
 
+    def _observe(self, raw_obs: PyTree) -> PyTree:
+        return spaces.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
+
     def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
-        terminated = raw.ended & ~raw.truncated
-        facts = self._facts
-        obs = spaces.arrange(facts.observation_space, facts.raw_obs, raw.obs)
-        step = TimeStep(obs, raw.reward, terminated, raw.truncated, first)
-        if not facts.is_atari:
+        step = super()._timestep(raw, first)
+        if not self._facts.is_atari:
             return step
         return step._replace(raw_reward=raw.raw_reward, game_over=raw.game_over)
 
@@ -191,8 +151,8 @@ _NOT_OPTIONS = {"seed", "env_seed", "num_envs", "batch_size", "env_type", "gym_r
 
 
 def _spec_keywords(keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """`render_mode` belongs to the pool, not to its specification."""
-    return {key: value for key, value in keywords if key != "render_mode"}
+    """`render_mode` belongs to the pool, not to its specification, `num_pools` to jaxrl."""
+    return {key: value for key, value in keywords if key not in ("render_mode", "num_pools")}
 
 
 class Pool:
@@ -205,7 +165,7 @@ class Pool:
             env_type="gymnasium",
             num_envs=len(seeds),
             seed=[int(seed) for seed in seeds],
-            **dict(keywords),
+            **{key: value for key, value in keywords if key != "num_pools"},
         )
         self._ended = np.zeros(len(seeds), bool)
 
@@ -215,10 +175,11 @@ class Pool:
         zeros = np.zeros(len(no), np.float32)
         return RawStep(self._cast(obs), zeros, no, no, no, zeros, no)
 
-    def step(self, action: np.ndarray) -> RawStep:
-        obs, reward, terminated, truncated, info = self._envs.step(
-            action.astype(self._facts.action_dtype)
-        )
+    def send(self, action: np.ndarray) -> None:
+        self._envs.send(action.astype(self._facts.action_dtype))
+
+    def recv(self) -> RawStep:
+        obs, reward, terminated, truncated, info = self._envs.recv()
         first, self._ended = self._ended, terminated | truncated
         reward = reward.astype(np.float32)
         raw_reward, game_over = reward, self._ended

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl import population as populations
-from jaxrl.envs import host
+from jaxrl.envs import pools
 from jaxrl.population import Strategy
 from jaxrl.tuning.display import Board
 from jaxrl.tuning.gang import Gang
@@ -24,7 +24,7 @@ class Crew:
     def __init__(self, num_lanes: int, strategy: str | Strategy, groups: Groups):
         self._groups = groups
         if groups.static:
-            host.keep_pools(num_lanes + 1)  # of host environments each lane has one, or makes it
+            pools.keep_pools(num_lanes + 1)  # of host environments each lane has one, or makes it
             self.gangs = [Gang(1, "vmap") for _ in range(num_lanes)]
             self.lanes_of = [[lane] for lane in range(num_lanes)]
         else:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl import population as populations
 from jaxrl.chunk import MAX_CHUNK
+from jaxrl.compilation import compiler_options
 from jaxrl.envs import host
 from jaxrl.population import FRESH, KEEP, RESUME, Strategy
 from jaxrl.tuning.program import without_host
@@ -33,13 +34,21 @@ class Programs(NamedTuple):
     refill: Any
 
 
-@functools.lru_cache(maxsize=256)
-def programs(algo: Algorithm, num_lanes: int, strategy: str | Strategy) -> Programs:
+def programs(algo: Algorithm, config: Any, num_lanes: int, strategy: str | Strategy) -> Programs:
     """Compiled once for all gangs of the same kind."""
+    return _programs(algo, num_lanes, strategy, tuple(compiler_options(algo, config).items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _programs(
+    algo: Algorithm, num_lanes: int, strategy: str | Strategy, options: tuple[tuple[str, Any], ...]
+) -> Programs:
     lanes = populations.population(algo, num_lanes, strategy)
     return Programs(
         init=jax.jit(lanes.init),
-        update=jax.jit(lanes.update, static_argnums=3, donate_argnums=1),
+        update=jax.jit(
+            lanes.update, static_argnums=3, donate_argnums=1, compiler_options=dict(options)
+        ),
         refill=jax.jit(lanes.refill, donate_argnums=1),
     )
 
@@ -50,6 +59,7 @@ class Gang:
     def __init__(self, num_lanes: int, strategy: str | Strategy):
         self.num_lanes, self.strategy = num_lanes, strategy
         self.algo: Algorithm | None = None
+        self._programs: Programs
         self._configs: list[Any] = []
         self._states: PyTree = None
 
@@ -58,7 +68,7 @@ class Gang:
         some = next(iter(placements.values()))
         if self.algo is not algo:
             self._release()
-            self.algo, self._configs = algo, [some.config] * self.num_lanes
+            self._begin(algo, [some.config] * self.num_lanes)
             self._states = None
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
@@ -98,27 +108,26 @@ class Gang:
         """The shapes of what `save` gives, for a gang of such configs."""
         configs = populations.stack(config, self.num_lanes)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.num_lanes))
-        compiled = programs(algo, self.num_lanes, self.strategy)
-        return without_host(algo, jax.eval_shape(compiled.init, configs, keys))
+        lanes = populations.population(algo, self.num_lanes, self.strategy)
+        return without_host(algo, jax.eval_shape(lanes.init, configs, keys))
 
     def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
         """Go on from a checkpoint; host environments begin new episodes."""
-        self.algo, self._configs = algo, configs
+        self._begin(algo, configs)
         if not algo.env.checkpointable:
             keys = jax.random.split(jax.random.key(0), self.num_lanes)
             states = self._programs.init(self._stacked, keys)
             saved = saved._replace(simulation=states.simulation)
         self._states = saved
 
+    def _begin(self, algo: Algorithm, configs: list[Any]) -> None:
+        self.algo, self._configs = algo, configs
+        self._programs = programs(algo, configs[0], self.num_lanes, self.strategy)
+
     def _release(self) -> None:
         """Host environments of another algorithm are of no more use."""
         if self._states is not None and self.algo is not None and not self.algo.env.checkpointable:
             host.release(self._states.simulation.env_state)
-
-    @property
-    def _programs(self) -> Programs:
-        assert self.algo is not None
-        return programs(self.algo, self.num_lanes, self.strategy)
 
     @property
     def _stacked(self) -> Any:

@@ -1,0 +1,125 @@
+"""What all environments on the host share under the `Env` contract; see `jaxrl.envs.host`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.axis import ALONE, Axis
+from jaxrl.envs import host
+from jaxrl.envs.host import HostState
+from jaxrl.envs.pools import Pool, RawStep
+from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
+
+
+@dataclass(frozen=True)
+class HostedEnv:
+    """N environments on the host; a backend says what they are and how a pool of them is made.
+
+    The option `num_pools` splits them over so many pools: while the policy looks at one, the others
+    simulate (`jaxrl.overlap`).
+    """
+
+    name: str
+    num_envs: int
+    keywords: tuple[tuple[str, Any], ...] = ()
+    axis: Axis = ALONE
+    checkpointable: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        num_pools, num_envs = self.num_pools, self.num_envs
+        if type(num_pools) is not int or num_pools < 1:
+            raise ValueError(f"num_pools must be an integer >= 1, got {num_pools!r}")
+        if num_envs % num_pools:
+            raise ValueError(f"{num_envs} environments cannot be split over {num_pools} pools")
+
+    @property
+    def id(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def observation_space(self) -> ObservationSpace:
+        raise NotImplementedError
+
+    @property
+    def action_space(self) -> ActionSpace:
+        raise NotImplementedError
+
+    @property
+    def _raw_obs(self) -> PyTree:
+        """Shapes and dtypes of what a pool gives for one environment."""
+        raise NotImplementedError
+
+    def _make_pool(self, seeds: np.ndarray) -> Pool:
+        raise NotImplementedError
+
+    def _observe(self, raw_obs: PyTree) -> PyTree:
+        """Observations of the space, of what a pool gives."""
+        raise NotImplementedError
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.keywords)
+
+    @property
+    def num_pools(self) -> int:
+        return self.options.get("num_pools", 1)
+
+    def init(self, key: Array) -> tuple[HostState, TimeStep]:
+        num_all = self.num_envs * self.axis.size
+        seeds = self.axis.part(jax.random.randint(key, (num_all,), 0, np.iinfo(np.int32).max))
+        state, raw = host.init(self._make_pool, self._raw_obs, seeds, self.num_pools)
+        # An episode's first step ends nothing: `ended` serves as False, its negation as True.
+        return state, self._timestep(raw, ~raw.ended)
+
+    def step(self, key: Array, state: HostState, action: Array) -> tuple[HostState, TimeStep]:
+        del key  # a pool's randomness is fixed by its seeds
+        state, raw = host.step(self._raw_obs, state, self._cast(action, self.num_envs))
+        return state, self._timestep(raw, raw.first)
+
+    def send(self, state: HostState, pool: int, action: Array) -> HostState:
+        """Begin a step of one of the k pools, with `action` `[N / k, ...]`."""
+        return host.send(state, pool, self._cast(action, self.num_envs // self.num_pools))
+
+    def recv(
+        self, state: HostState, pool: int, due: Array | bool = True
+    ) -> tuple[HostState, TimeStep]:
+        """The end of the step that a pool was sent, leaves `[N / k, ...]`; zeros if none is due."""
+        size = self.num_envs // self.num_pools
+        state, raw = host.recv(self._raw_obs, state, pool, size, due)
+        return state, self._timestep(raw, raw.first)
+
+    def restart(
+        self, state: HostState, timestep: TimeStep, where: Array
+    ) -> tuple[HostState, TimeStep]:
+        """Begin new episodes where `where` `[N]` holds; the simulators' randomness goes on."""
+        state, raw = host.restart(self._raw_obs, state, where)
+        fresh = self._timestep(raw, ~raw.ended)
+
+        def chosen(new: Array, old: Array) -> Array:
+            return jnp.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return state, jax.tree.map(chosen, fresh, timestep)
+
+    def spread(self, axis: Axis) -> HostedEnv:
+        """Each device has pools of its own."""
+        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
+
+    def _cast(self, action: Array, num_envs: int) -> Array:
+        space = self.action_space
+        if isinstance(space, Box):
+            action = jnp.clip(action, *space.bounds())
+        if action.shape != (num_envs, *space.shape):
+            raise ValueError(
+                f"{self.id} takes actions of shape {(num_envs, *space.shape)}, got {action.shape}"
+            )
+        return action.astype(space.dtype)
+
+    def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
+        terminated = raw.ended & ~raw.truncated
+        return TimeStep(self._observe(raw.obs), raw.reward, terminated, raw.truncated, first)

@@ -1,0 +1,78 @@
+"""N environments and the episodes that run in them: what an agent's state holds of its world."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.envs import episodes
+from jaxrl.envs.episodes import EpisodeStatistics
+from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep
+
+
+class Simulation(NamedTuple):
+    """The part of a training state that belongs to the environments and their running episodes."""
+
+    env_state: PyTree
+    timestep: TimeStep
+    episodes: EpisodeStatistics
+    core: PyTree  # the agent's memory of the episodes, () without one
+    last_action: Array
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the agent sees next, leaves `[N, ...]`."""
+        timestep = self.timestep
+        return Inputs(timestep.obs, timestep.first, self.last_action, timestep.reward)
+
+
+def start(
+    env: Env, key: Array, core: PyTree = (), simulation: Simulation | None = None
+) -> Simulation:
+    """Start N episodes, of an agent whose memory is `core` at their start.
+
+    Args:
+      simulation: environments to take over where they stand, instead of new ones.
+    """
+    if simulation is not None:
+        return simulation._replace(core=core)
+    env_state, timestep = env.init(key)
+    space = env.action_space
+    last_action = jnp.zeros((env.num_envs, *space.shape), space.dtype)
+    return Simulation(env_state, timestep, episodes.start(timestep), core, last_action)
+
+
+def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
+    """New episodes in all environments if `where`, a flag, holds; nothing of the old ones counts.
+
+    For host environments, whose state cannot be replaced by another.
+    """
+    flags = jnp.broadcast_to(where, (env.num_envs,))
+    env_state, timestep = env.restart(simulation.env_state, simulation.timestep, flags)
+
+    def cleared(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), tree)
+
+    return simulation._replace(
+        env_state=env_state,
+        timestep=timestep,
+        episodes=cleared(simulation.episodes),
+        last_action=cleared(simulation.last_action),
+    )
+
+
+def advance(
+    env: Env, simulation: Simulation, key: Array, core: PyTree, action: Array
+) -> Simulation:
+    """Step all environments with `action`, after which the agent's memory is `core`."""
+    env_state, timestep = env.step(key, simulation.env_state, action)
+    after = simulation._replace(env_state=env_state, core=core, last_action=action)
+    return arrived(after, timestep)
+
+
+def arrived(simulation: Simulation, timestep: TimeStep) -> Simulation:
+    """The environments have come to `timestep`."""
+    statistics = episodes.update(simulation.episodes, timestep)
+    return simulation._replace(timestep=timestep, episodes=statistics)
