@@ -24,6 +24,9 @@ class AtariArgs(RunArgs):
     """Sticky actions (Machado et al. 2018)."""
     num_threads: int = 0
     """Threads of the simulators; 0 for one a core."""
+    num_pools: int = 1
+    """Split the environments over so many pools, which simulate while the policy looks at others;
+    each has num_threads of its own."""
 
 
 def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.RunResult:
@@ -34,4 +37,6 @@ def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.Run
         "repeat_action_probability": args.repeat_action_probability,
         "num_threads": args.num_threads,
     }
+    if args.num_pools != 1:
+        options["num_pools"] = args.num_pools
     return launch(make_algorithm, args, config, options)

@@ -3,7 +3,6 @@
 Environment stepping, inference and learning are one `lax.scan`; a population is a `vmap` of it.
 """
 
-from jaxrl import _xla_flags as _xla_flags  # isort: skip  before JAX starts its backend
 from jaxrl import networks, population
 from jaxrl.algos.a2c import A2CConfig, a2c
 from jaxrl.algos.dqn import DQNConfig, dqn

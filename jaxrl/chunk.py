@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxrl.types import Algorithm, Array, Metrics
 
 MAX_CHUNK = 1024
-SUMS = ("episode_return_sum", "episode_length_sum", "episode_count", "valid_steps")
+SUMS = (
+    "episode_return_sum", "episode_length_sum", "episode_count", "valid_steps", "gradient_steps"
+)  # fmt: skip
 """The metrics that are added up over updates; the others are averaged."""
 
 

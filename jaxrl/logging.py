@@ -2,8 +2,9 @@
 
 Counters (`update`, `steps`, `episodes`) are totals; `episode_return` and `episode_length` are
 means over the episodes that ended since the row before, absent if none did; losses are means over
-the updates. `seconds` and `steps_per_second` are the only fields that depend on the machine's
-speed.
+the updates; `policy_lag` is by how many gradient steps the learner was ahead of the policy that
+acted, a mean over batches. `seconds`, `steps_per_second` and the gauges (`jaxrl.gauges`) are the
+only fields that depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -101,12 +102,15 @@ class ProgressBar:
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
             TextColumn("{task.fields[rate]}"),
             TextColumn("{task.fields[score]}"),
+            TextColumn("{task.fields[gauges]}"),
             TimeRemainingColumn(),
             console=self._console,
             disable=not visible,
         )
         self._visible = visible
-        self._task = self._progress.add_task("starting", total=total_steps, rate="", score="")
+        self._task = self._progress.add_task(
+            "starting", total=total_steps, rate="", score="", gauges=""
+        )
         self._progress.start()
 
     def say(self, text: str) -> None:
@@ -118,13 +122,14 @@ class ProgressBar:
         if self._visible:
             self._progress.console.print(text)
 
-    def advance(self, steps: int, rate: float, score: float | None) -> None:
+    def advance(self, steps: int, rate: float, score: float | None, gauges: str) -> None:
         """Show where the run stands."""
         self._progress.update(
             self._task,
             completed=steps,
             rate=f"{rate:,.0f} steps/s",
             score="" if score is None else f"return {score:,.1f}",
+            gauges=gauges,
         )
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxrl import config as fields
 from jaxrl.distributions import Categorical, DiagonalNormal, Distribution, MultiCategorical
+from jaxrl.initializers import orthogonal
 from jaxrl.recurrence import CORES, Recurrent
 from jaxrl.torsos import ACTIVATIONS, MLP, TORSOS, DictTorso, choose_torso, make_torso
 from jaxrl.types import (
@@ -45,10 +46,8 @@ class ActorCriticHead(nn.Module):
     ) -> tuple[Distribution, Array]:
         space = self.action_space
         sizes = space.sizes if isinstance(space, MultiDiscrete) else (num_outputs(space),)
-        out = nn.Dense(sum(sizes), kernel_init=nn.initializers.orthogonal(0.01), name="policy")(
-            features
-        )
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0), name="value")(
+        out = nn.Dense(sum(sizes), kernel_init=orthogonal(0.01), name="policy")(features)
+        value = nn.Dense(1, kernel_init=orthogonal(1.0), name="value")(
             features if critic_features is None else critic_features
         )[..., 0]
         if isinstance(space, Discrete):
@@ -74,7 +73,7 @@ class QHead(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> Array:
         def dense(size: int, name: str) -> Array:
-            return nn.Dense(size, kernel_init=nn.initializers.orthogonal(1.0), name=name)(features)
+            return nn.Dense(size, kernel_init=orthogonal(1.0), name=name)(features)
 
         advantages = dense(self.num_actions, "advantages" if self.dueling else "values")
         if not self.dueling:

@@ -200,7 +200,7 @@ def learn(
       objective: `objective(params, sample) -> (loss, (priority [B], losses))`.
 
     Returns:
-      The state, and the means of `LOSSES`; zeros if it waited.
+      The state, and its metrics: the means of `LOSSES`, zeros if it waited, and `gradient_steps`.
     """
     optimizer = optimizer_of(config)
     learning_rate = optim.linear_decay(
@@ -240,4 +240,5 @@ def learn(
     target_params = jax.tree.map(
         lambda new, old: jnp.where(is_time, new, old), learner.params, state.target_params
     )
-    return state._replace(target_params=target_params, **learner._asdict()), losses
+    metrics = losses | {"gradient_steps": jnp.where(enough, config.num_gradient_steps, 0)}
+    return state._replace(target_params=target_params, **learner._asdict()), metrics

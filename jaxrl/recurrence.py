@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl.initializers import orthogonal
 from jaxrl.types import ActionSpace, Array, Discrete, Inputs, Memory, MultiDiscrete, PyTree
 
 CORES = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
@@ -54,7 +55,8 @@ class Recurrent(nn.Module):
             return cell(core, features)
 
         scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
-        core, features = scan(CORES[self.core](self.core_size), core, (features, inputs.first))
+        cell = CORES[self.core](self.core_size, recurrent_kernel_init=orthogonal(1.0))
+        core, features = scan(cell, core, (features, inputs.first))
         outputs = self.head(features.reshape(-1, self.core_size))
         return core, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), outputs)
 

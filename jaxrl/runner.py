@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import hosts, plots
+from jaxrl import gauges, hosts, plots
 from jaxrl.checkpoint import Checkpoints, blank
 from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
 from jaxrl.compilation import compiler_options
@@ -157,12 +157,13 @@ class Runner:
                 if hosts.any_of(interrupt.requested):
                     break
                 updates = int(hosts.agree(np.int32(self.chunk_length(seconds_per_update))))
-                began = time.perf_counter()
+                began, host_time = time.perf_counter(), gauges.host_time(state)
                 state, metrics = compiled(self.config, state, jnp.int32(updates))
                 metrics = jax.device_get(metrics)
                 elapsed = time.perf_counter() - began
                 seconds_per_update = elapsed / updates
-                self.log(metrics, updates, elapsed)
+                waits = gauges.shares(host_time, gauges.host_time(state))
+                self.log(metrics, updates, elapsed, waits)
                 if self.progress.update in self.settings.evaluate_at and hosts.is_first():
                     self.evaluate(hosts.replicated_part(state))
                 if hosts.agree(np.bool_(time.perf_counter() - saved_at >= save_every)):
@@ -189,8 +190,9 @@ class Runner:
         stops = [*(at for at in settings.evaluate_at if at > update), settings.num_updates]
         return min(rows * settings.log_every, min(stops) - update)
 
-    def log(self, metrics: dict[str, np.ndarray], updates: int, elapsed: float) -> None:
+    def log(self, metrics: dict[str, np.ndarray], updates: int, elapsed: float, waits: Row) -> None:
         """Rows of a chunk, each over `log_every` updates."""
+        steps_per_update = self.settings.steps_per_update
         for start in range(0, updates, self.settings.log_every):
             stop = min(start + self.settings.log_every, updates)
             part = {name: values[start:stop].astype(np.float64) for name, values in metrics.items()}
@@ -203,12 +205,13 @@ class Runner:
                     "Checkpoints before it are kept"
                 )
             self.progress.count(row, stop - start)
-            self.progress.seconds += elapsed * (stop - start) / updates
-            self.write(public_row(row, self.progress, elapsed * (stop - start) / updates))
+            seconds = elapsed * (stop - start) / updates
+            self.progress.seconds += seconds
+            rates = gauges.rates(row, (stop - start) * steps_per_update, seconds)
+            self.write(public_row(row, self.progress, seconds) | rates | waits)
         rate = float(metrics["valid_steps"][:updates].sum()) / elapsed
-        self.bar.advance(
-            self.progress.update * self.settings.steps_per_update, rate, self.progress.mean_return
-        )
+        steps = self.progress.update * steps_per_update
+        self.bar.advance(steps, rate, self.progress.mean_return, gauges.line(rates | waits))
 
     def write(self, row: Row) -> None:
         for sink in self.sinks:

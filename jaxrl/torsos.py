@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from jaxrl.convolution import Conv, max_pool
+from jaxrl.initializers import orthogonal
 from jaxrl.types import Array
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -21,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "swish": nn.swish,
 }
-_KERNEL_INIT = nn.initializers.orthogonal(math.sqrt(2))
+_KERNEL_INIT = orthogonal(math.sqrt(2))
 
 
 def _as_float(obs: Array, dtype: Any) -> Array:

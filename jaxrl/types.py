@@ -237,12 +237,18 @@ class HostEnv(Env, Protocol):
     @property
     def num_pools(self) -> int: ...
 
-    def send(self, state: PyTree, pool: int, action: Array) -> PyTree:
-        """Begin a step of a pool with `action` `[N / k, ...]`, and go on while it simulates."""
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the pool that is ready first is awaited, or they take turns."""
         ...
 
-    def recv(self, state: PyTree, pool: int, due: Array | bool = True) -> tuple[PyTree, TimeStep]:
-        """The end of the step that a pool was sent, leaves `[N / k, ...]`; zeros if none is due."""
+    def swap(
+        self, state: PyTree, sent: Array | int, action: Array, awaited: Array | int
+    ) -> tuple[PyTree, Array, TimeStep]:
+        """Begin a step of a pool with `action` `[N / k, ...]`, and wait for another's.
+
+        As `jaxrl.envs.host.swap`: the state, the pool that was received, and its step.
+        """
         ...
 
     def restart(self, state: PyTree, timestep: TimeStep, where: Array) -> tuple[PyTree, TimeStep]:

@@ -49,7 +49,8 @@ def same(a, b):
 
 def without_timing(rows):
     return [
-        {k: v for k, v in row.items() if k not in ("seconds", "steps_per_second")} for row in rows
+        {k: v for k, v in row.items() if k != "seconds" and not k.endswith("_per_second")}
+        for row in rows
     ]
 
 

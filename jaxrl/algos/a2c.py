@@ -135,6 +135,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
         metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
+        metrics |= {"gradient_steps": jnp.int32(1), "policy_lag": jnp.float32(0)}
         return A2CState(params, opt_state, simulation, key, state.num_updates + 1), metrics
 
     def act(

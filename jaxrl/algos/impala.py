@@ -126,6 +126,8 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
         metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
+        policy_lag = jnp.minimum(state.num_updates, config.lag).astype(jnp.float32)
+        metrics |= {"gradient_steps": jnp.int32(1), "policy_lag": policy_lag}
         return ImpalaState(
             params, past_params, opt_state, simulation, key, state.num_updates + 1
         ), metrics

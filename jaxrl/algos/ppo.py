@@ -260,7 +260,8 @@ def learn(
     )
     losses = {name: total / epochs for name, total in sums.items()}
     losses |= {"epochs": epochs, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
-    return params, opt_state, losses
+    count = epochs * config.num_minibatches
+    return params, opt_state, losses | {"gradient_steps": count, "policy_lag": (count - 1) / 2}
 
 
 def loss(

@@ -7,17 +7,17 @@ experiments/benchmarks/NOTES.md for what it costs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from jaxrl.envs import envpool_spaces as spaces
-from jaxrl.envs import host
 from jaxrl.envs.host import HostState
-from jaxrl.envs.hosted import HostedEnv
+from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
 from jaxrl.envs.pools import RawStep
 from jaxrl.types import ActionSpace, Array, ObservationSpace, PyTree, TimeStep
 
@@ -28,10 +28,10 @@ ATARI_IMPORT_PATH = "envpool.atari"
 class EnvpoolEnv(HostedEnv):
     """N environments of envpool; make it with `jaxrl.make("envpool/Pong-v5", num_envs)`.
 
-    Keywords are those of `envpool.make` (`num_threads` of each pool, `max_episode_steps`, and for
-    Atari `episodic_life`, `reward_clip`, `repeat_action_probability`, ...) and `num_pools`. Images
-    become channels-last, float64 becomes float32, integer observations one-hot, integer Box actions
-    `MultiDiscrete`.
+    Keywords are those of `HostedEnv` and `envpool.make` (`num_threads` of each pool,
+    `max_episode_steps`, and for Atari `episodic_life`, `reward_clip`, `repeat_action_probability`,
+    ...). Images become channels-last, float64 becomes float32, integer observations one-hot,
+    integer Box actions `MultiDiscrete`.
     """
 
     def __post_init__(self) -> None:
@@ -55,22 +55,23 @@ class EnvpoolEnv(HostedEnv):
     def action_space(self) -> ActionSpace:
         return self._facts.action_space
 
-    def for_evaluation(self, num_envs: int) -> EnvpoolEnv:
+    def for_evaluation(self, num_envs: int) -> Self:
         """Whole games and raw rewards."""
-        keywords = self.options
-        keywords.pop("num_pools", None)
-        if self._facts.is_atari:
-            keywords |= {"episodic_life": False, "reward_clip": False}
-        return EnvpoolEnv(self.name, num_envs, tuple(sorted(keywords.items())))
+        env = super().for_evaluation(num_envs)
+        if not self._facts.is_atari:
+            return env
+        return env._with(episodic_life=False, reward_clip=False)
 
-    def for_rendering(self) -> EnvpoolEnv:
-        keywords = self.for_evaluation(1).options | {"render_mode": "rgb_array"}
-        return EnvpoolEnv(self.name, 1, tuple(sorted(keywords.items())))
+    def for_rendering(self) -> Self:
+        return self.for_evaluation(1)._with(render_mode="rgb_array")
 
     def render(self, state: HostState) -> np.ndarray:
         if "render_mode" not in self.options:
             raise ValueError("this environment was made without pictures; use env.for_rendering()")
-        return host.entry_of(state).pools[0].render()
+        return super().render(state)
+
+    def _with(self, **options: Any) -> Self:
+        return dataclasses.replace(self, keywords=tuple(sorted((self.options | options).items())))
 
     @property
     def _facts(self) -> Facts:
@@ -151,8 +152,12 @@ _NOT_OPTIONS = {"seed", "env_seed", "num_envs", "batch_size", "env_type", "gym_r
 
 
 def _spec_keywords(keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """`render_mode` belongs to the pool, not to its specification, `num_pools` to jaxrl."""
-    return {key: value for key, value in keywords if key not in ("render_mode", "num_pools")}
+    """`render_mode` belongs to the pool, not to its specification."""
+    return {key: value for key, value in _pool_keywords(keywords).items() if key != "render_mode"}
+
+
+def _pool_keywords(keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    return {key: value for key, value in keywords if key not in OVERLAPPING}
 
 
 class Pool:
@@ -165,7 +170,7 @@ class Pool:
             env_type="gymnasium",
             num_envs=len(seeds),
             seed=[int(seed) for seed in seeds],
-            **{key: value for key, value in keywords if key != "num_pools"},
+            **_pool_keywords(keywords),
         )
         self._ended = np.zeros(len(seeds), bool)
 

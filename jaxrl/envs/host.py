@@ -40,7 +40,11 @@ class HostState(NamedTuple):
 
 
 def init(
-    make_pool: MakePool, obs: PyTree, seeds: Array, num_pools: int = 1
+    make_pool: MakePool,
+    obs: PyTree,
+    seeds: Array,
+    num_pools: int = 1,
+    asynchronous: bool = False,
 ) -> tuple[HostState, RawStep]:
     """Make pools of one environment a seed, and reset them.
 
@@ -48,8 +52,10 @@ def init(
       obs: shapes and dtypes of one environment's raw observation.
       seeds: int32 `[N]`.
       num_pools: pools over which the environments are split evenly.
+      asynchronous: whether `recv_any` will be used, instead of `recv`.
     """
-    call = _fold(functools.partial(_init_callback, make_pool, obs, num_pools))
+    make_entry = functools.partial(Entry, make_pool, num_pools=num_pools, asynchronous=asynchronous)
+    call = _fold(functools.partial(_init_callback, make_entry, obs))
     number, raw = call(jnp.zeros(1, jnp.int32), seeds)
     return HostState(number, jnp.zeros(1, jnp.int32)), raw
 
@@ -59,23 +65,29 @@ def step(obs: PyTree, state: HostState, action: Array) -> tuple[HostState, RawSt
     return _call(Entry.step, _raw_shapes(obs, len(action)), state, action)
 
 
-def send(state: HostState, index: int, action: Array) -> HostState:
-    """Begin a step of one of k pools, with `action` `[N / k, ...]`; goes on while it simulates."""
-    return _call(functools.partial(_send, index=index), (), state, action)[0]
+NONE, ANY = -1, -2
+"""No pool; the pool that is ready first."""
 
 
-def recv(
-    obs: PyTree, state: HostState, index: int, size: int, due: Array | bool = True
-) -> tuple[HostState, RawStep]:
-    """The step of one of k pools, of `size = N / k` environments, when it is there.
+def swap(
+    obs: PyTree, size: int, state: HostState, sent: Array | int, action: Array, awaited: Array | int
+) -> tuple[HostState, Array, RawStep]:
+    """Begin a step of one of k pools, which goes on while the program does, and wait for another's.
+
+    One call, since a callback costs a third of a millisecond.
 
     Args:
-      due: False for zeros at once, where no step was begun; a flag, since JAX has no callbacks in
-        branches under `vmap`.
+      size: N / k.
+      sent: the pool to step with `action` `[N / k, ...]`, or `NONE`.
+      awaited: the pool whose step is wanted, `ANY`, or `NONE` for zeros at once.
+
+    Returns:
+      The state, the pool that was received, and its step.
     """
-    shapes = _raw_shapes(obs, size)
-    on_host = functools.partial(_recv, index=index, shapes=shapes)
-    return _call(on_host, shapes, state, jnp.full(1, due))
+    shapes = (jax.ShapeDtypeStruct((1,), np.dtype(np.int32)), _raw_shapes(obs, size))
+    args = (jnp.full(1, sent, jnp.int32), jnp.full(1, awaited, jnp.int32), action)
+    state, (pool, raw) = _call(functools.partial(_swap, shapes), shapes, state, *args)
+    return state, pool[0], raw
 
 
 def restart(obs: PyTree, state: HostState, where: Array) -> tuple[HostState, RawStep]:
@@ -104,11 +116,10 @@ def _raw_shapes(obs: PyTree, size: int) -> RawStep:
 
 
 def _init_callback(
-    make_pool: MakePool, obs: PyTree, num_pools: int, members: Array, seeds: Array
+    make_entry: Callable[[np.ndarray], Entry], obs: PyTree, members: Array, seeds: Array
 ) -> tuple[Array, RawStep]:
     def on_host(members: Any, seeds: Any) -> tuple[np.ndarray, RawStep]:
-        entry = Entry(make_pool, np.asarray(seeds), num_pools)
-        number, first = pools.add(entry, len(members))
+        number, first = pools.add(make_entry(np.asarray(seeds)), len(members))
         return np.full(len(members), number, np.int32), first
 
     numbers = jax.ShapeDtypeStruct(members.shape, np.dtype(np.int32))
@@ -133,16 +144,18 @@ def _call(
     return HostState(state.pool, calls), answer
 
 
-def _send(entry: Entry, action: np.ndarray, index: int) -> tuple[()]:
-    entry.send(index, action)
-    return ()
-
-
-def _recv(entry: Entry, due: np.ndarray, index: int, shapes: RawStep) -> RawStep:
-    if due.all():
-        return entry.recv(index)
-    answer = jax.tree.map(lambda x: _of_members(x, entry.members), shapes)
-    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), answer)
+def _swap(
+    shapes: PyTree, entry: Entry, sent: np.ndarray, awaited: np.ndarray, action: np.ndarray
+) -> tuple[np.ndarray, RawStep]:
+    pool, wanted = int(sent[0]), int(awaited[0])
+    if pool != NONE:
+        entry.send(pool, action)
+    if wanted == NONE:
+        return jax.tree.map(
+            lambda x: np.zeros((entry.members * x.shape[0], *x.shape[1:]), x.dtype), shapes
+        )
+    received, raw = entry.recv_any() if wanted == ANY else (wanted, entry.recv(wanted))
+    return np.full(entry.members, received, np.int32), raw
 
 
 def _of_members(of_one: jax.ShapeDtypeStruct, members: int) -> jax.ShapeDtypeStruct:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,17 @@ from jaxrl.envs.host import HostState
 from jaxrl.envs.pools import Pool, RawStep
 from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
 
+OVERLAPPING = ("num_pools", "asynchronous")
+"""The options that say how a backend's environments are stepped."""
+
 
 @dataclass(frozen=True)
 class HostedEnv:
     """N environments on the host; a backend says what they are and how a pool of them is made.
 
     The option `num_pools` splits them over so many pools: while the policy looks at one, the others
-    simulate (`jaxrl.overlap`).
+    simulate. They take turns, or if `asynchronous`, the one that is ready first is next
+    (`jaxrl.overlap`).
     """
 
     name: str
@@ -37,6 +41,11 @@ class HostedEnv:
             raise ValueError(f"num_pools must be an integer >= 1, got {num_pools!r}")
         if num_envs % num_pools:
             raise ValueError(f"{num_envs} environments cannot be split over {num_pools} pools")
+        if type(self.asynchronous) is not bool or (self.asynchronous and num_pools == 1):
+            raise ValueError(
+                f"asynchronous must be a bool, and True with num_pools >= 2 only, got "
+                f"{self.asynchronous!r} with num_pools = {num_pools}"
+            )
 
     @property
     def id(self) -> str:
@@ -70,10 +79,16 @@ class HostedEnv:
     def num_pools(self) -> int:
         return self.options.get("num_pools", 1)
 
+    @property
+    def asynchronous(self) -> bool:
+        return self.options.get("asynchronous", False)
+
     def init(self, key: Array) -> tuple[HostState, TimeStep]:
         num_all = self.num_envs * self.axis.size
         seeds = self.axis.part(jax.random.randint(key, (num_all,), 0, np.iinfo(np.int32).max))
-        state, raw = host.init(self._make_pool, self._raw_obs, seeds, self.num_pools)
+        state, raw = host.init(
+            self._make_pool, self._raw_obs, seeds, self.num_pools, self.asynchronous
+        )
         # An episode's first step ends nothing: `ended` serves as False, its negation as True.
         return state, self._timestep(raw, ~raw.ended)
 
@@ -82,17 +97,15 @@ class HostedEnv:
         state, raw = host.step(self._raw_obs, state, self._cast(action, self.num_envs))
         return state, self._timestep(raw, raw.first)
 
-    def send(self, state: HostState, pool: int, action: Array) -> HostState:
-        """Begin a step of one of the k pools, with `action` `[N / k, ...]`."""
-        return host.send(state, pool, self._cast(action, self.num_envs // self.num_pools))
-
-    def recv(
-        self, state: HostState, pool: int, due: Array | bool = True
-    ) -> tuple[HostState, TimeStep]:
-        """The end of the step that a pool was sent, leaves `[N / k, ...]`; zeros if none is due."""
+    def swap(
+        self, state: HostState, sent: Array | int, action: Array, awaited: Array | int
+    ) -> tuple[HostState, Array, TimeStep]:
+        """Begin a step of one of the k pools and wait for another's: `jaxrl.envs.host.swap`."""
         size = self.num_envs // self.num_pools
-        state, raw = host.recv(self._raw_obs, state, pool, size, due)
-        return state, self._timestep(raw, raw.first)
+        state, pool, raw = host.swap(
+            self._raw_obs, size, state, sent, self._cast(action, size), awaited
+        )
+        return state, pool, self._timestep(raw, raw.first)
 
     def restart(
         self, state: HostState, timestep: TimeStep, where: Array
@@ -106,9 +119,20 @@ class HostedEnv:
 
         return state, jax.tree.map(chosen, fresh, timestep)
 
-    def spread(self, axis: Axis) -> HostedEnv:
+    def spread(self, axis: Axis) -> Self:
         """Each device has pools of its own."""
         return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
+
+    def for_evaluation(self, num_envs: int) -> Self:
+        """The same, in one pool on one device."""
+        keywords = tuple(pair for pair in self.keywords if pair[0] not in OVERLAPPING)
+        return dataclasses.replace(self, num_envs=num_envs, keywords=keywords, axis=ALONE)
+
+    def for_rendering(self) -> Self:
+        return self.for_evaluation(1)
+
+    def render(self, state: HostState) -> np.ndarray:
+        return host.entry_of(state).pools[0].render()
 
     def _cast(self, action: Array, num_envs: int) -> Array:
         space = self.action_space

@@ -12,7 +12,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -55,7 +57,7 @@ MakePool = Callable[[np.ndarray], Pool]
 """`make_pool(seeds)`, seeds int32 `[M]`"""
 
 
-class Gauges(NamedTuple):
+class HostTime(NamedTuple):
     """Where the time of an entry went, in seconds since it was made."""
 
     lived: float
@@ -72,7 +74,9 @@ class Entry:
 
     make_pool: MakePool
     seeds: np.ndarray
-    num_pools: int
+    num_pools: int = 1
+    asynchronous: bool = False
+    """Whether steps are received from the pool that is ready first."""
     pools: list[Pool] = field(default_factory=list)
     simulating: list[bool] = field(default_factory=list)
     calls: int = 0
@@ -87,6 +91,9 @@ class Entry:
         parts = [self.part(self.seeds, index) for index in range(self.num_pools)]
         self.pools = [self.make_pool(seeds) for seeds in parts]
         self.simulating = [False] * self.num_pools
+        if self.asynchronous:
+            self.waiters = ThreadPoolExecutor(self.num_pools)
+            self.ready: SimpleQueue[tuple[int, Future[RawStep]]] = SimpleQueue()
         return self.whole([pool.reset() for pool in self.pools])
 
     def part(self, rows: np.ndarray, index: int) -> np.ndarray:
@@ -114,22 +121,42 @@ class Entry:
             self.busy_since = time.perf_counter()
         self.pools[index].send(action)
         self.simulating[index] = True
+        if self.asynchronous:
+            step = self.waiters.submit(self.pools[index].recv)
+            step.add_done_callback(lambda step: self.ready.put((index, step)))
 
     def recv(self, index: int) -> RawStep:
         if not self.simulating[index]:
             raise ValueError(f"pool {index} was sent no action, so there is no step to receive")
+        return self._waited_for(lambda: (index, self.pools[index].recv()))[1]
+
+    def recv_any(self) -> tuple[int, RawStep]:
+        """The step of the pool that is ready first, and which one it is."""
+        if not any(self.simulating):
+            raise ValueError("no pool was sent an action, so there is no step to receive")
+
+        def first_ready() -> tuple[int, RawStep]:
+            index, step = self.ready.get()
+            return index, step.result()
+
+        return self._waited_for(first_ready)
+
+    def _waited_for(self, receive: Callable[[], tuple[int, RawStep]]) -> tuple[int, RawStep]:
         asked = time.perf_counter()
-        answer = self.pools[index].recv()
+        index, answer = receive()
         now = time.perf_counter()
         self.waited += now - asked
         self.simulating[index] = False
         if not any(self.simulating):
             self.simulated += now - self.busy_since
-        return answer
+        return index, answer
 
     def step(self, action: np.ndarray) -> RawStep:
         for index in range(self.num_pools):
             self.send(index, self.part(action, index))
+        if self.asynchronous:
+            arrived = dict(self.recv_any() for _ in range(self.num_pools))
+            return self.whole([arrived[index] for index in range(self.num_pools)])
         return self.whole([self.recv(index) for index in range(self.num_pools)])
 
     def restart(self, where: np.ndarray) -> RawStep:
@@ -139,10 +166,14 @@ class Entry:
             [pool.restart(self.part(where, index)) for index, pool in enumerate(self.pools)]
         )
 
-    def gauges(self) -> Gauges:
-        return Gauges(time.perf_counter() - self.made_at, self.waited, self.simulated)
+    def host_time(self) -> HostTime:
+        now = time.perf_counter()
+        running = now - self.busy_since if any(self.simulating) else 0.0
+        return HostTime(now - self.made_at, self.waited, self.simulated + running)
 
     def close(self) -> None:
+        if self.asynchronous:
+            self.waiters.shutdown()
         for pool in self.pools:
             pool.close()
 
@@ -197,6 +228,13 @@ def remove(numbers: set[int]) -> None:
     for entry in entries:
         if entry is not None:
             entry.close()
+
+
+def host_times(numbers: set[int]) -> list[HostTime]:
+    """Of entries that are still kept."""
+    with _lock:
+        entries = [_entries[number] for number in numbers if number in _entries]
+    return [entry.host_time() for entry in entries]
 
 
 def call(

@@ -1,0 +1,297 @@
+"""How much of the simulation is hidden behind inference when environments are split over pools.
+
+    python experiments/benchmarks/overlap.py
+    python experiments/benchmarks/overlap.py --quick
+
+The simulator is a stand-in that sleeps: each environment's step takes a fixed time on one of a
+fixed number of threads, which all pools share, and no processor. So what is measured is jaxrl's own
+part, whatever the cores. Its images are those of Atari and pass through the Nature CNN. Measured in
+turn: the simulator alone, the program with a simulator that takes no time, and both together with
+one pool and with several. Hidden is what the pools save, over the smaller of the first two.
+
+The second table is of steps whose times are log-normal, a thread for each environment and hardly
+any inference: waiting for all at every step, against pools of one environment that are received as
+they get ready. What order statistics predict is the expectation of the sum of the slowest's times
+over the rollout, and of the slowest sum of times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+from jaxrl import actor_critic, networks
+from jaxrl.agent import Agent
+from jaxrl.envs.hosted import HostedEnv
+from jaxrl.envs.pools import RawStep
+from timing import RESULTS, alternate, machine, write_json
+
+IMAGE = (84, 84, 4)
+
+
+@dataclasses.dataclass
+class Args:
+    """Hidden simulation."""
+
+    num_envs: int = 64
+    threads: int = 8
+    """Of the simulator."""
+    step_seconds: tuple[float, ...] = (0.0005, 0.001, 0.002)
+    """Of one environment, on one thread."""
+    num_pools: tuple[int, ...] = (2, 4)
+    num_steps: int = 64
+    """Of a rollout."""
+    slow_envs: int = 16
+    """Environments of the second table."""
+    slow_seconds: float = 0.02
+    """Their steps' mean time."""
+    sigmas: tuple[float, ...] = (0.25, 0.5, 1.0)
+    """Standard deviations of the logarithm of the time."""
+    repeats: int = 5
+    quick: bool = False
+    """Smoke test: small sizes, one round. Meaningless numbers."""
+    output: Path | None = RESULTS / "overlap.json"
+
+
+class Threads:
+    """Work put on the first thread that is free."""
+
+    def __init__(self, number: int):
+        self._free_at = [0.0] * number
+
+    def finish(self, seconds: np.ndarray) -> float:
+        """When pieces of work that take so long will all be done, begun now."""
+        now, ends = time.perf_counter(), 0.0
+        for piece in seconds:
+            end = max(heapq.heappop(self._free_at), now) + piece
+            heapq.heappush(self._free_at, end)
+            ends = max(ends, end)
+        return ends
+
+
+@dataclass(frozen=True)
+class SleepingEnv(HostedEnv):
+    """Images that never change, after a while."""
+
+    threads: int = 1
+    step_seconds: float = 0.0
+    sigma: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.name
+
+    @property
+    def observation_space(self) -> jaxrl.Box:
+        return jaxrl.Box.of(IMAGE, np.uint8, 0, 255)
+
+    @property
+    def action_space(self) -> jaxrl.Discrete:
+        return jaxrl.Discrete(6)
+
+    @property
+    def _raw_obs(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(IMAGE, np.dtype(np.uint8))
+
+    def _make_pool(self, seeds: np.ndarray) -> SleepingPool:
+        return SleepingPool(seeds, self.step_seconds, self.sigma, threads_of(self))
+
+    def _observe(self, raw_obs: Any) -> Any:
+        return raw_obs
+
+
+@functools.cache
+def threads_of(env: SleepingEnv) -> Threads:
+    """All pools of an environment share them."""
+    return Threads(env.threads)
+
+
+class SleepingPool:
+    """M environments that sleep."""
+
+    def __init__(self, seeds: np.ndarray, step_seconds: float, sigma: float, threads: Threads):
+        self._step_seconds, self._sigma, self._threads = step_seconds, sigma, threads
+        self._random, self._ends, size = np.random.default_rng(seeds), 0.0, len(seeds)
+        no, zeros = np.zeros(size, bool), np.zeros(size, np.float32)
+        obs = np.zeros((size, *IMAGE), np.uint8)
+        self._answer = RawStep(obs, zeros, no, no, no, zeros, no)
+
+    def reset(self) -> RawStep:
+        return self._answer
+
+    def send(self, action: np.ndarray) -> None:
+        seconds = times(self._random, self._step_seconds, self._sigma, len(action))
+        self._ends = self._threads.finish(seconds)
+
+    def recv(self) -> RawStep:
+        time.sleep(max(0.0, self._ends - time.perf_counter()))
+        return self._answer
+
+    def restart(self, where: np.ndarray) -> RawStep:
+        return self._answer
+
+    def render(self) -> np.ndarray:
+        return self._answer.obs[0, ..., :3]
+
+    def close(self) -> None:
+        pass
+
+
+def times(random: np.random.Generator, mean: float, sigma: float, size: Any) -> np.ndarray:
+    """Log-normal, with that mean."""
+    return mean * np.exp(sigma * random.standard_normal(size) - sigma**2 / 2)
+
+
+def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float]:
+    """Milliseconds a step of all environments, in rollouts of a policy."""
+    config = networks.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
+    agent = Agent(env, None, networks.actor_critic)
+    params, simulation = agent.start(config, *jax.random.split(jax.random.key(0)))
+    behave = partial(agent.unroll, config, params)
+
+    @jax.jit
+    def collect(simulation: Any, key: jax.Array) -> Any:
+        after, trajectory = actor_critic.collect(env, behave, simulation, key, num_steps)
+        return after, trajectory.extras.value.sum()
+
+    def measure() -> float:
+        nonlocal simulation
+        began = time.perf_counter()
+        simulation, total = collect(simulation, jax.random.key(0))
+        total.block_until_ready()
+        return (time.perf_counter() - began) / num_steps * 1e3
+
+    return measure
+
+
+def simulator_alone(args: Args, step_seconds: float) -> Callable[[], float]:
+    """Milliseconds a step of all environments."""
+    pool = SleepingPool(np.arange(args.num_envs), step_seconds, 0.0, Threads(args.threads))
+
+    def measure() -> float:
+        began = time.perf_counter()
+        for _ in range(args.num_steps):
+            pool.send(np.zeros(args.num_envs, np.int32))
+            pool.recv()
+        return (time.perf_counter() - began) / args.num_steps * 1e3
+
+    return measure
+
+
+def measure_hidden(args: Args, step_seconds: float) -> dict[str, Any]:
+    """The first table's row for one simulator."""
+
+    def with_pools(step_seconds: float, number: int) -> Callable[[], float]:
+        pools = (("num_pools", number),)
+        env = SleepingEnv(
+            "sleeping", args.num_envs, pools, threads=args.threads, step_seconds=step_seconds
+        )
+        return rollouts(env, "nature_cnn", args.num_steps)
+
+    candidates = {
+        "simulator": simulator_alone(args, step_seconds),
+        "program": with_pools(0.0, 1),
+        "one pool": with_pools(step_seconds, 1),
+    }
+    names = {number: f"{number} pools" for number in args.num_pools}
+    candidates |= {name: with_pools(step_seconds, number) for number, name in names.items()}
+    samples = alternate(candidates, args.repeats)
+    median = {name: sample.median for name, sample in samples.items()}
+    smaller = min(median["simulator"], median["program"])
+    return {
+        "step_seconds": step_seconds,
+        "milliseconds": {name: sample.summary() for name, sample in samples.items()},
+        "hidden": {name: (median["one pool"] - median[name]) / smaller for name in names.values()},
+    }
+
+
+def measure_ready(args: Args, sigma: float) -> dict[str, Any]:
+    """The second table's row for one spread."""
+    envs, seconds, steps = args.slow_envs, args.slow_seconds, args.num_steps
+
+    def with_pools(*options: tuple[str, Any]) -> Callable[[], float]:
+        env = SleepingEnv(
+            "sleeping", envs, options, threads=envs, step_seconds=seconds, sigma=sigma
+        )
+        return rollouts(env, "mlp", steps)
+
+    samples = alternate(
+        {
+            "all": with_pools(),
+            "ready": with_pools(("asynchronous", True), ("num_pools", envs)),
+        },
+        args.repeats,
+    )
+    drawn = times(np.random.default_rng(0), seconds, sigma, (1000, steps, envs))
+    expected = {"all": drawn.max(2).mean() * 1e3, "ready": drawn.mean(1).max(1).mean() * 1e3}
+    return {
+        "sigma": sigma,
+        "milliseconds": {name: sample.summary() for name, sample in samples.items()},
+        "expected_milliseconds": expected,
+        "gain": samples["all"].median / samples["ready"].median,
+        "expected_gain": expected["all"] / expected["ready"],
+    }
+
+
+def hidden_table(args: Args, results: list[dict[str, Any]]) -> Table:
+    columns = ["simulator", "program", "one pool", *(f"{n} pools" for n in args.num_pools)]
+    table = Table(title=f"milliseconds a step of {args.num_envs} environments, and what is hidden")
+    for column in columns:
+        table.add_column(column)
+    for result in results:
+        cells = []
+        for column in columns:
+            hidden = result["hidden"].get(column)
+            text = f"{result['milliseconds'][column]['median']:.2f}"
+            cells.append(text if hidden is None else f"{text} ({hidden:.0%})")
+        table.add_row(*cells)
+    return table
+
+
+def ready_table(args: Args, results: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"milliseconds a step of {args.slow_envs} environments, and as expected")
+    for column in ("sigma", "waiting for all", "first ready first", "gain"):
+        table.add_column(column)
+    for result in results:
+        cells = [f"{result['sigma']:g}"]
+        for name in ("all", "ready"):
+            measured = result["milliseconds"][name]["median"]
+            cells.append(f"{measured:.1f} ({result['expected_milliseconds'][name]:.1f})")
+        table.add_row(*cells, f"{result['gain']:.2f} ({result['expected_gain']:.2f})")
+    return table
+
+
+def main(args: Args) -> dict[str, Any]:
+    """Measure, print, write; the results."""
+    if args.quick:
+        args = dataclasses.replace(
+            args, num_envs=4, threads=2, step_seconds=(0.001,), num_pools=(2,), num_steps=4,
+            slow_envs=2, slow_seconds=0.001, sigmas=(0.5,), repeats=1, output=None,
+        )  # fmt: skip
+    hidden = [measure_hidden(args, seconds) for seconds in args.step_seconds]
+    ready = [measure_ready(args, sigma) for sigma in args.sigmas]
+    console = Console()
+    console.print(hidden_table(args, hidden))
+    console.print(ready_table(args, ready))
+    everything = {"machine": machine(), "hidden": hidden, "ready": ready}
+    if args.output is not None:
+        write_json(args.output, everything)
+    return everything
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
