@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,16 @@ def launch_preset(make_algorithm: Any, presets: dict[str, tuple[str, Any]]) -> j
 
 
 def launch(
-    make_algorithm: Any, args: RunArgs, config: Any, env_options: dict[str, Any]
+    make_algorithm: Any,
+    args: RunArgs,
+    config: Any,
+    env_options: dict[str, Any],
+    tune: Callable[[], dict[str, Any]] | None = None,
 ) -> jaxrl.RunResult:
     """Train as the flags say, then print where things are.
 
-    Bad values end the program with one line, not a traceback.
+    `tune` gives the environments' options, and perhaps their number, that are best here. Bad values
+    end the program with one line, not a traceback.
     """
     try:
         together = args.cluster or args.coordinator is not None
@@ -92,12 +98,18 @@ def launch(
             hosts.connect(args.coordinator, args.num_hosts, args.host_id)
         if args.devices > 1:
             split_cpu(args.devices)
-        env = jaxrl.make(args.env_id, num_envs=args.num_envs, **env_options)
+        num_envs = args.num_envs
+        if tune is not None:
+            if together or args.devices > 1:
+                raise ValueError("settings are tuned on one device only; leave out --autotune")
+            env_options = env_options | tune()
+            num_envs = env_options.pop("num_envs", num_envs)
+        env = jaxrl.make(args.env_id, num_envs=num_envs, **env_options)
         algo = make_algorithm(env)
         if together or args.devices > 1:
             algo = spread(algo, None if together else args.devices)
         if args.anneal:
-            num_updates = -(-args.total_steps // (args.num_envs * algo.num_steps(config)))
+            num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
             config = config.replace(anneal_updates=num_updates)
         name = env.id.partition("/")[2].replace("/", "-")
         run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"

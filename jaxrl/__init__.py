@@ -9,6 +9,7 @@ from jaxrl.algos.dqn import DQNConfig, dqn
 from jaxrl.algos.impala import ImpalaConfig, impala
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.algos.r2d2 import R2D2Config, r2d2
+from jaxrl.autotuning import autotune
 from jaxrl.compilation import compiler_options
 from jaxrl.envs import make
 from jaxrl.evaluate import evaluate
@@ -47,6 +48,7 @@ __all__ = [
     "TimeStep",
     "Trajectory",
     "a2c",
+    "autotune",
     "compiler_options",
     "dqn",
     "evaluate",

@@ -13,6 +13,11 @@ from jaxrl.types import Algorithm
 JAX_MIN_COMPILE_SECONDS = 1.0  # JAX's own default: what compiles faster is not kept
 
 
+def cache_directory() -> Path:
+    """What jaxrl keeps from run to run: `~/.cache/jaxrl`."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxrl"
+
+
 def enable_compilation_cache() -> None:
     """Keep compiled programs in `~/.cache/jaxrl/xla`, so that a second start compiles little.
 
@@ -21,8 +26,7 @@ def enable_compilation_cache() -> None:
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    jax.config.update("jax_compilation_cache_dir", str(home / "jaxrl" / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
     if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == JAX_MIN_COMPILE_SECONDS:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

@@ -50,5 +50,5 @@ def line(gauges: dict[str, float]) -> str:
         parts.append(f"{gauges['trainings_per_second']:,.1f} trainings/s")
     if "simulator_wait" in gauges:
         wait, idle = gauges["simulator_wait"], gauges["simulator_idle"]
-        parts.append(f"waits for simulators {wait:.0%}, they idle {idle:.0%}")
+        parts.append(f"simulators: wait {wait:.0%}, idle {idle:.0%}")
     return ", ".join(parts)

@@ -1,0 +1,203 @@
+"""The fastest settings for a machine, found by short trials.
+
+GA3C (Babaeizadeh et al. 2017, section 4.3) changes the numbers of its threads while it trains, and
+keeps what makes it faster. Here a hill is climbed before training, so that a run's settings stay
+what they are, and what was found is kept by hardware.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl import manifest as manifests
+from jaxrl.chunk import MAX_CHUNK, train_chunk
+from jaxrl.compilation import cache_directory, compiler_options
+from jaxrl.envs import host
+from jaxrl.envs.host import HostState
+from jaxrl.types import Algorithm
+
+Settings = dict[str, Any]
+
+
+class Trial(NamedTuple):
+    """Settings, and how fast they are."""
+
+    settings: Settings
+    steps_per_second: float
+    """Valid steps; 0 for settings that are refused."""
+
+
+class Tuning(NamedTuple):
+    """What was found."""
+
+    best: Settings
+    trials: tuple[Trial, ...]
+    """In the order of trying."""
+
+
+def autotune(
+    build: Callable[..., tuple[Algorithm, Any]],
+    knobs: Mapping[str, Sequence[Any]],
+    starts: Sequence[Settings],
+    *,
+    seconds: float = 2.0,
+    max_trials: int = 40,
+    cache: Path | bool | None = True,
+    report: Callable[[Trial], None] = lambda trial: None,
+) -> Tuning:
+    """The fastest settings on this machine, in valid environment steps a second.
+
+    Only what `knobs` names is changed: leave out what changes the learning (as the number of
+    environments does; that of threads, pools or devices does not).
+
+    Args:
+      build: `build(**settings) -> (algorithm, config)`; a `ValueError` refuses settings.
+      knobs: the values of each setting, in an order in which speed rises and falls.
+      starts: settings to begin from; the fastest is climbed from.
+      seconds: length of a trial, without its compilation.
+      cache: a file that keeps results by hardware, versions and program; True for one beside the
+        compiled programs, False for none.
+      report: called after each trial, and not for what the cache has.
+
+    Raises:
+      ValueError: if all starts are refused, with the reason.
+    """
+    path = cache_directory() / "autotune.json" if cache is True else (cache or None)
+    algo, config = _first(build, starts)
+    key = _fingerprint(algo, config, knobs, starts)
+    known = _read(path)
+    if key in known:
+        trials = tuple(Trial(*trial) for trial in known[key]["trials"])
+        return Tuning(known[key]["best"], trials)
+
+    def measure(settings: Settings) -> float:
+        try:
+            algo, config = build(**settings)
+            rate = steps_per_second(algo, config, seconds)
+        except ValueError:
+            rate = 0.0
+        report(Trial(settings, rate))
+        return rate
+
+    found = climb(measure, knobs, starts, max_trials=max_trials)
+    if path is not None:
+        _write(path, _read(path) | {key: found._asdict()})
+    return found
+
+
+def climb(
+    measure: Callable[[Settings], float],
+    knobs: Mapping[str, Sequence[Any]],
+    starts: Sequence[Settings],
+    *,
+    noise: float = 0.02,
+    max_trials: int = 40,
+) -> Tuning:
+    """The best settings that moves along one knob at a time lead to, from the best of `starts`.
+
+    A move goes on in its direction until speed falls by `noise`, and ends at the fastest place on
+    its way, if that gains as much. The climb ends where no move gains, or after `max_trials`
+    measurements.
+    """
+    trials: dict[tuple[Any, ...], Trial] = {}
+
+    def rate(settings: Settings) -> float:
+        place = tuple(settings[name] for name in knobs)
+        if place not in trials:
+            trials[place] = Trial(settings, measure(settings))
+        return trials[place].steps_per_second
+
+    def neighbour(settings: Settings, name: str, direction: int) -> Settings | None:
+        values = list(knobs[name])
+        index = values.index(settings[name]) + direction
+        return settings | {name: values[index]} if 0 <= index < len(values) else None
+
+    def move(settings: Settings, name: str, direction: int) -> Settings:
+        fastest, place = settings, neighbour(settings, name, direction)
+        while place is not None and len(trials) < max_trials:
+            if rate(place) < rate(fastest) * (1 - noise):
+                break
+            fastest = max(fastest, place, key=rate)
+            place = neighbour(place, name, direction)
+        return fastest if rate(fastest) > rate(settings) * (1 + noise) else settings
+
+    best, before = max(starts, key=rate), None
+    while best != before:
+        before = best
+        for name in knobs:
+            for direction in (1, -1):
+                best = move(best, name, direction)
+    return Tuning(best, tuple(trials.values()))
+
+
+def steps_per_second(algo: Algorithm, config: Any, seconds: float) -> float:
+    """Valid environment steps a second of whole updates, for about so long after compilation."""
+    state = jax.jit(algo.init)(config, jax.random.key(0))
+    lowered = train_chunk.lower(algo, config, state, jnp.int32(1))
+    compiled = lowered.compile(compiler_options(algo, config))
+    state, metrics = compiled(config, state, jnp.int32(1))
+    jax.block_until_ready(metrics)
+    rates, began, updates = [], time.perf_counter(), 1
+    while not rates or time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        state, metrics = compiled(config, state, jnp.int32(updates))
+        steps = float(np.asarray(metrics["valid_steps"]).sum())
+        elapsed = time.perf_counter() - start
+        rates.append(steps / elapsed)
+        # A few measurements each, whose median no hiccup moves.
+        updates = min(max(int(updates * seconds / 8 / elapsed), 1), MAX_CHUNK)
+    if isinstance(state.simulation.env_state, HostState):
+        host.release(state.simulation.env_state)
+    return float(np.median(rates))
+
+
+def _first(
+    build: Callable[..., tuple[Algorithm, Any]], starts: Sequence[Settings]
+) -> tuple[Algorithm, Any]:
+    """What is built at the first start that is not refused."""
+    refusal = ValueError("there are no settings to start from")
+    for settings in starts:
+        try:
+            return build(**settings)
+        except ValueError as error:
+            refusal = error
+    raise refusal
+
+
+def _fingerprint(
+    algo: Algorithm, config: Any, knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]
+) -> str:
+    """Of machine, versions, program and question."""
+    described = manifests.describe(algo, config, {})
+    what = ("algorithm", "env", "config", "versions", "hardware")
+    question = {name: described[name] for name in what} | {
+        "knobs": {name: list(values) for name, values in knobs.items()},
+        "starts": list(starts),
+        "network": repr(algo.network),
+    }
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    """What is known; nothing if the file is damaged."""
+    try:
+        return {} if path is None else json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(path: Path, known: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(known, indent=1) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,98 @@
+"""Settings found by trials: on costs that are known, and on a real program."""
+
+import itertools
+import json
+
+import pytest
+
+import jaxrl
+from jaxrl.autotuning import Trial, autotune, climb
+
+KNOBS = {
+    "num_envs": [8, 16, 32, 64, 128, 256],
+    "num_threads": [1, 2, 4, 8, 16, 32],
+    "num_pools": [1, 2, 4, 8],
+}
+START = {"num_envs": 32, "num_threads": 4, "num_pools": 1}
+
+
+def machine(cores, step, call, infer):
+    """Steps a second of a machine: threads share cores, pools hide the smaller of two parts."""
+
+    def rate(settings):
+        envs, threads, pools = (settings[name] for name in KNOBS)
+        at_work = min(threads, envs / pools, cores)
+        simulation = envs * step / at_work * (1 + 0.02 * max(threads - cores, 0))
+        inference = pools * call + envs * infer
+        bubble = min(simulation, inference) / pools
+        return envs / (max(simulation, inference) + bubble)
+
+    return rate
+
+
+MACHINES = {
+    "laptop": machine(cores=4, step=1e-3, call=3e-4, infer=2e-4),
+    "slow simulator": machine(cores=16, step=1e-2, call=3e-4, infer=1e-5),
+    "fast simulator": machine(cores=16, step=1e-5, call=3e-4, infer=1e-5),
+    "one core": machine(cores=1, step=1e-3, call=1e-3, infer=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_climb_comes_near_the_best_of_the_grid(name):
+    rate = MACHINES[name]
+    grid = [dict(zip(KNOBS, values, strict=True)) for values in itertools.product(*KNOBS.values())]
+    found = climb(rate, KNOBS, [START, START | {"num_pools": 2}])
+    assert rate(found.best) >= 0.95 * max(map(rate, grid))
+    assert len(found.trials) <= len(grid) / 5
+    assert found.best in [trial.settings for trial in found.trials]
+
+
+def test_nothing_is_measured_twice():
+    asked = []
+    climb(lambda settings: asked.append(tuple(settings.values())) or 1.0, KNOBS, [START, START])
+    assert len(asked) == len(set(asked))
+
+
+def test_trials_are_bounded():
+    found = climb(lambda settings: settings["num_envs"], KNOBS, [START], max_trials=2)
+    assert len(found.trials) == 2
+
+
+def test_small_gains_are_noise():
+    found = climb(lambda settings: 100 + settings["num_threads"] / 100, KNOBS, [START])
+    assert found.best == START
+
+
+def build(num_pools, num_envs=4):
+    env = jaxrl.make("envpool/CartPole-v1", num_envs, num_threads=1, num_pools=num_pools)
+    return jaxrl.a2c(env), jaxrl.A2CConfig(hidden_sizes=(8,))
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_program_is_measured_once_on_a_machine(tmp_path):
+    seen, cache = [], tmp_path / "tuned" / "x.json"
+    arguments = build, {"num_pools": [1, 2, 3]}, [{"num_pools": 2}]
+    options = {"seconds": 0.05, "cache": cache, "report": seen.append}
+    found = autotune(*arguments, **options)
+    assert found.best["num_pools"] in (1, 2)
+    assert list(found.trials) == seen
+    rates = {trial.settings["num_pools"]: trial.steps_per_second for trial in seen}
+    assert rates[3] == 0  # four environments cannot be split over three pools
+    assert all(rates[number] > 0 for number in rates if number != 3)
+    again = autotune(*arguments, **options)
+    assert again == found
+    assert list(found.trials) == seen
+    cache.write_text("{")  # what cannot be read is measured again
+    autotune(*arguments, **options)
+    assert len(seen) > len(found.trials)
+    assert len(json.loads(cache.read_text())) == 1
+
+
+def test_a_start_that_is_refused_says_why():
+    with pytest.raises(ValueError, match="4 environments cannot be split over 3 pools"):
+        autotune(build, {"num_pools": [3]}, [{"num_pools": 3}], cache=False)
+
+
+def test_a_trial_is_plain():
+    assert Trial({"x": 1}, 2.0)._asdict() == {"settings": {"x": 1}, "steps_per_second": 2.0}
