@@ -80,7 +80,7 @@ def in_turns(
             decisions.append(Decision(part.inputs, action, extras))
             outcomes.append(outcome(part.timestep))
             parts[pool] = part._replace(core=core, last_action=action)
-            # The next one was sent an action in this step, if it is the first, or in the last one.
+            # The first pool's step was begun in this step of the scan, the others' in the last one.
             following = (pool + 1) % num_pools
             due = (number > 0) | (following == 0)
             awaited = jnp.where(due, following, NONE)

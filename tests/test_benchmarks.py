@@ -58,3 +58,13 @@ def test_ratio_over_a_target_holds(benchmark: ModuleType) -> None:
 def test_unknown_task_is_an_error(benchmark: ModuleType) -> None:
     with pytest.raises(ValueError, match="unknown tasks"):
         benchmark.Args(tasks=("tetris",))
+
+
+def test_overlap_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    overlap = importlib.import_module("overlap")
+    results = overlap.main(overlap.Args(quick=True))
+    assert set(results["hidden"][0]["hidden"]) == {"2 pools"}
+    assert results["ready"][0]["expected_gain"] > 1
+    assert results["atari"]["of_envpool_alone"]["2 pools"] > 0
+    assert 0 < results["atari"]["gauges"]["one pool"]["simulator_wait"] < 1

@@ -190,6 +190,11 @@ def test_the_readmes_snippet_of_several_devices_runs():
     assert len(scope["state"].simulation.timestep.obs.sharding.device_set) == 2
 
 
+def test_the_readmes_snippet_of_pools_runs():
+    scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
+    assert scope["metrics"]["loss"].shape == (2,)
+
+
 def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():
     code = "import sys, jaxrl; print('scipy.stats' in sys.modules, 'orbax' in sys.modules); "
     code += "import seaborn; print(seaborn.color_palette('deep')[0])"

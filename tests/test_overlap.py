@@ -10,7 +10,7 @@ import pytest
 
 import jaxrl
 from jaxrl.envs import host
-from jaxrl.envs.host import NONE
+from jaxrl.envs.host import ANY, NONE
 from jaxrl.logging import read_jsonl
 from jaxrl.parallel import spread
 
@@ -132,6 +132,31 @@ def test_nothing_is_received_that_was_not_sent(env):
     state, _ = env.init(jax.random.key(0))
     with refused("pool 1 was sent no action"):
         jax.block_until_ready(env.swap(state, NONE, jnp.zeros(2, jnp.int32), 1))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_pools_are_received_by_number_or_as_they_get_ready(asynchronous):
+    env = jaxrl.make(
+        "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
+    )
+    state, _ = env.init(jax.random.key(0))
+    message = "as they get ready, not by number" if asynchronous else "are received by number"
+    with refused(message):
+        awaited = 0 if asynchronous else ANY
+        jax.block_until_ready(env.swap(state, 0, jnp.zeros(2, jnp.int32), awaited))
+
+
+def test_asynchronous_pools_that_were_sent_nothing_are_not_awaited():
+    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=True)
+    state, _ = env.init(jax.random.key(0))
+    with refused("no pool was sent an action"):
+        jax.block_until_ready(env.swap(state, NONE, jnp.zeros(2, jnp.int32), ANY))
+
+
+@pytest.mark.parametrize("asynchronous", [True, "yes"])
+def test_one_pool_is_not_asynchronous(asynchronous):
+    with pytest.raises(ValueError, match="asynchronous must be a bool, and True with num_pools"):
+        jaxrl.make("envpool/CartPole-v1", 4, asynchronous=asynchronous)
 
 
 def test_a_simulating_pool_is_sent_nothing(env):

@@ -13,6 +13,9 @@ The second table is of steps whose times are log-normal, a thread for each envir
 any inference: waiting for all at every step, against pools of one environment that are received as
 they get ready. What order statistics predict is the expectation of the sum of the slowest's times
 over the rollout, and of the slowest sum of times.
+
+The third is of real Atari: A2C on Pong with GA3C's small network, 5 steps an update, against
+envpool alone with as many threads.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import envpool
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
@@ -36,8 +41,10 @@ from rich.table import Table
 import jaxrl
 from jaxrl import actor_critic, networks
 from jaxrl.agent import Agent
+from jaxrl.chunk import MAX_CHUNK, train_chunk
 from jaxrl.envs.hosted import HostedEnv
 from jaxrl.envs.pools import RawStep
+from jaxrl.gauges import host_time, shares
 from timing import RESULTS, alternate, machine, write_json
 
 IMAGE = (84, 84, 4)
@@ -61,6 +68,12 @@ class Args:
     """Their steps' mean time."""
     sigmas: tuple[float, ...] = (0.25, 0.5, 1.0)
     """Standard deviations of the logarithm of the time."""
+    atari_envs: int = 32
+    """Environments of the third table."""
+    atari_threads: int = 2
+    """Of each pool."""
+    atari_seconds: float = 3.0
+    """Length of one measurement, roughly."""
     repeats: int = 5
     quick: bool = False
     """Smoke test: small sizes, one round. Meaningless numbers."""
@@ -207,7 +220,7 @@ def measure_hidden(args: Args, step_seconds: float) -> dict[str, Any]:
         "program": with_pools(0.0, 1),
         "one pool": with_pools(step_seconds, 1),
     }
-    names = {number: f"{number} pools" for number in args.num_pools}
+    names = {number: pools_text(number) for number in args.num_pools}
     candidates |= {name: with_pools(step_seconds, number) for number, name in names.items()}
     samples = alternate(candidates, args.repeats)
     median = {name: sample.median for name, sample in samples.items()}
@@ -248,7 +261,7 @@ def measure_ready(args: Args, sigma: float) -> dict[str, Any]:
 
 
 def hidden_table(args: Args, results: list[dict[str, Any]]) -> Table:
-    columns = ["simulator", "program", "one pool", *(f"{n} pools" for n in args.num_pools)]
+    columns = ["simulator", "program", "one pool", *map(pools_text, args.num_pools)]
     table = Table(title=f"milliseconds a step of {args.num_envs} environments, and what is hidden")
     for column in columns:
         table.add_column(column)
@@ -275,19 +288,93 @@ def ready_table(args: Args, results: list[dict[str, Any]]) -> Table:
     return table
 
 
+def measure_atari(args: Args) -> dict[str, Any]:
+    """Valid steps a second of training, and of envpool alone; and the gauges."""
+    config = jaxrl.A2CConfig(torso="ga3c_cnn", num_steps=5)
+    gauges: dict[str, dict[str, float]] = {}
+
+    def training(number: int) -> Callable[[], float]:
+        env = jaxrl.make(
+            "Pong-v5", args.atari_envs, num_threads=args.atari_threads, num_pools=number
+        )
+        algo = jaxrl.a2c(env)
+        state = jax.jit(algo.init)(config, jax.random.key(0))
+        lowered = train_chunk.lower(algo, config, state, jnp.int32(1))
+        program = lowered.compile(jaxrl.compiler_options(algo, config))
+        state, _ = program(config, state, jnp.int32(1))
+        updates = min(max(1, int(args.atari_seconds * 2000 / (args.atari_envs * 5))), MAX_CHUNK)
+
+        def measure() -> float:
+            nonlocal state
+            began, before = time.perf_counter(), host_time(state)
+            state, metrics = program(config, state, jnp.int32(updates))
+            steps = float(np.asarray(metrics["valid_steps"]).sum())
+            seconds = time.perf_counter() - began
+            gauges[pools_text(number)] = shares(before, host_time(state)) | {
+                "predictions_per_second": updates * 5 * args.atari_envs / seconds,
+                "trainings_per_second": updates / seconds,
+            }
+            return steps / seconds
+
+        return measure
+
+    def alone() -> float:
+        actions = np.random.default_rng(0).integers(0, 6, (steps, args.atari_envs))
+        began = time.perf_counter()
+        for action in actions:
+            simulator.step(action)
+        return steps * args.atari_envs / (time.perf_counter() - began)
+
+    simulator = envpool.make(
+        "Pong-v5", env_type="gymnasium", num_envs=args.atari_envs, num_threads=args.atari_threads
+    )
+    simulator.reset()
+    steps = max(1, int(args.atari_seconds * 6000 / args.atari_envs))
+    candidates = {"envpool alone": alone, "one pool": training(1)}
+    candidates |= {pools_text(number): training(number) for number in args.num_pools}
+    samples = alternate(candidates, args.repeats)
+    raw = samples["envpool alone"].median
+    return {
+        "steps_per_second": {name: sample.summary() for name, sample in samples.items()},
+        "of_envpool_alone": {name: sample.median / raw for name, sample in samples.items()},
+        "gauges": gauges,
+    }
+
+
+def pools_text(number: int) -> str:
+    return "one pool" if number == 1 else f"{number} pools"
+
+
+def atari_table(args: Args, result: dict[str, Any]) -> Table:
+    table = Table(title=f"A2C on Pong, {args.atari_envs} environments")
+    for column in ("", "valid steps/s", "of envpool alone", "trainings/s", "waits", "idle"):
+        table.add_column(column)
+    for name, rate in result["steps_per_second"].items():
+        cells = [f"{rate['median']:,.0f}", f"{result['of_envpool_alone'][name]:.2f}"]
+        if name in result["gauges"]:
+            seen = result["gauges"][name]
+            cells += [f"{seen['trainings_per_second']:.1f}"]
+            cells += [f"{seen[name]:.0%}" for name in ("simulator_wait", "simulator_idle")]
+        table.add_row(name, *cells)
+    return table
+
+
 def main(args: Args) -> dict[str, Any]:
     """Measure, print, write; the results."""
     if args.quick:
         args = dataclasses.replace(
             args, num_envs=4, threads=2, step_seconds=(0.001,), num_pools=(2,), num_steps=4,
             slow_envs=2, slow_seconds=0.001, sigmas=(0.5,), repeats=1, output=None,
+            atari_envs=4, atari_threads=1, atari_seconds=0.01,
         )  # fmt: skip
     hidden = [measure_hidden(args, seconds) for seconds in args.step_seconds]
     ready = [measure_ready(args, sigma) for sigma in args.sigmas]
     console = Console()
     console.print(hidden_table(args, hidden))
     console.print(ready_table(args, ready))
-    everything = {"machine": machine(), "hidden": hidden, "ready": ready}
+    atari = measure_atari(args)
+    console.print(atari_table(args, atari))
+    everything = {"machine": machine(), "hidden": hidden, "ready": ready, "atari": atari}
     if args.output is not None:
         write_json(args.output, everything)
     return everything

@@ -204,7 +204,8 @@ class Parts:
             "learning": self.learning(),
             "shuffling": self.shuffling(),
         }
-        return {name: repeated(part, seconds) for name, part in parts.items()}
+        options = jaxrl.compiler_options(jaxrl.ppo(self.env), self.task.config)
+        return {name: repeated(part, seconds, options) for name, part in parts.items()}
 
     def env_stepping(self) -> Part:
         """A rollout of random actions."""
@@ -316,11 +317,11 @@ def random_actions(task: Task, num_actions: int) -> jax.Array:
     return jax.random.randint(jax.random.key(1), shape, 0, num_actions, jnp.int32)
 
 
-def repeated(part: Part, seconds: float) -> Measure:
+def repeated(part: Part, seconds: float, options: dict[str, Any] | None = None) -> Measure:
     """Seconds of one execution of a part, many of which run in one program."""
     _, shapes = jax.eval_shape(part.function, part.data, part.carry, jax.random.key(0))
 
-    @functools.partial(jax.jit, donate_argnums=1)
+    @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
     def program(data: Any, carry: Any, count: jax.Array) -> Any:
         def body(i: jax.Array, carry: Any) -> Any:
             return part.function(data, carry[0], jax.random.fold_in(jax.random.key(3), i))

@@ -77,13 +77,17 @@ class Entry:
     num_pools: int = 1
     asynchronous: bool = False
     """Whether steps are received from the pool that is ready first."""
-    pools: list[Pool] = field(default_factory=list)
-    simulating: list[bool] = field(default_factory=list)
-    calls: int = 0
-    made_at: float = field(default_factory=time.perf_counter)
-    busy_since: float = 0.0
-    waited: float = 0.0
-    simulated: float = 0.0
+    members: int = field(default=0, init=False)
+    pools: list[Pool] = field(default_factory=list, init=False)
+    simulating: list[bool] = field(default_factory=list, init=False)
+    waiters: ThreadPoolExecutor | None = field(default=None, init=False)
+    """Threads that wait for asynchronous pools, and what has arrived."""
+    ready: SimpleQueue[tuple[int, Future[RawStep]]] = field(default_factory=SimpleQueue, init=False)
+    calls: int = field(default=0, init=False)
+    made_at: float = field(default_factory=time.perf_counter, init=False)
+    busy_since: float = field(default=0.0, init=False)
+    waited: float = field(default=0.0, init=False)
+    simulated: float = field(default=0.0, init=False)
 
     def start(self, members: int) -> RawStep:
         """Make the pools and reset them."""
@@ -93,7 +97,6 @@ class Entry:
         self.simulating = [False] * self.num_pools
         if self.asynchronous:
             self.waiters = ThreadPoolExecutor(self.num_pools)
-            self.ready: SimpleQueue[tuple[int, Future[RawStep]]] = SimpleQueue()
         return self.whole([pool.reset() for pool in self.pools])
 
     def part(self, rows: np.ndarray, index: int) -> np.ndarray:
@@ -121,17 +124,21 @@ class Entry:
             self.busy_since = time.perf_counter()
         self.pools[index].send(action)
         self.simulating[index] = True
-        if self.asynchronous:
+        if self.waiters is not None:
             step = self.waiters.submit(self.pools[index].recv)
             step.add_done_callback(lambda step: self.ready.put((index, step)))
 
     def recv(self, index: int) -> RawStep:
+        if self.asynchronous:
+            raise ValueError("asynchronous pools are received as they get ready, not by number")
         if not self.simulating[index]:
             raise ValueError(f"pool {index} was sent no action, so there is no step to receive")
         return self._waited_for(lambda: (index, self.pools[index].recv()))[1]
 
     def recv_any(self) -> tuple[int, RawStep]:
         """The step of the pool that is ready first, and which one it is."""
+        if not self.asynchronous:
+            raise ValueError("pools that are not asynchronous are received by number")
         if not any(self.simulating):
             raise ValueError("no pool was sent an action, so there is no step to receive")
 
@@ -172,7 +179,7 @@ class Entry:
         return HostTime(now - self.made_at, self.waited, self.simulated + running)
 
     def close(self) -> None:
-        if self.asynchronous:
+        if self.waiters is not None:
             self.waiters.shutdown()
         for pool in self.pools:
             pool.close()
