@@ -136,7 +136,7 @@ def test_nothing_is_received_that_was_not_sent(env):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_pools_are_received_by_number_or_as_they_get_ready(asynchronous):
-    env = jaxrl.make(
+    env: Any = jaxrl.make(
         "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
     )
     state, _ = env.init(jax.random.key(0))
@@ -147,7 +147,7 @@ def test_pools_are_received_by_number_or_as_they_get_ready(asynchronous):
 
 
 def test_asynchronous_pools_that_were_sent_nothing_are_not_awaited():
-    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=True)
+    env: Any = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=True)
     state, _ = env.init(jax.random.key(0))
     with refused("no pool was sent an action"):
         jax.block_until_ready(env.swap(state, NONE, jnp.zeros(2, jnp.int32), ANY))
