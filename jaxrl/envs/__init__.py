@@ -22,6 +22,11 @@ _BACKENDS: dict[str, tuple[ModuleType, Any]] = {
 }
 
 
+def ids() -> list[str]:
+    """All ids with their prefix, by backend."""
+    return [f"{name}/{id}" for name, (module, _) in _BACKENDS.items() for id in module.ids()]
+
+
 def make(id: str, num_envs: int = 1, **options: Any) -> Env:
     """Make N environments of one id.
 

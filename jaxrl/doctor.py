@@ -1,0 +1,177 @@
+"""What `python -m jaxrl doctor` looks at: whether this machine can train, and what to do if not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+
+from jaxrl.types import Array, PyTree
+
+OPTIONAL = {
+    "optuna": ("hyperparameter sweeps", "pip install 'jaxrl[tune]'"),
+    "cmaes": ("the sampler CMA-ES", "pip install 'jaxrl[tune]'"),
+    "psycopg": ("sweeps of several machines, on PostgreSQL", "pip install 'jaxrl[tune]'"),
+    "wandb": ("Weights & Biases, for WandbSink", "pip install wandb"),
+    "rejax": ("the peer of the benchmarks", "pip install 'jaxrl[bench]'"),
+}
+"""Packages that jaxrl runs without: what they are for, and how to get them."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    is_fine: bool = True
+    advice: str = ""
+    """What to do, if it is not fine; or how to get what is optional."""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything, as it is looked at; the slow self-tests last."""
+    yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
+    yield from packages()
+    for check in (devices, accelerator, compilation_cache, ffmpeg):
+        yield guarded(check)
+    yield from optional_parts()
+    for test in (training, simulators):
+        yield guarded(test)
+
+
+def guarded(check: Callable[[], Finding]) -> Finding:
+    """What a check finds; that it failed, if it did."""
+    try:
+        return check()
+    except Exception as error:  # whatever is broken is what we are here for
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        name = check.__name__.replace("_", " ")
+        return Finding(name, text, False, "see the versions above, or install anew")
+
+
+def packages() -> Iterator[Finding]:
+    """What jaxrl needs, in versions that it is tested with."""
+    try:
+        requirements = importlib.metadata.requires("jaxrl") or []
+    except importlib.metadata.PackageNotFoundError:
+        where = Path(__file__).parents[1]
+        yield Finding("jaxrl", f"not installed, found in {where}", False, f"pip install -e {where}")
+        return
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is not None:  # of an extra
+            continue
+        wanted = f"pip install '{requirement.name}{requirement.specifier}'"
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(requirement.name, "missing", False, wanted)
+            continue
+        fits = requirement.specifier.contains(version, prereleases=True)
+        yield Finding(requirement.name, version, fits, "" if fits else wanted)
+
+
+def optional_parts() -> Iterator[Finding]:
+    """What jaxrl runs without."""
+    for name, (purpose, command) in OPTIONAL.items():
+        if importlib.util.find_spec(name) is None:
+            yield Finding(name, f"not installed; for {purpose}", True, command)
+        else:
+            yield Finding(name, f"{importlib.metadata.version(name)}; for {purpose}")
+
+
+def devices() -> Finding:
+    """What JAX computes on."""
+    import jax
+
+    kinds = [device.device_kind for device in jax.devices()]
+    return Finding("devices", f"{len(kinds)} of {jax.default_backend()}: {', '.join(kinds)}")
+
+
+def accelerator() -> Finding:
+    """Whether JAX sees an NVIDIA GPU that is there."""
+    import jax
+
+    is_there = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
+    if not is_there:
+        return Finding("GPU", "none seen")
+    if jax.default_backend() == "gpu":
+        return Finding("GPU", "used")
+    platforms = os.environ.get("JAX_PLATFORMS")
+    advice = f"unset JAX_PLATFORMS={platforms}" if platforms else "pip install 'jaxrl[cuda]'"
+    return Finding("GPU", "there, but JAX does not use it", False, advice)
+
+
+def compilation_cache() -> Finding:
+    """Whether compiled programs can be kept."""
+    from jaxrl.compilation import cache_directory
+
+    path = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", cache_directory() / "xla"))
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    fits = os.access(existing, os.W_OK)
+    advice = "" if fits else "set JAX_COMPILATION_CACHE_DIR to where you may write"
+    return Finding("compiled programs", str(path), fits, advice)
+
+
+def ffmpeg() -> Finding:
+    """What encodes videos."""
+    import imageio_ffmpeg
+
+    return Finding("ffmpeg", imageio_ffmpeg.get_ffmpeg_version())
+
+
+def training() -> Finding:
+    """PPO on CartPole for a few seconds: it runs, and its losses are numbers."""
+    import jax
+    import numpy as np
+
+    import jaxrl
+
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=8))
+    config = jaxrl.PPOConfig()
+    update = jax.jit(algo.update, compiler_options=jaxrl.compiler_options(algo, config))
+    state, metrics = update(config, jax.jit(algo.init)(config, jax.random.key(0)))
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < 2.0:
+        state, metrics = update(config, state)
+        steps += int(np.asarray(metrics["valid_steps"]))
+    rate = steps / (time.perf_counter() - began)
+    is_number = math.isfinite(float(metrics["loss"]))
+    advice = "" if is_number else "the loss is no number: reinstall jax and jaxlib"
+    return Finding("PPO on CartPole", f"{rate:,.0f} steps/s", is_number, advice)
+
+
+def simulators() -> Finding:
+    """Random actions on Atari through envpool."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import jaxrl
+
+    env = jaxrl.make("Pong-v5", num_envs=4)
+
+    @jax.jit
+    def play(state: PyTree, count: int) -> tuple[PyTree, Array]:
+        def step(_: Array, carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+            state, score = carry
+            state, timestep = env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32))
+            return state, score + timestep.reward.sum()
+
+        return jax.lax.fori_loop(0, count, step, (state, jnp.float32(0)))
+
+    state, _ = play(env.init(jax.random.key(0))[0], 1)
+    began = time.perf_counter()
+    _, score = play(state, 200)
+    np.asarray(score)
+    rate = 800 / (time.perf_counter() - began)
+    return Finding("Atari through envpool", f"{rate:,.0f} steps/s")
