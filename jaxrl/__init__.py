@@ -12,6 +12,7 @@ from jaxrl.algos.r2d2 import R2D2Config, r2d2
 from jaxrl.autotuning import autotune
 from jaxrl.compilation import compiler_options
 from jaxrl.envs import make
+from jaxrl.envs.check import check_env
 from jaxrl.evaluate import evaluate
 from jaxrl.policy import LoadedPolicy, load_policy
 from jaxrl.runner import RunResult
@@ -49,6 +50,7 @@ __all__ = [
     "Trajectory",
     "a2c",
     "autotune",
+    "check_env",
     "compiler_options",
     "dqn",
     "evaluate",

@@ -190,6 +190,13 @@ def test_the_readmes_snippet_of_several_devices_runs():
     assert len(scope["state"].simulation.timestep.obs.sharding.device_set) == 2
 
 
+def test_the_readmes_environment_is_learned():
+    metrics = run_snippet("own env")["metrics"]
+    lengths = metrics["episode_length_sum"] / metrics["episode_count"]
+    assert lengths[0] > 6
+    assert lengths[-1] < 4.5
+
+
 def test_the_readmes_snippet_of_pools_runs():
     scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
     assert scope["metrics"]["loss"].shape == (2,)

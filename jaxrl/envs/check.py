@@ -1,0 +1,176 @@
+"""What an environment of your own breaks of the `Env` contract, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.types import Array, Box, Dict, Discrete, Env, MultiDiscrete, PyTree, Space, TimeStep
+
+MEMBERS = (
+    "id", "num_envs", "options", "observation_space", "action_space", "checkpointable", "init",
+    "step", "for_evaluation",
+)  # fmt: skip
+FLAGS = ("terminated", "truncated", "first")
+
+
+def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
+    """Look at spaces, shapes and some steps of random actions.
+
+    Steps that no episode's end comes before say nothing of how episodes begin: `num_steps` should
+    be longer than an episode is.
+
+    Raises:
+      ValueError: with everything that the environment breaks of the contract (`jaxrl.types`).
+    """
+    for look in (_members, _shapes, _steps):
+        if problems := list(look(env, num_steps, seed)):
+            raise ValueError(
+                f"{getattr(env, 'id', env)!r} breaks the contract of environments:\n  - "
+                + "\n  - ".join(problems)
+            )
+
+
+def _members(env: Any, num_steps: int, seed: int) -> Iterator[str]:
+    """What an environment has."""
+    missing = [name for name in MEMBERS if not hasattr(env, name)]
+    if missing:
+        yield f"it has no {', '.join(missing)}"
+        return
+    try:
+        hash(env)
+    except TypeError:
+        yield "it cannot be hashed, which jit needs: make it a frozen dataclass of plain values"
+    if type(env.num_envs) is not int or env.num_envs < 1:
+        yield f"num_envs must be an integer >= 1, is {env.num_envs!r}"
+    if not isinstance(env.observation_space, Box | Dict):
+        yield f"observation_space must be a jaxrl.Box or Dict, is {env.observation_space!r}"
+    if not isinstance(env.action_space, Discrete | MultiDiscrete | Box):
+        yield f"action_space must be Discrete, MultiDiscrete or Box, is {env.action_space!r}"
+
+
+def _shapes(env: Env, num_steps: int, seed: int) -> Iterator[str]:
+    """What `init` and `step` return, without running them."""
+    state, start = jax.eval_shape(env.init, jax.random.key(seed))
+    yield from _wrong_timestep("init", env, start)
+    action = jax.ShapeDtypeStruct((env.num_envs, *env.action_space.shape), env.action_space.dtype)
+    after, timestep = jax.eval_shape(env.step, jax.random.key(seed), state, action)
+    yield from _wrong_timestep("step", env, timestep)
+    before = jax.tree.structure((state, start))
+    if before != jax.tree.structure((after, timestep)):
+        yield "step must return a state and a TimeStep of the structure that init returns"
+        return
+    for path, old in jax.tree_util.tree_leaves_with_path(state):
+        new = dict(jax.tree_util.tree_leaves_with_path(after))[path]
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            name = jax.tree_util.keystr(path) or "itself"
+            yield f"the state's leaf {name} is {_text(old)} after init, {_text(new)} after step"
+    if env.for_evaluation(2).num_envs != 2:
+        yield f"for_evaluation(2) must have 2 environments, has {env.for_evaluation(2).num_envs}"
+
+
+def _wrong_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
+    if not isinstance(timestep, TimeStep):
+        yield f"{where} must return (state, jaxrl.TimeStep), got {type(timestep).__name__}"
+        return
+    expected = {name: jax.ShapeDtypeStruct((env.num_envs,), np.dtype(bool)) for name in FLAGS}
+    expected["reward"] = jax.ShapeDtypeStruct((env.num_envs,), np.dtype(np.float32))
+    for name, leaf in expected.items():
+        found = getattr(timestep, name)
+        if (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
+            yield f"{where}: {name} must be {_text(leaf)}, is {_text(found)}"
+    parts = _parts(env.observation_space, timestep.obs)
+    if parts is None:
+        yield f"{where}: obs must have the parts of {env.observation_space}"
+        return
+    for name, space, obs in parts:
+        wanted = jax.ShapeDtypeStruct((env.num_envs, *space.shape), space.dtype)
+        if (obs.shape, obs.dtype) != (wanted.shape, wanted.dtype):
+            yield f"{where}: {name} must be {_text(wanted)}, is {_text(obs)}"
+
+
+def _steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
+    """Some steps of random actions."""
+    actions = _random_actions(env, num_steps, seed)
+    play = jax.jit(_play, static_argnums=0)
+    steps = jax.tree.map(np.asarray, play(env, jax.random.key(seed), actions))
+    ended = steps.terminated | steps.truncated
+    if not steps.first[0].all() or ended[0].any() or steps.reward[0].any():
+        yield "init must set `first`, and neither `terminated`, `truncated` nor a reward"
+    if (steps.terminated & steps.truncated).any():
+        yield "`terminated` and `truncated` are both set; what ends an episode is one of them"
+    if (ended[:-1] & ~steps.first[1:]).any():
+        yield "the step after an end must begin the next episode: its `first` is not set"
+    if (~ended[:-1] & steps.first[1:]).any():
+        yield "`first` is set although the step before ended nothing"
+    begins = steps.first[1:]
+    if (begins & (steps.reward[1:] != 0)).any():
+        yield "the step that begins an episode must pay reward 0: nobody acted in it"
+    if (begins & ended[1:]).any():
+        yield "the step that begins an episode must not end it"
+    if not np.isfinite(steps.reward).all():
+        yield "a reward is not finite"
+    for name, space, obs in _parts(env.observation_space, steps.obs) or []:
+        low, high = space.bounds()
+        if not np.isfinite(obs.astype(np.float32)).all():
+            yield f"{name} is not finite"
+        elif (obs < low).any() or (obs > high).any():
+            found = f"{obs.min():g} to {obs.max():g}"
+            yield f"{name} leaves the bounds {space.low} to {space.high} of its space: {found}"
+    again = jax.tree.map(np.asarray, play(env, jax.random.key(seed), actions))
+    if not _same(steps, again):
+        yield "the same key and actions give something else: all randomness must come from the key"
+    if env.checkpointable:
+        keys = jax.random.split(jax.random.key(seed), 2)
+        lanes = jax.vmap(lambda key: play(env, key, actions))(keys)
+        alone = [play(env, key, actions) for key in keys]
+        if not all(_same(jax.tree.map(lambda x, i=i: x[i], lanes), alone[i]) for i in range(2)):
+            yield "under vmap it gives something else than alone"
+
+
+def _play(env: Env, key: Array, actions: Array) -> TimeStep:
+    """All time steps, `[num_steps + 1, N, ...]`."""
+    init_key, step_key = jax.random.split(key)
+    state, start = env.init(init_key)
+
+    def step(state: PyTree, row: tuple[Array, Array]) -> tuple[PyTree, TimeStep]:
+        return env.step(row[0], state, row[1])
+
+    keys = jax.random.split(step_key, len(actions))
+    _, steps = jax.lax.scan(step, state, (keys, actions))
+    return jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
+
+
+def _random_actions(env: Env, num_steps: int, seed: int) -> np.ndarray:
+    space, generator = env.action_space, np.random.default_rng(seed)
+    shape = (num_steps, env.num_envs, *space.shape)
+    if isinstance(space, Box):
+        low, high = np.clip(space.bounds(), -1e3, 1e3)
+        return generator.uniform(low, high, shape).astype(space.dtype)
+    sizes = np.array(space.sizes if isinstance(space, MultiDiscrete) else space.n)
+    return generator.integers(0, sizes, shape, np.int32)
+
+
+def _parts(space: Space, obs: PyTree, name: str = "obs") -> list[tuple[str, Box, Any]] | None:
+    """Names, spaces and arrays of an observation's parts; None if they do not match."""
+    if isinstance(space, Box):
+        return None if isinstance(obs, dict) else [(name, space, obs)]
+    if not isinstance(space, Dict) or not isinstance(obs, dict):
+        return None
+    if set(obs) != {part for part, _ in space.parts}:
+        return None
+    found = [_parts(part, obs[key], f"{name}[{key!r}]") for key, part in space.parts]
+    return None if None in found else [leaf for leaves in found for leaf in leaves or []]
+
+
+def _same(a: PyTree, b: PyTree) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True) for x, y in pairs)
+
+
+def _text(leaf: Any) -> str:
+    return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"

@@ -1,0 +1,143 @@
+"""`check_env` is silent about environments that keep the contract, and names what others break."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.types import TimeStep
+
+
+@dataclass(frozen=True)
+class Corridor:
+    """Walk right to the end of a corridor; `breaks` says what it does wrong."""
+
+    num_envs: int = 3
+    breaks: str = ""
+    id: str = "own/Corridor"
+    length: int = 4
+    checkpointable: bool = True
+
+    @property
+    def options(self):
+        return {}
+
+    @property
+    def observation_space(self):
+        return jaxrl.Box.of((1,), np.float32, 0, self.length)
+
+    @property
+    def action_space(self):
+        return None if self.breaks == "space" else jaxrl.Discrete(2)
+
+    def for_evaluation(self, num_envs):
+        if self.breaks == "evaluation":
+            return self
+        return dataclasses.replace(self, num_envs=num_envs)
+
+    def init(self, key):
+        place = jnp.zeros(self.num_envs, jnp.int32)
+        no = jnp.zeros(self.num_envs, bool)
+        first = no if self.breaks == "init" else ~no
+        if self.breaks == "tuple":
+            return (place, no), (self.observe(place), no)
+        return (place, no), TimeStep(self.observe(place), place * 0.0, no, no, first)
+
+    def step(self, key, state, action):
+        place, first = state
+        place = jnp.where(first, 0, place + action)
+        there = place == self.length
+        cut = there if self.breaks == "both" else jnp.zeros_like(there)
+        reward = there.astype(jnp.float32)
+        if self.breaks == "reward dtype":
+            reward = there
+        if self.breaks == "reward of nobody":
+            reward = reward + first
+        if self.breaks == "not finite":
+            reward = reward / (1 - reward)
+        if self.breaks == "random":
+            reward = jnp.where(first, 0.0, reward + self.noise())
+        shown = first
+        if self.breaks == "never first":
+            shown = jnp.zeros_like(first)
+        if self.breaks == "always first":
+            shown, reward = jnp.ones_like(first), reward * 0
+        state = (place.astype(jnp.float32) if self.breaks == "state" else place, there)
+        if self.breaks == "structure":
+            state = (place,)
+        return state, TimeStep(self.observe(place), reward, there, cut, shown)
+
+    def observe(self, place):
+        obs = place[:, None].astype(jnp.float32)
+        if self.breaks == "shape":
+            return obs[:, 0]
+        if self.breaks == "parts":
+            return {"place": obs}
+        return obs + 1 if self.breaks == "bounds" else obs
+
+    def noise(self):
+        return jax.pure_callback(
+            lambda: np.float32(np.random.default_rng().random()),
+            jax.ShapeDtypeStruct((), np.dtype(np.float32)),
+            vmap_method="sequential",
+        )
+
+
+def test_an_environment_of_ones_own_passes():
+    env: Any = Corridor()
+    jaxrl.check_env(env)
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["CartPole-v1", "probe/Target-v0", "envpool/CartPole-v1", "envpool/Jumanji/Minesweeper-v0"],
+)
+def test_environments_of_jaxrl_pass(id):
+    jaxrl.check_env(jaxrl.make(id, num_envs=3), num_steps=40)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [
+        ("space", "action_space must be Discrete, MultiDiscrete or Box, is None"),
+        ("tuple", r"init must return \(state, jaxrl.TimeStep\), got tuple"),
+        ("evaluation", r"for_evaluation\(2\) must have 2 environments, has 3"),
+        ("reward dtype", r"step: reward must be float32\[3\], is bool\[3\]"),
+        ("shape", r"init: obs must be float32\[3, 1\], is float32\[3\]"),
+        ("parts", "init: obs must have the parts of"),
+        ("state", r"the state's leaf \[0\] is int32\[3\] after init, float32\[3\] after step"),
+        ("structure", "of the structure that init returns"),
+        ("init", "init must set `first`"),
+        ("both", "are both set"),
+        ("never first", "the step after an end must begin the next episode"),
+        ("always first", "`first` is set although the step before ended nothing"),
+        ("reward of nobody", "the step that begins an episode must pay reward 0"),
+        ("not finite", "a reward is not finite"),
+        ("bounds", "obs leaves the bounds 0.0 to 4.0 of its space: 1 to 5"),
+        ("random", "all randomness must come from the key"),
+    ],
+)
+def test_what_is_broken_is_named(breaks, message):
+    env: Any = Corridor(breaks=breaks)
+    with pytest.raises(ValueError, match=message):
+        jaxrl.check_env(env)
+
+
+def test_what_is_missing_is_named():
+    env: Any = object()
+    with pytest.raises(ValueError, match="it has no id, num_envs, options"):
+        jaxrl.check_env(env)
+
+
+def test_what_cannot_be_hashed_is_refused():
+    class Unhashable(Corridor):
+        __hash__ = None
+
+    env: Any = Unhashable(num_envs=0)
+    with pytest.raises(ValueError, match=r"cannot be hashed.*\n.*num_envs must be an integer >= 1"):
+        jaxrl.check_env(env)
