@@ -21,6 +21,8 @@ def host_time(state: Any) -> HostTime | None:
         return None
     shards = [np.asarray(shard.data).reshape(-1) for shard in env_state.pool.addressable_shards]
     times = pools.host_times(set(np.concatenate(shards).tolist()))
+    if not times:
+        return None
     return HostTime(*(sum(seconds) for seconds in zip(*times, strict=True)))
 
 
