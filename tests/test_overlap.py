@@ -14,6 +14,8 @@ from jaxrl.envs.host import ANY, NONE
 from jaxrl.logging import read_jsonl
 from jaxrl.parallel import spread
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "num_steps": 4}
 ADAM: dict[str, Any] = SMALL | {"adam_eps": 0.1}
