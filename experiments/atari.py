@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import sys
 from typing import Any
 
 from rich.console import Console
 
 import jaxrl
 from jaxrl.autotuning import Trial
+from jaxrl.parallel import num_cores
 from launcher import RunArgs, launch
 
 
@@ -50,6 +51,8 @@ def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.Run
     }
     if args.num_pools != 1 or args.asynchronous:
         options |= {"num_pools": args.num_pools, "asynchronous": args.asynchronous}
+    if args.autotune_num_envs and not args.autotune:
+        sys.exit("error: --autotune-num-envs needs --autotune")
     tune = (lambda: tuned(make_algorithm, args, config, options)) if args.autotune else None
     return launch(make_algorithm, args, config, options, tune)
 
@@ -67,7 +70,7 @@ def tuned(
         rate = f"{trial.steps_per_second:8,.0f} steps/s" if trial.steps_per_second else "impossible"
         console.print(f"{rate:>16} with {_text(trial.settings)}", highlight=False)
 
-    cores = os.cpu_count() or 1
+    cores = num_cores()
     threads = sorted({2**i for i in range(cores.bit_length() + 1)} | {cores})
     knobs: dict[str, list[Any]] = {
         "num_threads": threads,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import jaxrl
-from jaxrl.autotuning import Trial, autotune, climb
+from jaxrl.autotuning import autotune, climb
 
 KNOBS = {
     "num_envs": [8, 16, 32, 64, 128, 256],
@@ -92,7 +92,3 @@ def test_a_program_is_measured_once_on_a_machine(tmp_path):
 def test_a_start_that_is_refused_says_why():
     with pytest.raises(ValueError, match="4 environments cannot be split over 3 pools"):
         autotune(build, {"num_pools": [3]}, [{"num_pools": 3}], cache=False)
-
-
-def test_a_trial_is_plain():
-    assert Trial({"x": 1}, 2.0)._asdict() == {"settings": {"x": 1}, "steps_per_second": 2.0}

@@ -14,6 +14,7 @@ from gymnax.utils import load_mnist
 import jaxrl
 from jaxrl.envs import episodes, pools
 from jaxrl.envs import gymnax as gymnax_adapter
+from jaxrl.envs.check import play, random_actions
 from jaxrl.envs.host import HostState
 from jaxrl.types import Box, Discrete
 
@@ -78,30 +79,6 @@ VARIED = ["gymnax-pendulum-limit", "probe-contextual", "envpool-cartpole"]
 VARIED += ["envpool-pendulum-limit", "envpool-breakout-life"]
 
 all_cases = pytest.mark.parametrize("name", CASES)
-
-
-def random_actions(env: jaxrl.Env, seed: int, *lead: int) -> np.ndarray:
-    space, generator = env.action_space, np.random.default_rng(seed)
-    shape = (*lead, env.num_envs, *space.shape)
-    if isinstance(space, Discrete):
-        return generator.integers(0, space.n, shape, np.int32)
-    if isinstance(space, jaxrl.MultiDiscrete):
-        return generator.integers(0, np.array(space.sizes), shape, np.int32)
-    low, high = np.clip(space.bounds(), -1e3, 1e3)
-    return generator.uniform(low, high, shape).astype(np.float32)
-
-
-def play(env: jaxrl.Env, key: jax.Array, actions: Any) -> jaxrl.TimeStep:
-    """The time steps of N environments under given actions, `[len(actions) + 1, N, ...]`."""
-    init_key, step_key = jax.random.split(key)
-    state, start = env.init(init_key)
-
-    def step(state, row):
-        return env.step(row[0], state, row[1])
-
-    keys = jax.random.split(step_key, len(actions))
-    _, steps = jax.lax.scan(step, state, (keys, actions))
-    return jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
 
 
 jitted_play = functools.partial(jax.jit, static_argnums=0)(play)

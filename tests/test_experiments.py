@@ -135,6 +135,7 @@ def test_runs_are_played_and_recorded(tmp_path):
         (["--env-id", "Pnog-v5"], "did you mean .*envpool/Pong-v5"),
         (["--num-pools", "3"], "8 environments cannot be split over 3 pools"),
         (["--num-hosts", "2"], "need --coordinator address:port"),
+        (["--autotune-num-envs"], "--autotune-num-envs needs --autotune"),
         (["--devices", "2", "--autotune"], "settings are tuned on one device only"),
         (["--devices", "0"], "--devices must be >= 1, got 0"),
         (["--gamma", "1.5"], r"gamma must be within \[0, 1\], got 1.5"),

@@ -95,9 +95,9 @@ def _wrong_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
 
 def _steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
     """Some steps of random actions."""
-    actions = _random_actions(env, num_steps, seed)
-    play = jax.jit(_play, static_argnums=0)
-    steps = jax.tree.map(np.asarray, play(env, jax.random.key(seed), actions))
+    actions = random_actions(env, seed, num_steps)
+    run = jax.jit(play, static_argnums=0)
+    steps = jax.tree.map(np.asarray, run(env, jax.random.key(seed), actions))
     ended = steps.terminated | steps.truncated
     if not steps.first[0].all() or ended[0].any() or steps.reward[0].any():
         yield "init must set `first`, and neither `terminated`, `truncated` nor a reward"
@@ -121,19 +121,19 @@ def _steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
         elif (obs < low).any() or (obs > high).any():
             found = f"{obs.min():g} to {obs.max():g}"
             yield f"{name} leaves the bounds {space.low} to {space.high} of its space: {found}"
-    again = jax.tree.map(np.asarray, play(env, jax.random.key(seed), actions))
+    again = jax.tree.map(np.asarray, run(env, jax.random.key(seed), actions))
     if not _same(steps, again):
         yield "the same key and actions give something else: all randomness must come from the key"
     if env.checkpointable:
         keys = jax.random.split(jax.random.key(seed), 2)
-        lanes = jax.vmap(lambda key: play(env, key, actions))(keys)
-        alone = [play(env, key, actions) for key in keys]
+        lanes = jax.vmap(lambda key: run(env, key, actions))(keys)
+        alone = [run(env, key, actions) for key in keys]
         if not all(_same(jax.tree.map(lambda x, i=i: x[i], lanes), alone[i]) for i in range(2)):
             yield "under vmap it gives something else than alone"
 
 
-def _play(env: Env, key: Array, actions: Array) -> TimeStep:
-    """All time steps, `[num_steps + 1, N, ...]`."""
+def play(env: Env, key: Array, actions: Any) -> TimeStep:
+    """The time steps of N environments under actions `[T, N, ...]`; leaves `[T + 1, N, ...]`."""
     init_key, step_key = jax.random.split(key)
     state, start = env.init(init_key)
 
@@ -145,9 +145,10 @@ def _play(env: Env, key: Array, actions: Array) -> TimeStep:
     return jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
 
 
-def _random_actions(env: Env, num_steps: int, seed: int) -> np.ndarray:
+def random_actions(env: Env, seed: int, *lead: int) -> np.ndarray:
+    """Uniform over the action space, `[*lead, N, ...]`."""
     space, generator = env.action_space, np.random.default_rng(seed)
-    shape = (num_steps, env.num_envs, *space.shape)
+    shape = (*lead, env.num_envs, *space.shape)
     if isinstance(space, Box):
         low, high = np.clip(space.bounds(), -1e3, 1e3)
         return generator.uniform(low, high, shape).astype(space.dtype)

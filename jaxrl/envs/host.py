@@ -52,7 +52,7 @@ def init(
       obs: shapes and dtypes of one environment's raw observation.
       seeds: int32 `[N]`.
       num_pools: pools over which the environments are split evenly.
-      asynchronous: whether `recv_any` will be used, instead of `recv`.
+      asynchronous: whether `swap` will await `ANY`, instead of a given pool.
     """
     make_entry = functools.partial(Entry, make_pool, num_pools=num_pools, asynchronous=asynchronous)
     call = _fold(functools.partial(_init_callback, make_entry, obs))
@@ -151,9 +151,8 @@ def _swap(
     if pool != NONE:
         entry.send(pool, action)
     if wanted == NONE:
-        return jax.tree.map(
-            lambda x: np.zeros((entry.members * x.shape[0], *x.shape[1:]), x.dtype), shapes
-        )
+        answer = jax.tree.map(lambda x: _of_members(x, entry.members), shapes)
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), answer)
     received, raw = entry.recv_any() if wanted == ANY else (wanted, entry.recv(wanted))
     return np.full(entry.members, received, np.int32), raw
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,7 +22,7 @@ OVERLAPPING = ("num_pools", "asynchronous")
 
 
 @dataclass(frozen=True)
-class HostedEnv:
+class HostedEnv(abc.ABC):
     """N environments on the host; a backend says what they are and how a pool of them is made.
 
     The option `num_pools` splits them over so many pools: while the policy looks at one, the others
@@ -48,28 +49,28 @@ class HostedEnv:
             )
 
     @property
-    def id(self) -> str:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def id(self) -> str: ...
 
     @property
-    def observation_space(self) -> ObservationSpace:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def observation_space(self) -> ObservationSpace: ...
 
     @property
-    def action_space(self) -> ActionSpace:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def action_space(self) -> ActionSpace: ...
 
     @property
+    @abc.abstractmethod
     def _raw_obs(self) -> PyTree:
         """Shapes and dtypes of what a pool gives for one environment."""
-        raise NotImplementedError
 
-    def _make_pool(self, seeds: np.ndarray) -> Pool:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _make_pool(self, seeds: np.ndarray) -> Pool: ...
 
+    @abc.abstractmethod
     def _observe(self, raw_obs: PyTree) -> PyTree:
         """Observations of the space, of what a pool gives."""
-        raise NotImplementedError
 
     @property
     def options(self) -> dict[str, Any]:
