@@ -3,6 +3,7 @@ printed table."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import sys
@@ -30,6 +31,8 @@ class RunArgs:
     """Environment steps over all environments."""
     num_envs: int
     """Environments stepped together."""
+    env_options: tuple[str, ...] = ()
+    """name=value for the backend, as for jaxrl.make."""
     devices: int = 1
     """Devices that train the agent together, each with a part of the environments; without
     accelerators, the cores of the CPU. Of several processes, the devices of each."""
@@ -64,16 +67,42 @@ def _args_with(config_class: type[Any]) -> type[Any]:
 
 
 def preset(
-    description: str, env_id: str, total_steps: int, num_envs: int, config: Any
+    description: str,
+    env_id: str,
+    total_steps: int,
+    num_envs: int,
+    config: Any,
+    env_options: tuple[str, ...] = (),
 ) -> tuple[str, Any]:
     """What `launch_preset` offers: a line of help, and the flags' defaults."""
-    return description, _args_with(type(config))(env_id, total_steps, num_envs, config=config)
+    args = _args_with(type(config))
+    return description, args(env_id, total_steps, num_envs, env_options, config=config)
 
 
 def launch_preset(make_algorithm: Any, presets: dict[str, tuple[str, Any]]) -> jaxrl.RunResult:
     """Train as the preset named on the command line says, with the flags after it."""
     args = tyro.extras.overridable_config_cli(presets)
     return launch(make_algorithm, args, args.config, {})
+
+
+def split(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """`name=value` in two."""
+    for text in texts:
+        if "=" not in text:
+            raise ValueError(f"expected name=value, got {text!r}")
+    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` with Python literals; what is none is a string."""
+
+    def literal(text: str) -> Any:
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+
+    return {name: literal(value) for name, value in split(texts)}
 
 
 def launch(
@@ -99,6 +128,7 @@ def launch(
         if args.devices > 1:
             split_cpu(args.devices)
         num_envs = args.num_envs
+        env_options = env_options | pairs(args.env_options)
         if tune is not None:
             if together or args.devices > 1:
                 raise ValueError("settings are tuned on one device only; leave out --autotune")

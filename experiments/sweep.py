@@ -30,6 +30,7 @@ import jaxrl
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.parallel import split_cpu
+from launcher import pairs, split
 from play import record
 
 CONFIGS = {
@@ -151,26 +152,6 @@ def default_space(args: Args) -> Any:
     if args.algo == "a2c":
         return tuning.GA3C_SPACE
     return {name: tuning.GA3C_SPACE[name] for name in ("learning_rate", "gamma")}
-
-
-def split(texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    """`name=value` in two."""
-    for text in texts:
-        if "=" not in text:
-            raise ValueError(f"expected name=value, got {text!r}")
-    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
-
-
-def pairs(texts: tuple[str, ...]) -> dict[str, Any]:
-    """`name=value` with Python literals; what is none is a string."""
-
-    def literal(text: str) -> Any:
-        try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            return text
-
-    return {name: literal(value) for name, value in split(texts)}
 
 
 def distribution(text: str) -> Any:
