@@ -71,7 +71,7 @@ def frames_per_second(env: Env) -> int:
     name = env.id.rpartition("/")[2]
     if isinstance(env, EnvpoolEnv) and _is_atari(name):
         return max(1, round(60 / env.options.get("frame_skip", 4)))
-    if name.endswith(("-MinAtar", "-bsuite")):
+    if name.endswith(("-MinAtar", "-bsuite")) or env.id.startswith("maze/"):
         return 10
     return CLASSIC_CONTROL_FPS.get(name, 30)
 

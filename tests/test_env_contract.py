@@ -63,6 +63,8 @@ CASES = {
         "envpool/MiniGrid-DoorKey-5x5-v0", {"max_episode_steps": 6}, 15, "truncated", 6
     ),
     "envpool-jumanji": Case("envpool/Jumanji/Minesweeper-v0", {}, 60, "terminated"),
+    "maze-small": Case("maze/FindAndReturn-v0", {"size": 5, "max_episode_steps": 30}, 150, "both"),
+    "maze-limit": Case("maze/FindAndReturn-v0", {"max_episode_steps": 6}, 15, "truncated", 6),
     "probe-contextual": Case("probe/Contextual-v0", {}, 8, "terminated", 1),
     "probe-discounted": Case("probe/Discounted-v0", {}, 9, "terminated", 2),
     "probe-episode": Case("probe/Episode-v0", {"limit": 3}, 10, "terminated", 3),
@@ -657,7 +659,10 @@ def test_a_bad_number_of_environments_is_refused(num_envs):
         jaxrl.make("CartPole-v1", num_envs)
 
 
-@pytest.mark.parametrize("id", ["gymnax/CartPole-v1", "envpool/CartPole-v1", "probe/Constant-v0"])
+@pytest.mark.parametrize(
+    "id",
+    ["gymnax/CartPole-v1", "envpool/CartPole-v1", "maze/FindAndReturn-v0", "probe/Constant-v0"],
+)
 def test_an_unknown_option_is_refused_by_name(id):
     with pytest.raises(ValueError, match=f"{id}.*colour"):
         jaxrl.make(id, N, colour="red")

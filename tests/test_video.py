@@ -149,6 +149,7 @@ def test_missing_packages_are_named(
         ("gymnax/CartPole-v1", {}, 50),
         ("gymnax/Breakout-MinAtar", {}, 10),
         ("gymnax/Pong-misc", {}, 30),
+        ("maze/FindAndReturn-v0", {}, 10),
         ("envpool/Pong-v5", {}, 15),
         ("envpool/Pong-v5", {"frame_skip": 2}, 30),
     ],

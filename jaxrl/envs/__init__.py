@@ -13,11 +13,12 @@ from jaxrl.types import Env
 # its devices. It also imports seaborn to draw one game, which takes a second.
 defer_import("gymnax")
 defer_import("seaborn")
-from jaxrl.envs import envpool, gymnax, probes  # noqa: E402
+from jaxrl.envs import envpool, gymnax, maze, probes  # noqa: E402
 
 _BACKENDS: dict[str, tuple[ModuleType, Any]] = {
     "gymnax": (gymnax, gymnax.GymnaxEnv),
     "envpool": (envpool, envpool.EnvpoolEnv),
+    "maze": (maze, maze.MazeEnv),
     "probe": (probes, probes.ProbeEnv),
 }
 
@@ -31,8 +32,8 @@ def make(id: str, num_envs: int = 1, **options: Any) -> Env:
     """Make N environments of one id.
 
     Args:
-      id: `"CartPole-v1"` looks in gymnax, then in envpool; `"gymnax/..."`, `"envpool/..."` and
-        `"probe/..."` force the backend.
+      id: `"CartPole-v1"` looks in gymnax, then in envpool; `"gymnax/..."`, `"envpool/..."`,
+        `"maze/..."` and `"probe/..."` force the backend.
       num_envs: how many are stepped together (N).
       **options: go to the backend, such as `max_episode_steps=1000` or `episodic_life=True`.
 
