@@ -7,11 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+from browser import look
 from PIL import Image
 
 from jaxrl.tuning.pictures import plot
 from jaxrl.tuning.report import write_report
 from jaxrl.tuning.scores import best_so_far, importances, leaderboard, position, ticks
+from jaxrl.video import write_video
 
 PICTURES = ["phases", "best", "parallel", "importance", "lanes"]
 SPACE = {
@@ -325,3 +327,18 @@ def test_the_page_has_small_videos_in_it_and_links_to_large_ones(tmp_path):
     ]
     assert page.links == ["videos/large%20one.mp4"]
     assert "first & last.gif" in page.words
+
+
+def test_a_browser_shows_all_of_the_page(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 255, (6, 64, 48, 3), np.uint8)
+    write_video(frames, tmp_path / "videos" / "trial-1.mp4", fps=3)
+    write_video(frames, tmp_path / "videos" / "trial-2.gif", fps=3)
+    sweep = SWEEPS["rich"]
+    path = write_report(sweep, tmp_path)
+    for at in look(path, tmp_path):
+        assert [image["name"] for image in at["images"]] == [*PICTURES, "trial-2.gif"]
+        assert [(video["name"], video["seconds"]) for video in at["videos"]] == [("trial-1.mp4", 2)]
+        facts, first, others = at["tables"]
+        assert ["seed", "1"] in facts["rows"]
+        ranking = [str(row["trial"]) for row in leaderboard(sweep)]
+        assert [row[1] for row in first["rows"][1:] + others["rows"][1:]] == ranking
