@@ -29,6 +29,7 @@ def evaluate(
     episodes_per_env: int = 1,
     greedy: bool = False,
     max_steps: int = 100_000,
+    simulation: Simulation | None = None,
 ) -> Evaluation:
     """Play until every environment has finished `episodes_per_env` episodes, or `max_steps`.
 
@@ -39,9 +40,10 @@ def evaluate(
       env: as `algo.env.for_evaluation(num_envs)` gives it.
       key: the same key gives the same environments.
       greedy: take the policy's mode, not a sample.
+      simulation: environments `env` where they stand, at new episodes, instead of ones that begin.
     """
     start_key, key = jax.random.split(key)
-    simulation = start(env, start_key, algo.initial_core(config, env.num_envs))
+    simulation = start(env, start_key, algo.initial_core(config, env.num_envs), simulation)
     rows = jnp.arange(env.num_envs)
     nothing = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
 
