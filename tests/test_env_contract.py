@@ -65,20 +65,49 @@ CASES = {
     "envpool-jumanji": Case("envpool/Jumanji/Minesweeper-v0", {}, 60, "terminated"),
     "maze-small": Case("maze/FindAndReturn-v0", {"size": 5, "max_episode_steps": 30}, 150, "both"),
     "maze-limit": Case("maze/FindAndReturn-v0", {"max_episode_steps": 6}, 15, "truncated", 6),
+    "gymnasium-cartpole": Case("gymnasium/CartPole-v1", {}, 60, "terminated"),
+    "gymnasium-pendulum-limit": Case(
+        "gymnasium/Pendulum-v1",
+        {"max_episode_steps": 6, "vectorization_mode": "sync"},
+        15,
+        "truncated",
+        6,
+    ),
+    "gymnasium-box2d": Case(
+        "gymnasium/LunarLander-v3", {"vectorization_mode": "sync"}, 130, "terminated"
+    ),
+    "gymnasium-mujoco-limit": Case(
+        "gymnasium/HalfCheetah-v5",
+        {"max_episode_steps": 6, "vectorization_mode": "sync"},
+        15,
+        "truncated",
+        6,
+    ),
+    "gymnasium-tuple": Case(
+        "gymnasium/Blackjack-v1", {"vectorization_mode": "sync"}, 20, "terminated"
+    ),
+    "gymnasium-breakout-life": Case(
+        "gymnasium/ALE/Breakout-v5",
+        {"episodic_life": True, "reward_clip": True, "img_height": 36, "img_width": 36},
+        100,
+        "terminated",
+    ),
     "probe-contextual": Case("probe/Contextual-v0", {}, 8, "terminated", 1),
     "probe-discounted": Case("probe/Discounted-v0", {}, 9, "terminated", 2),
     "probe-episode": Case("probe/Episode-v0", {"limit": 3}, 10, "terminated", 3),
     "probe-time-limit": Case("probe/TimeLimit-v0", {"limit": 4}, 12, "truncated", 4),
     "probe-target": Case("probe/Target-v0", {}, 8, "terminated", 1),
 }
-HOST = [name for name in CASES if name.startswith("envpool")]
-ATARI = ("envpool-pong-limit", "envpool-breakout-life")
+HOST = [name for name in CASES if name.startswith(("envpool", "gymnasium"))]
+ATARI = ("envpool-pong-limit", "envpool-breakout-life", "gymnasium-breakout-life")
 LIMITED = ["gymnax-cartpole", "gymnax-pendulum", "envpool-cartpole", "envpool-pendulum"]
+LIMITED += ["gymnasium-pendulum"]
 LIMITED = [f"{name}-limit" for name in LIMITED] + ["envpool-pong-limit"]
 ALIKE = ("discounted", "episode", "time", "minigrid")  # whatever the key, or nearly
 RANDOM = [name for name in CASES if name.split("-")[1] not in ALIKE]
 VARIED = ["gymnax-pendulum-limit", "probe-contextual", "envpool-cartpole"]
 VARIED += ["envpool-pendulum-limit", "envpool-breakout-life"]
+VARIED += ["gymnasium-cartpole", "gymnasium-breakout-life"]
 
 all_cases = pytest.mark.parametrize("name", CASES)
 
@@ -337,7 +366,7 @@ def test_a_vmapped_member_sees_what_it_would_see_alone(name):
 
 
 @pytest.mark.parametrize("transform", ["pmap", "shard_map"])
-@pytest.mark.parametrize("name", ["envpool-cartpole", "probe-contextual"])
+@pytest.mark.parametrize("name", ["envpool-cartpole", "gymnasium-cartpole", "probe-contextual"])
 def test_every_device_runs_as_if_alone(name, transform):
     if jax.device_count() < P:
         pytest.skip("needs two devices")
@@ -415,7 +444,9 @@ def refused(message: str) -> Any:
     return pytest.raises(jax.errors.JaxRuntimeError, match=message)
 
 
-@pytest.mark.parametrize("name", ["envpool-cartpole", "envpool-breakout-life"])
+@pytest.mark.parametrize(
+    "name", ["envpool-cartpole", "envpool-breakout-life", "gymnasium-cartpole"]
+)
 def test_a_population_shares_one_pool(name):
     env, before = CASES[name].make(), set(pools._entries)
     state, _ = jax.vmap(env.init)(jax.random.split(jax.random.key(0), P))

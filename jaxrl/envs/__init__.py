@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -10,17 +11,22 @@ from jaxrl.envs.deferred import defer_import
 from jaxrl.types import Env
 
 # gymnax computes when it is imported, and that starts JAX's backend, after which nobody can choose
-# its devices. It also imports seaborn to draw one game, which takes a second.
+# its devices. It also imports seaborn to draw one game, which takes a second. Gymnasium takes a
+# fifth of a second.
 defer_import("gymnax")
 defer_import("seaborn")
-from jaxrl.envs import envpool, gymnax, maze, probes  # noqa: E402
+defer_import("jaxrl.envs.gymnasium")
+from jaxrl.envs import envpool, gymnasium, gymnax, maze, probes  # noqa: E402
 
-_BACKENDS: dict[str, tuple[ModuleType, Any]] = {
-    "gymnax": (gymnax, gymnax.GymnaxEnv),
-    "envpool": (envpool, envpool.EnvpoolEnv),
-    "maze": (maze, maze.MazeEnv),
-    "probe": (probes, probes.ProbeEnv),
+_BACKENDS: dict[str, tuple[ModuleType, str]] = {
+    "gymnax": (gymnax, "GymnaxEnv"),
+    "envpool": (envpool, "EnvpoolEnv"),
+    "gymnasium": (gymnasium, "GymnasiumEnv"),
+    "maze": (maze, "MazeEnv"),
+    "probe": (probes, "ProbeEnv"),
 }
+BARE_IDS = ("gymnax", "envpool", "gymnasium")
+"""Where ids without a prefix are looked up, in this order."""
 
 
 def ids() -> list[str]:
@@ -28,12 +34,13 @@ def ids() -> list[str]:
     return [f"{name}/{id}" for name, (module, _) in _BACKENDS.items() for id in module.ids()]
 
 
-def make(id: str, num_envs: int = 1, **options: Any) -> Env:
+def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env:
     """Make N environments of one id.
 
     Args:
-      id: `"CartPole-v1"` looks in gymnax, then in envpool; `"gymnax/..."`, `"envpool/..."`,
-        `"maze/..."` and `"probe/..."` force the backend.
+      id: `"CartPole-v1"` looks in gymnax, then in envpool, then in Gymnasium; `"gymnax/..."`,
+        `"envpool/..."`, `"gymnasium/..."`, `"maze/..."` and `"probe/..."` force the backend. Or a
+        function that gives a `gymnasium.Env`.
       num_envs: how many are stepped together (N).
       **options: go to the backend, such as `max_episode_steps=1000` or `episodic_life=True`.
 
@@ -49,15 +56,16 @@ def make(id: str, num_envs: int = 1, **options: Any) -> Env:
             raise ValueError(
                 f"option {key}={value!r} of {id} must be hashable; pass a tuple, not a list"
             ) from error
+    keywords = tuple(sorted(options.items()))
+    if callable(id):
+        return gymnasium.of_function(id, num_envs, keywords)
     backend, _, name = id.partition("/")
-    if backend in _BACKENDS:
-        candidates = [backend]
-    else:
-        name, candidates = id, ["gymnax", "envpool"]
+    candidates = [backend] if backend in _BACKENDS else BARE_IDS
+    name = name if backend in _BACKENDS else id
     for candidate in candidates:
         module, env_class = _BACKENDS[candidate]
-        if name in module.ids():
-            return env_class(name, num_envs, tuple(sorted(options.items())))
+        if name in module.ids() or (candidate == "gymnasium" and ":" in name):
+            return getattr(module, env_class)(name, num_envs, keywords)
     known = {n: f"{c}/{n}" for c in reversed(candidates) for n in _BACKENDS[c][0].ids()}
     near = [known[n] for n in difflib.get_close_matches(name, known, 5, 0.5)]
     raise ValueError(

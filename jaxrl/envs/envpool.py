@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
-from jaxrl.envs import envpool_spaces as spaces
+from jaxrl.envs import spaces
 from jaxrl.envs.host import HostState
 from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
 from jaxrl.envs.pools import RawStep
@@ -141,7 +141,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
     raw_obs = spaces.raw_observation(spec.observation_space)
     return Facts(
         observation_space=spaces.observation_space(spec.observation_space, raw_obs),
-        action_space=spaces.action_space(name, spec.action_space),
+        action_space=spaces.action_space(f"envpool/{name}", spec.action_space),
         raw_obs=raw_obs,
         action_dtype=np.dtype(spec.action_space.dtype),
         is_atari=registry.specs[name][0] == ATARI_IMPORT_PATH,

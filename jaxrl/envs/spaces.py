@@ -1,0 +1,132 @@
+"""What jaxrl makes of Gymnasium's observations and spaces, which are also envpool's.
+
+Integers become one-hot, images channels-last with stacked frames as further channels, tuples
+dictionaries, float64 float32. A *raw* observation is what a pool on the host hands over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.types import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace, PyTree
+
+
+def arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
+    """Raw observations `[N, ...]`, each like `raw`, as the observation space has them."""
+    if isinstance(space, Dict):
+        return {name: arrange(part, raw[name], obs[name]) for name, part in space.parts}
+    if raw.shape == () and space.shape != ():
+        return jax.nn.one_hot(obs, space.shape[0])
+    if _is_stack(raw):
+        return jnp.moveaxis(obs, 1, 3).reshape(len(obs), *space.shape)
+    return jnp.moveaxis(obs, -3, -1) if _is_channels_first(raw) else obs
+
+
+def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
+    """Raw observations `[N, ...]`, each like `raw`, of a batch from a Gymnasium `space`."""
+    if isinstance(raw, dict):
+        given = obs if isinstance(obs, dict) else {str(i): part for i, part in enumerate(obs)}
+        return {name: gather(part, raw[name], given[name]) for name, part in _parts(space).items()}
+    obs = np.asarray(obs)
+    if hasattr(space, "nvec"):
+        one_hot = [np.eye(n)[obs[:, i]] for i, n in enumerate(space.nvec)]
+        return np.concatenate(one_hot, axis=-1).astype(raw.dtype)
+    return (obs - getattr(space, "start", 0)).astype(raw.dtype, copy=False)
+
+
+def raw_observation(space: Any) -> PyTree:
+    """Shapes and dtypes of one raw observation, given its Gymnasium space.
+
+    Raises:
+      ValueError: for spaces without arrays of a fixed shape (texts, graphs, sequences).
+    """
+    if parts := _parts(space):
+        return {name: raw_observation(part) for name, part in parts.items()}
+    if hasattr(space, "nvec") and len(space.shape) == 1:
+        return jax.ShapeDtypeStruct((int(np.sum(space.nvec)),), np.dtype(np.float32))
+    if hasattr(space, "n") and not space.shape:
+        return jax.ShapeDtypeStruct((), np.dtype(np.int32))
+    if space.shape is None or not np.issubdtype(space.dtype, np.number):
+        raise ValueError(f"the observation space {space} has no arrays of a fixed shape")
+    plain = space.dtype != np.float64 and hasattr(space, "low")
+    return jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype if plain else np.float32))
+
+
+def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
+    """What jaxrl makes of a Gymnasium space, whose raw observations are like `raw`."""
+    if isinstance(raw, dict):
+        parts = _parts(space)
+        return Dict.of(**{k: observation_space(parts[k], part) for k, part in raw.items()})
+    if not hasattr(space, "low"):
+        return Box.of((int(space.n),) if not raw.shape else raw.shape, np.float32, 0.0, 1.0)
+    shape = (*raw.shape[1:], raw.shape[0]) if _is_channels_first(raw) else raw.shape
+    if _is_stack(raw):
+        shape = (*raw.shape[1:3], raw.shape[0] * raw.shape[3])
+    low, high = _bounds(space)
+    same = (low == low.flat[0]).all() and (high == high.flat[0]).all()
+    if not same and shape != raw.shape:
+        raise ValueError(f"images with bounds that differ from pixel to pixel: {space}")
+    bounds = (low.flat[0], high.flat[0]) if same else (low, high)
+    return Box.of(shape, raw.dtype, *bounds)
+
+
+def action_space(id: str, space: Any) -> ActionSpace:
+    """What jaxrl makes of the actions of environment `id`: integers from 0, or a Box of floats.
+
+    Raises:
+      ValueError: for dictionaries and others that policies have no distribution for.
+    """
+    if hasattr(space, "nvec") and len(space.shape) == 1:
+        return MultiDiscrete(tuple(int(n) for n in space.nvec))
+    if hasattr(space, "n"):
+        return MultiDiscrete((2,) * int(space.n)) if space.shape else Discrete(int(space.n))
+    if not hasattr(space, "low"):
+        raise ValueError(
+            f"{id} has the actions {space}, which jaxrl does not run; wrap it such that they are "
+            "Discrete, MultiDiscrete or Box"
+        )
+    if np.issubdtype(space.dtype, np.integer):
+        sizes = (space.high.astype(np.int64) - space.low + 1).reshape(-1)
+        return MultiDiscrete(tuple(int(n) for n in sizes))
+    return Box.of(space.shape, np.float32, *_bounds(space))
+
+
+def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:
+    """A batch of jaxrl's actions as a Gymnasium `space` counts them."""
+    if hasattr(space, "n") and not space.shape:
+        return (action + int(getattr(space, "start", 0))).astype(space.dtype)
+    if hasattr(space, "low") and np.issubdtype(space.dtype, np.integer):
+        action = action.reshape(-1, *space.shape) + space.low
+    return action.reshape(-1, *space.shape).astype(space.dtype)
+
+
+def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of a Box. What envpool has no bounds for goes from C++'s least *positive* number upwards."""
+    if not np.issubdtype(space.dtype, np.floating):
+        return space.low, space.high
+    limits = np.finfo(space.dtype)
+    return (
+        np.where(space.low == limits.tiny, -np.inf, space.low),
+        np.where(space.high == limits.max, np.inf, space.high),
+    )
+
+
+def _parts(space: Any) -> dict[str, Any]:
+    """The named parts of a Dict or Tuple space; none of another."""
+    parts = getattr(space, "spaces", {})
+    return {str(i): part for i, part in enumerate(parts)} if isinstance(parts, tuple) else parts
+
+
+def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
+    """Whether these are images `[C, H, W]`, as most families have them; a few are `[H, W, C]`."""
+    shape = obs.shape
+    return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < shape[2]
+
+
+def _is_stack(obs: jax.ShapeDtypeStruct) -> bool:
+    """Whether these are stacked images `[S, H, W, C]`."""
+    return len(obs.shape) == 4 and obs.dtype == np.uint8

@@ -1,0 +1,116 @@
+"""Gymnasium environments that misbehave in a known way, or answer in a known way, for tests."""
+
+import os
+import signal
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+LENGTH = 3
+
+
+class Counting(gymnasium.Env):
+    """Shows how many steps its episode has, pays the action, ends after `length` steps."""
+
+    observation_space = Box(0, 1000, (2,), np.float32)
+    action_space = Discrete(5)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
+
+    def __init__(self, length=LENGTH, truncates=False, render_mode=None):
+        self.length, self.truncates, self.render_mode = length, truncates, render_mode
+        self.episode = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.episode = 0, self.episode + 1
+        return self.obs(), {}
+
+    def step(self, action):
+        self.time += 1
+        ended = self.time == self.length
+        return self.obs(), float(action), ended and not self.truncates, ended, {}
+
+    def obs(self):
+        return np.array([self.time, self.episode], np.float32)
+
+    def render(self):
+        return np.full((4, 6, 3), self.time, np.uint8)
+
+
+class Misbehaving(Counting):
+    """`misdeed` happens in the third step, or in the second reset."""
+
+    def __init__(self, misdeed):
+        super().__init__(length=2 if misdeed == "reset" else 100)
+        self.misdeed = misdeed
+
+    def reset(self, *, seed=None, options=None):
+        if self.misdeed == "reset" and self.episode == 1:
+            raise ZeroDivisionError("no way back")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.time == 3:
+            match self.misdeed:
+                case "step":
+                    raise ZeroDivisionError("a wheel came off")
+                case "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "exit":
+                    os._exit(3)
+                case "hang":
+                    time.sleep(1000)
+                case "kind":
+                    obs = np.array([1j, 2j])
+                case "shape":
+                    obs = np.zeros(3, np.float32)
+                case "reward":
+                    reward = np.nan
+        return obs, reward, terminated, truncated, info
+
+
+class BadStart(Counting):
+    """Cannot be made anywhere but in the process that made the first one."""
+
+    first_process = None
+
+    def __init__(self):
+        super().__init__()
+        if os.getppid() != int(os.environ["JAXRL_TEST_PARENT"]):
+            raise ZeroDivisionError("not here")
+
+
+def batch(num_envs, mode, length=LENGTH):
+    """A batched simulator with one of Gymnasium's autoreset modes."""
+    make = [lambda: Counting(length)] * num_envs
+    return SyncVectorEnv(make, autoreset_mode=AutoresetMode[mode])
+
+
+def counted(*shape):
+    return np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+
+
+class Spaced(gymnasium.Env):
+    """Shows a fixed element of a space, and what it was sent."""
+
+    def __init__(self, kind):
+        self.observation_space, self.shown = {
+            "discrete": (Discrete(3, start=5), 6),
+            "multi-discrete": (MultiDiscrete([2, 3]), np.array([1, 0])),
+            "multi-binary": (MultiBinary(3), np.array([1, 0, 1], np.int8)),
+            "double": (Box(-1, 1, (2,), np.float64), np.array([0.5, -0.5])),
+            "image": (Box(0, 255, (5, 4, 3), np.uint8), counted(5, 4, 3)),
+            "stack": (Box(0, 255, (2, 5, 4, 3), np.uint8), counted(2, 5, 4, 3)),
+            "text": (Text(4), "abcd"),
+        }[kind]
+        self.action_space = Discrete(2, start=3)
+
+    def reset(self, *, seed=None, options=None):
+        return self.shown, {}
+
+    def step(self, action):
+        return self.shown, float(action), False, False, {}
