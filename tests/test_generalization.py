@@ -56,21 +56,6 @@ def test_mazes_are_studied_as_one_population(study, small, tmp_path, capsys):
         assert ((training >= 0) & (training <= 2)).all()
 
 
-@pytest.mark.slow
-def test_an_agent_learns_in_the_population_as_it_does_alone(study, small):
-    algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", 16, size=5))
-    seeds, levels = jnp.array([0, 0, 1]), jnp.array([[0, 1], [4, 3], [4, 3]])
-    arguments = algo, small["config"]
-    states, curves = study.train(*arguments, seeds, levels, 2048)
-    state, curve = study.train(*arguments, seeds[1:2], levels[1:2], 2048)
-    assert curves.shape == (3, 4)
-    np.testing.assert_allclose(curves[1], curve[0], rtol=1e-5)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x[1], y[0], atol=1e-4), states.params, state.params
-    )
-    assert len(np.unique(curves, axis=0)) == 3
-
-
 def test_agents_are_tested_on_the_levels_asked_for(study, small):
     algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", 16, size=5))
     config = small["config"]

@@ -211,7 +211,7 @@ def test_the_picture_shows_the_maze_the_things_in_it_and_what_the_agent_sees():
     assert picture.shape == (9 * drawing.CELL, 9 * drawing.CELL, 3)
     assert picture.dtype == np.uint8
     assert cell(picture, away) == drawing.MINT
-    assert cell(picture, level.home) == drawing.CORAL
+    assert cell(picture, level.home) == drawing.SKY
     assert cell(picture, level.object) == drawing.AMBER
     assert cell(picture, (0, 0)) == drawing.CHALK
     assert cell(picture, np.add(away, (0, 1))) not in (drawing.CHALK, drawing.NIGHT)

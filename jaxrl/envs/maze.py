@@ -186,9 +186,9 @@ class MazeEnv:
         position, radius = np.asarray(state.position[0]), self._settings.view // 2
         picture = np.zeros((*level.walls.shape, 5), np.float32)
         picture[..., 0] = level.walls
-        picture[*level.home, 1] = 1
         rows, columns = (slice(max(0, x - radius), x + radius + 1) for x in position)
-        picture[rows, columns, 2] = 0.3
+        picture[rows, columns, 1] = 0.25
+        picture[*level.home, 2] = 1
         picture[*level.object, 3] = 0.5 if state.found[0] else 1
         picture[*position, 4] = 1
         return drawing.draw_grid(picture)
