@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 
 import jaxrl
-from jaxrl.evaluate import frames
+from jaxrl.evaluate import Evaluation, frames
 from jaxrl.video import frames_per_second, write_video
 
 
@@ -35,9 +35,9 @@ class Args:
     """Longest video, in environment steps."""
 
 
-def evaluate(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> np.ndarray:
-    """Returns of whole episodes, one each of as many environments."""
-    scores = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
+def evaluation(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> Evaluation:
+    """Scores of whole episodes, one each of as many environments."""
+    return jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
         policy.algo,
         policy.config,
         policy.state,
@@ -46,7 +46,11 @@ def evaluate(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool)
         1,
         greedy,
     )
-    return np.asarray(scores.episode_return)
+
+
+def evaluate(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> np.ndarray:
+    """Their returns."""
+    return np.asarray(evaluation(policy, episodes, seed, greedy).episode_return)
 
 
 def record(

@@ -99,15 +99,15 @@ def read_run(directory: Path) -> Run:
     return Run(directory, manifest, rows)
 
 
-def settings(run: Run) -> dict[str, Any]:
+def settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """All that decides what a run computes but its algorithm, environment and seed."""
-    env = run.manifest["env"]
+    env = manifest["env"]
     return {
-        "total_steps": run.manifest.get("total_steps"),
+        "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
         **env["options"],
-        **run.manifest["config"],
-        "custom_network": run.manifest.get("custom_network", False),
+        **manifest["config"],
+        "custom_network": manifest.get("custom_network", False),
     }
 
 
@@ -127,7 +127,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     labels = _labels(runs)
     env_ids = list(dict.fromkeys(run.env_id for run in runs))
     return [
-        Group(labels[method], env_id, settings(together[0]), tuple(together))
+        Group(labels[method], env_id, settings(together[0].manifest), tuple(together))
         for (env_id, method), together in sorted(
             found.items(), key=lambda item: env_ids.index(item[0][0])
         )
@@ -179,13 +179,13 @@ def over_games(groups: Sequence[Group]) -> tuple[dict[str, np.ndarray], dict[str
 
 
 def _identity(run: Run) -> str:
-    return json.dumps([run.manifest["algorithm"], settings(run)], sort_keys=True)
+    return json.dumps([run.manifest["algorithm"], settings(run.manifest)], sort_keys=True)
 
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
     """Short names of the methods: the algorithm, and what tells it from others or, where that would
     be long, a number."""
-    methods = {_identity(run): (run.manifest["algorithm"], settings(run)) for run in runs}
+    methods = {_identity(run): (run.manifest["algorithm"], settings(run.manifest)) for run in runs}
     labels = {}
     for identity, (algorithm, own) in methods.items():
         rivals = [others for name, others in methods.values() if name == algorithm]

@@ -44,12 +44,9 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
       OSError: if the file could not be written whole.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in _PACKAGES:
-        raise ValueError(f"a video's name ends in .mp4 or .gif, got {path.name!r}")
+    suffix = video_suffix(path)
     if fps < 1:
         raise ValueError(f"fps must be at least 1, got {fps}")
-    _require(*_PACKAGES[suffix])
     pictures = _checked(frames)
     first = next(pictures, None)
     if first is None:
@@ -61,6 +58,19 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
         write(itertools.chain([first], pictures), first.shape, unfinished, fps)
         unfinished.replace(path)
     return path
+
+
+def video_suffix(path: Path) -> str:
+    """What `write_video` goes by, for those who would know before they have frames.
+
+    Raises:
+      ValueError, ImportError: if it cannot write such a file.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _PACKAGES:
+        raise ValueError(f"a video's name ends in .mp4 or .gif, got {path.name!r}")
+    _require(*_PACKAGES[suffix])
+    return suffix
 
 
 def frames_per_second(env: Env) -> int:

@@ -138,7 +138,7 @@ def test_a_run_of_jaxrl_is_read(tmp_path, quick_compilation):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert run.final_return == pytest.approx(summary["mean_return"])
     assert run.evaluation == summary["eval_return"]
-    assert settings(run)["hidden_sizes"] == [8]
+    assert settings(run.manifest)["hidden_sizes"] == [8]
     text = write_comparison(groups([run]), tmp_path / "page.html").read_text()
     assert "finished" in text
     assert "unfinished" not in text
