@@ -7,7 +7,7 @@ python experiments/ppo_envpool.py vizdoom-memory --env-id envpool/MyWayHome-v1
 python experiments/ppo_envpool.py football --env-id envpool/gfootball/academy_run_to_score-v1
 python experiments/ppo_envpool.py procgen --env-options num_levels=200
 
-Atari's Tetris is `ppo_atari.py --env-id Tetris-v5`, Jumanji's `ppo_jumanji_tetris.py`.
+Atari's Tetris is `ppo_atari.py --env-id Tetris-v5`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ PRESETS = {
     "vizdoom": preset(
         "Health packs in a Doom room, with four frames and a small network.",
         "envpool/D1Basic-v1",
-        1_000_000,
+        300_000,
         16,
-        jaxrl.PPOConfig(
-            learning_rate=5e-4, num_steps=64, torso="ga3c_cnn", normalize_rewards=True
-        ),
+        jaxrl.PPOConfig(learning_rate=5e-4, num_steps=64, torso="ga3c_cnn", normalize_rewards=True),
         BUTTONS,
     ),
     "vizdoom-memory": preset(
         "The same with one frame and an LSTM: what is behind must be remembered.",
         "envpool/HealthGathering-v1",
-        1_000_000,
+        300_000,
         16,
         jaxrl.PPOConfig(
             learning_rate=5e-4,
@@ -66,6 +64,20 @@ PRESETS = {
         8,
         jaxrl.PPOConfig(
             learning_rate=5e-4, num_steps=128, gamma=0.993, clip_epsilon=0.1, torso="ga3c_cnn"
+        ),
+    ),
+    "tetris": preset(
+        "Jumanji's Tetris, whose observations say where a piece fits.",
+        "envpool/Jumanji/Tetris-v0",
+        5_000_000,
+        64,
+        jaxrl.PPOConfig(
+            learning_rate=5e-4,
+            num_steps=64,
+            num_minibatches=8,
+            hidden_sizes=(128, 64),
+            activation="relu",
+            normalize_rewards=True,
         ),
     ),
     "procgen": preset(

@@ -47,10 +47,11 @@ def uniformly_random(algo: jaxrl.Algorithm) -> jaxrl.Algorithm:
     def act(
         config: Any, state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool
     ) -> tuple[Any, jax.Array]:
-        if isinstance(space, jaxrl.Discrete):
-            return carry, jax.random.randint(key, obs.shape[:1], 0, space.n)
-        low, high = space.bounds()
-        return carry, jax.random.uniform(key, (obs.shape[0], *space.shape), None, low, high)
+        shape = (len(jax.tree.leaves(obs)[0]), *space.shape)
+        if isinstance(space, jaxrl.Box):
+            return carry, jax.random.uniform(key, shape, None, *space.bounds())
+        sizes = space.sizes if isinstance(space, jaxrl.MultiDiscrete) else space.n
+        return carry, jax.random.randint(key, shape, 0, jax.numpy.array(sizes))
 
     return algo._replace(act=act)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxrl.types import Array, PyTree
 
@@ -83,6 +84,41 @@ class MultiCategorical(NamedTuple):
 
     def entropy(self) -> Array:
         return sum((part.entropy() for part in self.parts), jnp.float32(0))
+
+
+@struct.dataclass
+class JointCategorical:
+    """Several integers at once, with a probability for every combination of them.
+
+    Logits `[..., prod(sizes)]`, the last integer running fastest; actions `[..., len(sizes)]`.
+    """
+
+    logits: Array
+    sizes: tuple[int, ...] = struct.field(pytree_node=False)
+
+    def noise(self, key: Array) -> Array:
+        return Categorical(self.logits).noise(key)
+
+    def from_noise(self, noise: Array) -> Array:
+        return self._apart(Categorical(self.logits).from_noise(noise))
+
+    def sample(self, key: Array) -> Array:
+        return self.from_noise(self.noise(key))
+
+    def mode(self) -> Array:
+        return self._apart(Categorical(self.logits).mode())
+
+    def log_prob(self, action: Array) -> Array:
+        together = jnp.zeros_like(action[..., 0])
+        for i, size in enumerate(self.sizes):
+            together = together * size + action[..., i]
+        return Categorical(self.logits).log_prob(together)
+
+    def entropy(self) -> Array:
+        return Categorical(self.logits).entropy()
+
+    def _apart(self, together: Array) -> Array:
+        return jnp.stack(jnp.unravel_index(together, self.sizes), -1).astype(jnp.int32)
 
 
 class DiagonalNormal(NamedTuple):

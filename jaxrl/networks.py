@@ -11,6 +11,7 @@ and compute in float32.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -19,11 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import config as fields
-from jaxrl.distributions import Categorical, DiagonalNormal, Distribution, MultiCategorical
+from jaxrl.distributions import (
+    Categorical,
+    DiagonalNormal,
+    Distribution,
+    JointCategorical,
+    MultiCategorical,
+)
 from jaxrl.initializers import orthogonal
 from jaxrl.recurrence import CORES, Recurrent
 from jaxrl.torsos import ACTIVATIONS, MLP, TORSOS, DictTorso, choose_torso, make_torso
 from jaxrl.types import (
+    ACTION_MASK,
     ActionSpace,
     Array,
     Box,
@@ -34,24 +42,39 @@ from jaxrl.types import (
     PyTree,
 )
 
+FORBIDDEN = -1e9
+"""The logit of an action that is not allowed."""
+
 
 class ActorCriticHead(nn.Module):
-    """A distribution over actions and a value, from features, or from features each."""
+    """A distribution over actions and a value, from features, or from features each.
+
+    What an `action_mask` (`jaxrl.types.ACTION_MASK`) is 0 for is never chosen. With one,
+    MultiDiscrete actions have a probability for each combination.
+    """
 
     action_space: ActionSpace
 
     @nn.compact
     def __call__(
-        self, features: Array, critic_features: Array | None = None
+        self,
+        features: Array,
+        critic_features: Array | None = None,
+        action_mask: Array | None = None,
     ) -> tuple[Distribution, Array]:
         space = self.action_space
         sizes = space.sizes if isinstance(space, MultiDiscrete) else (num_outputs(space),)
-        out = nn.Dense(sum(sizes), kernel_init=orthogonal(0.01), name="policy")(features)
+        num_logits = sum(sizes) if action_mask is None else math.prod(sizes)
+        out = nn.Dense(num_logits, kernel_init=orthogonal(0.01), name="policy")(features)
         value = nn.Dense(1, kernel_init=orthogonal(1.0), name="value")(
             features if critic_features is None else critic_features
         )[..., 0]
+        if action_mask is not None:
+            out = jnp.where(action_mask.reshape(out.shape) == 0, FORBIDDEN, out)
         if isinstance(space, Discrete):
             return Categorical(out), value
+        if isinstance(space, MultiDiscrete) and action_mask is not None:
+            return JointCategorical(out, space.sizes), value
         if isinstance(space, MultiDiscrete):
             parts = jnp.split(out, np.cumsum(sizes)[:-1], axis=-1)
             return MultiCategorical(tuple(Categorical(part) for part in parts)), value
@@ -87,13 +110,14 @@ class FeedForward(nn.Module):
     torso: nn.Module
     head: nn.Module
     critic_torso: nn.Module | None = None
+    masked: bool = False
+    """Whether the head is given the observation's action mask."""
 
     @nn.compact
     def __call__(self, obs: PyTree) -> Any:
-        features = self.torso(obs).astype(jnp.float32)
-        if self.critic_torso is None:
-            return self.head(features)
-        return self.head(features, self.critic_torso(obs).astype(jnp.float32))
+        torsos = [self.torso] + ([] if self.critic_torso is None else [self.critic_torso])
+        features = [torso(obs).astype(jnp.float32) for torso in torsos]
+        return self.head(*features, **({ACTION_MASK: obs[ACTION_MASK]} if self.masked else {}))
 
 
 def has_own_critic(network: nn.Module) -> bool:
@@ -148,15 +172,27 @@ def actor_critic(
 ) -> FeedForward | Recurrent:
     """The usual actor-critic for these spaces, `(distribution, value)`.
 
-    Policy and value share a CNN or a memory; feed-forward MLPs are one each.
+    Policy and value share a CNN or a memory; feed-forward MLPs are one each. Actions that an
+    observation's `ACTION_MASK` forbids are not taken.
     """
     config = config or NetworkConfig()
     head = ActorCriticHead(action_space)
     torso = config.make_torso(observation_space)
+    masked = has_action_mask(observation_space, action_space)
     if config.core is not None:
-        return Recurrent(action_space, torso, head, config.core, config.core_size, config.sees_last)
+        memory = (config.core, config.core_size, config.sees_last)
+        return Recurrent(action_space, torso, head, *memory, masked)
     critic_torso = config.make_torso(observation_space) if isinstance(torso, MLP) else None
-    return FeedForward(torso, head, critic_torso)
+    return FeedForward(torso, head, critic_torso, masked)
+
+
+def has_action_mask(observation_space: ObservationSpace, action_space: ActionSpace) -> bool:
+    """Whether observations say which actions are allowed."""
+    if isinstance(action_space, Box) or not isinstance(observation_space, Dict):
+        return False
+    sizes = action_space.sizes if isinstance(action_space, MultiDiscrete) else (action_space.n,)
+    mask = dict(observation_space.parts).get(ACTION_MASK)
+    return isinstance(mask, Box) and mask.shape == sizes
 
 
 def q_network(

@@ -14,7 +14,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.initializers import orthogonal
-from jaxrl.types import ActionSpace, Array, Discrete, Inputs, Memory, MultiDiscrete, PyTree
+from jaxrl.types import (
+    ACTION_MASK,
+    ActionSpace,
+    Array,
+    Discrete,
+    Inputs,
+    Memory,
+    MultiDiscrete,
+    PyTree,
+)
 
 CORES = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -32,6 +41,8 @@ class Recurrent(nn.Module):
     core: str
     core_size: int
     sees_last: bool = False
+    masked: bool = False
+    """Whether the head is given the observation's action mask."""
 
     def initial_core(self, num_envs: int) -> PyTree:
         """The state at the start of episodes: zeros, leaves `[num_envs, core_size]`."""
@@ -57,7 +68,8 @@ class Recurrent(nn.Module):
         scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
         cell = CORES[self.core](self.core_size, recurrent_kernel_init=orthogonal(1.0))
         core, features = scan(cell, core, (features, inputs.first))
-        outputs = self.head(features.reshape(-1, self.core_size))
+        mask = {ACTION_MASK: rows[ACTION_MASK]} if self.masked else {}
+        outputs = self.head(features.reshape(-1, self.core_size), **mask)
         return core, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), outputs)
 
 

@@ -100,6 +100,10 @@ class Dict:
         return cls(tuple(sorted(parts.items())))
 
 
+ACTION_MASK = "action_mask"
+"""The part of a `Dict` observation that is 0 for actions which an environment does not allow; of
+shape `[n]` for Discrete actions, `[*sizes]` for MultiDiscrete ones."""
+
 ActionSpace = Discrete | MultiDiscrete | Box
 ObservationSpace = Box | Dict
 Space = ActionSpace | ObservationSpace

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.distributions import Categorical, DiagonalNormal, MultiCategorical
+from jaxrl.distributions import Categorical, DiagonalNormal, JointCategorical, MultiCategorical
 
 LEAD = (5, 3)
 SIZES = (4, 1)
@@ -99,6 +99,22 @@ def test_a_forbidden_action_is_never_taken_and_costs_no_nan():
     assert set(np.unique(samples)) == {0, 2}
     np.testing.assert_allclose(distribution.log_prob(samples), np.log(0.5), rtol=1e-5)
     np.testing.assert_allclose(distribution.entropy(), np.log(2), rtol=1e-5)
+
+
+def test_a_joint_categorical_is_a_categorical_over_combinations():
+    logits = random(0, *LEAD, 6)
+    joint, flat = JointCategorical(logits, (2, 3)), distrax.Categorical(logits)
+    actions = np.random.default_rng(0).integers(0, (2, 3), (*LEAD, 2))
+    together = np.ravel_multi_index(tuple(np.moveaxis(actions, -1, 0)), (2, 3))
+    np.testing.assert_allclose(joint.log_prob(actions), flat.log_prob(together), rtol=1e-5)
+    np.testing.assert_allclose(joint.entropy(), flat.entropy(), rtol=1e-5)
+    modes = np.stack(np.unravel_index(np.asarray(flat.mode()), (2, 3)), -1)
+    np.testing.assert_array_equal(joint.mode(), modes)
+    tiled = JointCategorical(jnp.tile(jnp.log(jnp.arange(1.0, 7.0) / 21), (20_000, 1)), (2, 3))
+    samples = tiled.sample(jax.random.key(0))
+    assert (samples.shape, samples.dtype) == ((20_000, 2), jnp.int32)
+    expected = np.arange(1, 7).reshape(2, 3) / 21
+    np.testing.assert_allclose(frequencies(np.asarray(samples).T, (2, 3)), expected, atol=0.015)
 
 
 def multi_categorical() -> MultiCategorical:

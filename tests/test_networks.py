@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import networks, torsos
+from jaxrl import networks, recurrence, torsos
 from jaxrl.distributions import Categorical, DiagonalNormal
-from jaxrl.types import Box, Discrete
+from jaxrl.types import Box, Dict, Discrete, Inputs, MultiDiscrete
 
 ATARI = Box((84, 84, 4), np.dtype(np.uint8), 0, 255)
 MINATAR = Box((10, 10, 4), np.dtype(np.float32), 0, 1)
@@ -199,3 +199,37 @@ def test_heads_fit_the_action_space(action_space):
         assert distribution.loc.shape == (7, 2)
         np.testing.assert_array_equal(distribution.log_scale, np.zeros((7, 2)))
     assert distribution.log_prob(distribution.sample(jax.random.key(0))).shape == (7,)
+
+
+@pytest.mark.parametrize("core", [None, "gru"])
+@pytest.mark.parametrize("action_space", [Discrete(6), MultiDiscrete((2, 3))])
+def test_actions_that_an_observation_forbids_are_never_taken(action_space, core):
+    sizes = getattr(action_space, "sizes", (6,))
+    mask = np.zeros((1000, 6), np.float32)
+    mask[np.arange(1000), np.random.default_rng(0).integers(0, 6, 1000)] = 1
+    mask[:500, 4] = 1
+    mask = mask.reshape(-1, *sizes)
+    space = Dict.of(action_mask=Box.of(sizes, np.float32, 0, 1), place=VECTOR)
+    network = build(space, action_space, core=core)
+    obs = {"action_mask": jnp.asarray(mask), "place": jnp.zeros((1000, 3))}
+    lead = jnp.zeros((1, 1000))
+    inputs = Inputs(recurrence.one_step(obs), lead == 0, lead.astype(jnp.int32), lead)
+
+    @jax.jit
+    def act(key):
+        params = recurrence.init(network, key, inputs)
+        memory = recurrence.initial_core(network, 1000)
+        _, (distribution, _) = recurrence.unroll(network, params, memory, inputs)
+        return distribution.sample(key)[0], distribution.mode()[0]
+
+    for actions in act(jax.random.key(0)):
+        chosen = actions.reshape(1000, -1).T
+        assert (mask[(np.arange(1000), *chosen)] == 1).all()
+
+
+def test_a_mask_of_another_shape_is_an_observation_like_others():
+    space = Dict.of(action_mask=Box.of((3,), np.float32, 0, 1), place=VECTOR)
+    assert not networks.has_action_mask(space, Discrete(6))
+    assert networks.has_action_mask(space, Discrete(3))
+    assert not networks.has_action_mask(VECTOR, Discrete(3))
+    assert not networks.has_action_mask(space, TORQUES)
