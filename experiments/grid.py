@@ -32,6 +32,9 @@ from jaxrl.video import frames_per_second, video_suffix, write_video
 from play import evaluation
 
 
+MOST_TOLD = 6
+
+
 @dataclasses.dataclass
 class Args:
     """Film agents side by side."""
@@ -60,8 +63,10 @@ class Agent(NamedTuple):
 
     @property
     def label(self) -> str:
-        told = ", ".join(f"{name} {_short(value)}" for name, value in self.told.items())
-        return told or self.directory.name
+        """In few words: the directory's name where more things differ."""
+        if not 0 < len(self.told) <= MOST_TOLD:
+            return self.directory.name
+        return ", ".join(f"{name} {_short(value)}" for name, value in self.told.items())
 
 
 def agents_of(directory: Path) -> list[Path]:

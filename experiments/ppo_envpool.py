@@ -15,9 +15,6 @@ from __future__ import annotations
 import jaxrl
 from launcher import launch_preset, preset
 
-BUTTONS = ("use_combined_action=True",)
-"""ViZDoom's buttons as one choice among the sensible combinations of them."""
-
 PRESETS = {
     "mujoco": preset(
         "Continuous control, with the settings of Huang et al. 2022.",
@@ -41,7 +38,6 @@ PRESETS = {
         300_000,
         16,
         jaxrl.PPOConfig(learning_rate=5e-4, num_steps=64, torso="ga3c_cnn", normalize_rewards=True),
-        BUTTONS,
     ),
     "vizdoom-memory": preset(
         "The same with one frame and an LSTM: what is behind must be remembered.",
@@ -55,7 +51,7 @@ PRESETS = {
             core="lstm",
             normalize_rewards=True,
         ),
-        (*BUTTONS, "stack_num=1"),
+        ("stack_num=1",),
     ),
     "football": preset(
         "Google Research Football's academy: score at an empty goal.",

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxrl import manifest as manifests
 from jaxrl.atari57 import game_of, human_normalized
+from jaxrl.envs.hosted import OVERLAPPING
 from jaxrl.logging import Row, read_jsonl
 from jaxrl.plots import smoothed_returns
 from jaxrl.reliable import Estimate, estimate
@@ -24,6 +25,7 @@ from jaxrl.tuning import record as sweeps
 
 _CURVE_POINTS = 200
 _MOST_TOLD = 3
+_SPEED_ONLY = (*OVERLAPPING, "num_threads")
 _FACTS = ("algorithm", "env", "config", "seed", "command", "versions", "git_commit", "hardware")
 
 
@@ -105,7 +107,7 @@ def settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
-        **env["options"],
+        **{name: value for name, value in env["options"].items() if name not in _SPEED_ONLY},
         **manifest["config"],
         "custom_network": manifest.get("custom_network", False),
     }

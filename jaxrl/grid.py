@@ -40,7 +40,7 @@ def grid(tiles: Sequence[Tile], columns: int | None = None) -> Iterator[np.ndarr
     pictures = [(_resized(picture), line) for picture, line in map(next, streams)]
     # All tiles have room for the tallest picture and the longest caption.
     room = max(picture.height for picture, _ in pictures)
-    height = room + (max(map(len, captions)) + 1) * _LINE + 2 * _MARGIN
+    height = room + (max(map(len, captions)) + 1) * _LINE + 3 * _MARGIN
     drawn = [
         _drawn(picture, [*caption, line], room, height)
         for caption, (picture, line) in zip(captions, pictures, strict=True)
@@ -63,11 +63,11 @@ def _resized(picture: np.ndarray) -> Image.Image:
 
 
 def _drawn(picture: Image.Image, lines: Sequence[str], room: int, height: int) -> np.ndarray:
-    tile = Image.new("RGB", (TILE_WIDTH, height), INK)
-    tile.paste(picture, (0, (room - picture.height) // 2))
+    tile = Image.new("RGB", (TILE_WIDTH + 2 * _MARGIN, height), INK)
+    tile.paste(picture, (_MARGIN, _MARGIN + (room - picture.height) // 2))
     draw = ImageDraw.Draw(tile)
     for number, line in enumerate(lines):
-        draw.text((_MARGIN, room + _MARGIN + number * _LINE), line, CHALK, _font())
+        draw.text((_MARGIN, room + 2 * _MARGIN + number * _LINE), line, CHALK, _font())
     return np.asarray(tile)
 
 
@@ -86,7 +86,7 @@ def _wrapped(text: str) -> list[str]:
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if _font().getlength(longer) <= TILE_WIDTH - 2 * _MARGIN:
+        if _font().getlength(longer) <= TILE_WIDTH:
             lines[-1] = longer
         else:
             lines.append(word)

@@ -85,6 +85,15 @@ def test_runs_that_differ_by_their_seed_are_together(tmp_path):
     ]
 
 
+def test_what_only_makes_simulators_faster_is_no_setting(tmp_path):
+    manifest = manifests.read(leave_run(tmp_path / "a"))
+    options = {"num_threads": 4, "num_pools": 2, "frame_skip": 2}
+    found = settings(manifest | {"env": manifest["env"] | {"options": options}})
+    assert {name: found.get(name) for name in options} == {
+        "num_threads": None, "num_pools": None, "frame_skip": 2,
+    }  # fmt: skip
+
+
 def test_methods_that_differ_much_are_numbered(tmp_path):
     leave_run(tmp_path / "a", gamma=0.9, clip=0.1, epochs=1, torso="mlp")
     leave_run(tmp_path / "b", gamma=0.8, clip=0.2, epochs=2, torso="cnn")
@@ -207,6 +216,14 @@ def test_runs_of_other_versions_have_columns_of_their_own(tmp_path):
     row = '<th scope="row"><mark>jax</mark></th><td>0.11.2</td><td>0.12</td>'
     assert row in text
     assert f"{tmp_path / 'a'} and 1 more" in text
+
+
+def test_large_videos_are_linked_from_where_the_page_is(tmp_path):
+    run_dir = leave_run(tmp_path / "runs" / "a b")
+    (run_dir / "video").mkdir()
+    (run_dir / "video" / "seed1.mp4").write_bytes(bytes(8 * 10**6))
+    path = write_comparison(groups([read_run(run_dir)]), tmp_path / "pages" / "page.html")
+    assert '<a href="../runs/a%20b/video/seed1.mp4">' in path.read_text()
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -62,6 +62,9 @@ CASES = {
     "envpool-minigrid": Case(
         "envpool/MiniGrid-DoorKey-5x5-v0", {"max_episode_steps": 6}, 15, "truncated", 6
     ),
+    "envpool-vizdoom-limit": Case(
+        "envpool/D1Basic-v1", {"max_episode_steps": 6} | SMALL, 15, "truncated", 6
+    ),
     "envpool-jumanji": Case("envpool/Jumanji/Minesweeper-v0", {}, 60, "terminated"),
     "maze-small": Case("maze/FindAndReturn-v0", {"size": 5, "max_episode_steps": 30}, 150, "both"),
     "maze-limit": Case("maze/FindAndReturn-v0", {"max_episode_steps": 6}, 15, "truncated", 6),
@@ -697,6 +700,12 @@ def test_a_bad_number_of_environments_is_refused(num_envs):
 def test_an_unknown_option_is_refused_by_name(id):
     with pytest.raises(ValueError, match=f"{id}.*colour"):
         jaxrl.make(id, N, colour="red")
+
+
+def test_the_buttons_of_doom_are_one_choice():
+    assert jaxrl.make("envpool/D1Basic-v1", N).action_space == Discrete(6)
+    apart = jaxrl.make("envpool/D1Basic-v1", N, use_combined_action=False)
+    assert apart.action_space == Box.of((3,), np.float32)
 
 
 def test_a_multi_player_environment_is_refused():

@@ -28,13 +28,13 @@ def test_tiles_have_their_places_and_hold_their_last_picture():
     tiles = [colored(RED), colored(GREEN, BLUE, RED), colored(BLUE, GREEN)]
     frames = list(grid(tiles))
     assert len(frames) == 3
-    height = frames[0].shape[0] // 2
-    assert frames[0].shape == (2 * height, 2 * TILE_WIDTH, 3)
-    at = [(0, 0), (0, TILE_WIDTH), (height, 0)]
+    height, width = frames[0].shape[0] // 2, frames[0].shape[1] // 2
+    assert frames[0].shape == (2 * height, 2 * width, 3)
+    at = [(0, 0), (0, width), (height, 0)]
     colors = [[tuple(frame[y + 80, x + 160].tolist()) for y, x in at] for frame in frames]
     assert colors == [[RED, GREEN, BLUE], [RED, BLUE, GREEN], [RED, RED, GREEN]]
-    np.testing.assert_array_equal(frames[0][:height, :TILE_WIDTH], frames[2][:height, :TILE_WIDTH])
-    assert len(np.unique(frames[0][height:, TILE_WIDTH:].reshape(-1, 3), axis=0)) == 1
+    np.testing.assert_array_equal(frames[0][:height, :width], frames[2][:height, :width])
+    assert len(np.unique(frames[0][height:, width:].reshape(-1, 3), axis=0)) == 1
 
 
 def test_pictures_of_several_sizes_are_resized_and_pixels_stay_sharp():
@@ -42,8 +42,8 @@ def test_pictures_of_several_sizes_are_resized_and_pixels_stay_sharp():
     small = Tile([], [(np.repeat(checkers[..., None], 3, -1).astype(np.uint8), "")])
     large = colored(RED, height=400, width=600)
     (frame,) = grid([small, large], columns=1)
-    assert frame.shape[1] == TILE_WIDTH
-    picture = frame[1:211]  # of 213
+    margin = (frame.shape[1] - TILE_WIDTH) // 2
+    picture = frame[margin + 1 : margin + 211, margin : margin + TILE_WIDTH]  # of 213 rows
     assert set(np.unique(picture)) == {0, 255}
     np.testing.assert_array_equal(picture[::2, ::2, 0], checkers)
     reds = (frame == RED).all(-1).sum()
@@ -116,6 +116,8 @@ def test_the_best_agents_of_a_sweep_come_in_their_order(agents, script, tmp_path
     assert [path.name for path in found] == ["trial-1", "trial-0"]
     told = [{"trial": 1, "score": 7.0}, {"trial": 0, "score": 3.0}]
     assert script.distinctions(found) == told
+    labels = [script.Agent(found[0], None, facts, {}).label for facts in (told[0], {})]
+    assert labels == ["trial 1, score 7", "trial-1"]
 
 
 def test_what_cannot_be_filmed_is_refused(agents, script, tmp_path):

@@ -22,6 +22,9 @@ from jaxrl.envs.pools import RawStep
 from jaxrl.types import ActionSpace, Array, ObservationSpace, PyTree, TimeStep
 
 ATARI_IMPORT_PATH = "envpool.atari"
+DEFAULTS = {"envpool.vizdoom": {"use_combined_action": True}}
+"""Options of a family that jaxrl sets unless told otherwise: Doom's buttons are one choice among
+the combinations that make sense, not a number each."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
             "jaxrl.make, seeds come from the key of `init`, and all environments step together"
         )
     try:
-        spec = _envpool().make_spec(name, **_spec_keywords(keywords))
+        spec = _envpool().make_spec(name, **_spec_keywords(name, keywords))
     except (TypeError, ValueError, AssertionError) as error:
         raise ValueError(f"envpool/{name} refuses the options {dict(keywords)}: {error}") from error
     except ImportError as error:
@@ -151,13 +154,17 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
 _NOT_OPTIONS = {"seed", "env_seed", "num_envs", "batch_size", "env_type", "gym_reset_return_info"}
 
 
-def _spec_keywords(keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+def _spec_keywords(name: str, keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     """`render_mode` belongs to the pool, not to its specification."""
-    return {key: value for key, value in _pool_keywords(keywords).items() if key != "render_mode"}
+    pool_keywords = _pool_keywords(name, keywords)
+    return {key: value for key, value in pool_keywords.items() if key != "render_mode"}
 
 
-def _pool_keywords(keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    return {key: value for key, value in keywords if key not in OVERLAPPING}
+def _pool_keywords(name: str, keywords: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    from envpool.registration import registry
+
+    own = {key: value for key, value in keywords if key not in OVERLAPPING}
+    return DEFAULTS.get(registry.specs[name][0], {}) | own
 
 
 class Pool:
@@ -170,7 +177,7 @@ class Pool:
             env_type="gymnasium",
             num_envs=len(seeds),
             seed=[int(seed) for seed in seeds],
-            **_pool_keywords(keywords),
+            **_pool_keywords(name, keywords),
         )
         self._ended = np.zeros(len(seeds), bool)
 
