@@ -31,7 +31,6 @@ from jaxrl.tuning import record as sweeps
 from jaxrl.video import frames_per_second, video_suffix, write_video
 from play import evaluation
 
-
 MOST_TOLD = 6
 
 
