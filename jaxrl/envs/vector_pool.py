@@ -51,7 +51,8 @@ class Workers(AsyncVectorEnv):
             multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
         start = functools.partial(worker.start, make, os.getpid())
         try:
-            super().__init__([start] * num_envs, context=context)
+            # No daemons, which may not have processes of their own, as some simulators do.
+            super().__init__([start] * num_envs, context=context, daemon=False)
         except Exception as error:
             if not getattr(self, "processes", None):
                 raise
@@ -63,7 +64,7 @@ class Workers(AsyncVectorEnv):
                 f"{deaths} before its environment was made; what it had to say is above. A script "
                 "whose environments run in processes needs `if __name__ == '__main__':`"
             ) from error
-        # Before multiprocessing's own farewell, a SIGTERM, which workers outlive.
+        # Before multiprocessing's own farewell, which waits for them.
         atexit.register(self.close)
 
     def reset_async(self, *args: Any, **kwargs: Any) -> None:
