@@ -21,6 +21,10 @@ OPTIONAL = {
     "optuna": ("hyperparameter sweeps", "pip install 'jaxrl[tune]'"),
     "cmaes": ("the sampler CMA-ES", "pip install 'jaxrl[tune]'"),
     "psycopg": ("sweeps of several machines, on PostgreSQL", "pip install 'jaxrl[tune]'"),
+    "ale_py": ("Atari in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "Box2D": ("LunarLander and its kin in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "mujoco": ("HalfCheetah and its kin in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "shimmy": ("environments of OpenAI's Gym", "pip install 'jaxrl[gymnasium]' gym"),
     "wandb": ("Weights & Biases, for WandbSink", "pip install wandb"),
     "rejax": ("the peer of the benchmarks", "pip install 'jaxrl[bench]'"),
 }

@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from jaxrl.types import Algorithm
 
 NAME = "manifest.json"
 _PACKAGES = (
-    "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "orbax-checkpoint",
-    "numpy",
+    "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "gymnasium",
+    "orbax-checkpoint", "numpy",
 )  # fmt: skip
 
 
@@ -141,11 +142,15 @@ def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return old | lengths | {"resumptions": resumptions}
 
 
-def rebuild(manifest: dict[str, Any], network: nn.Module | None = None) -> tuple[Algorithm, Any]:
+def rebuild(
+    manifest: dict[str, Any],
+    network: nn.Module | None = None,
+    make_algorithm: Callable[..., Algorithm] | None = None,
+) -> tuple[Algorithm, Any]:
     """The algorithm and config of a run.
 
     Raises:
-      ValueError: if the run had a network of the caller's own and none is given.
+      ValueError: if the run had a network or an algorithm of the caller's own and none is given.
     """
     import jaxrl
 
@@ -154,6 +159,12 @@ def rebuild(manifest: dict[str, Any], network: nn.Module | None = None) -> tuple
     env = make(
         manifest["env"]["id"], num_envs=manifest["env"]["num_envs"], **manifest["env"]["options"]
     )
-    algo = getattr(jaxrl, manifest["algorithm"])(env, network)
+    make_algorithm = make_algorithm or getattr(jaxrl, manifest["algorithm"], None)
+    if make_algorithm is None:
+        raise ValueError(
+            f"this run was trained by {manifest['algorithm']!r}, which jaxrl does not have; pass "
+            "what makes it, as jaxrl.ppo makes PPO: make_algorithm=..."
+        )
+    algo = make_algorithm(env, network)
     config_class = algo.config_class
     return algo, fields.from_dict(config_class, manifest["config"])

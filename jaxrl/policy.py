@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +79,22 @@ def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
     raise ValueError(f"the policy takes observations of shape {expected} or [B, ...], got {shape}")
 
 
-def load_policy(run_dir: str | Path, network: nn.Module | None = None) -> LoadedPolicy:
+def load_policy(
+    run_dir: str | Path,
+    network: nn.Module | None = None,
+    make_algorithm: Callable[..., Algorithm] | None = None,
+) -> LoadedPolicy:
     """The agent in the newest checkpoint of a run.
 
     Args:
       network: the network that the run was given, if it was given one.
+      make_algorithm: `make_algorithm(env, network)` gives the run's algorithm, if it is none of
+        jaxrl's.
 
     Raises:
       FileNotFoundError, ValueError: if `run_dir` holds no run, no checkpoint or a damaged one.
     """
-    algo, config = manifests.rebuild(manifests.read(run_dir), network)
+    algo, config = manifests.rebuild(manifests.read(run_dir), network, make_algorithm)
     like = jax.eval_shape(algo.init, config, jax.random.key(0))
     checkpoints = Checkpoints(Path(run_dir) / "checkpoints")
     try:

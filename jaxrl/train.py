@@ -149,10 +149,12 @@ def rerun(run_dir: str | Path, new_run_dir: str | Path, **arguments: Any) -> Run
     """Repeat a run from its manifest, into another directory.
 
     Args:
-      **arguments: further ones of `run` (`network` if the run had one of its own).
+      **arguments: further ones of `run` (`network` and `make_algorithm` as in `load_policy`, if the
+        run had its own).
     """
     manifest = manifests.read(run_dir)
-    algo, config = manifests.rebuild(manifest, arguments.pop("network", None))
+    own = (arguments.pop(name, None) for name in ("network", "make_algorithm"))
+    algo, config = manifests.rebuild(manifest, *own)
     same = {name: manifest[name] for name in manifests.ARGUMENTS}
     return run(algo, config, run_dir=new_run_dir, **(same | arguments))
 

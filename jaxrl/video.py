@@ -78,6 +78,8 @@ def frames_per_second(env: Env) -> int:
 
     Atari runs at 60 pictures a second, of which an environment shows one in `frame_skip`.
     """
+    if isinstance(own := getattr(env, "render_fps", None), int):  # as Gymnasium's say
+        return own
     name = env.id.rpartition("/")[2]
     if isinstance(env, EnvpoolEnv) and _is_atari(name):
         return max(1, round(60 / env.options.get("frame_skip", 4)))

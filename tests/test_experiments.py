@@ -1,5 +1,6 @@
 """The scripts and the README do what they say, at a small size."""
 
+import functools
 import json
 import os
 import re
@@ -8,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import jaxrl
+import jaxrl.tuning
 from jaxrl.logging import read_jsonl
 
 ROOT = Path(__file__).parents[1]
@@ -196,6 +200,39 @@ def test_the_readmes_environment_is_learned():
     lengths = metrics["episode_length_sum"] / metrics["episode_count"]
     assert lengths[0] > 6
     assert lengths[-1] < 4.5
+
+
+def test_the_readmes_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
+    scope = run_snippet("own algorithm")
+    counts = scope["metrics"]["episode_count"]
+    lengths = scope["metrics"]["episode_length_sum"] / np.maximum(counts, 1)
+    assert lengths[counts > 0][-10:].mean() > 3 * lengths[counts > 0][0]
+    algo, config = scope["algo"], scope["config"]
+    assert (algo.name, algo.make(algo.env, None).name) == ("spo", "spo")
+    jaxrl.run(algo, config, seed=0, total_steps=512, run_dir=tmp_path / "run", eval_episodes=1)
+    with pytest.raises(ValueError, match="trained by 'spo', which jaxrl does not have"):
+        jaxrl.load_policy(tmp_path / "run")
+    make = functools.partial(jaxrl.ppo, surrogate=scope["spo"])
+    assert jaxrl.load_policy(tmp_path / "run", make_algorithm=make).algo.name == "spo"
+
+
+def test_the_readmes_sink_takes_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("own sink", ("50_000", "5_000"))
+    assert f"best: {scope['sink'].best:.1f}" in capsys.readouterr().out
+    assert scope["sink"].best > 10
+
+
+def test_the_readmes_scheduler_stops_trials_below_the_median():
+    scope = run_snippet(
+        "own scheduler", ("MedianStopping(16, 4), 4, 8", "MedianStopping(6, 2), 2, 1")
+    )
+    ledger = scope["result"].ledger
+    status, scores = np.asarray(ledger.status), np.asarray(ledger.scores)
+    stopped = status == jaxrl.tuning.Status.STOPPED
+    assert stopped.any()
+    assert (status[~stopped] == jaxrl.tuning.Status.COMPLETED).all()
+    assert scores[~stopped, 0].mean() > scores[stopped, 0].mean()
 
 
 def test_the_readmes_snippet_of_pools_runs():

@@ -234,6 +234,46 @@ def test_pools_that_take_turns_give_what_one_pool_gives():
     )
 
 
+# --- Atari through ale-py -------------------------------------------------------------------------
+
+PLAIN = {"repeat_action_probability": 0.0}
+
+
+@pytest.mark.parametrize("game", ["Pong-v5", "Breakout-v5", "SpaceInvaders-v5"])
+def test_ale_shows_and_pays_what_envpool_does(game):
+    """Pixel for pixel, from when the stack is full to the picture in which the game is over.
+
+    Before the fourth frame ale-py's stack is filled up with black, envpool's with copies of the
+    first one. Of the last step's frames, of which the game ends in one, they show different ones.
+    """
+    ale = jaxrl.make(f"gymnasium/ALE/{game}", 1, noop_max=0, **PLAIN)
+    pool = jaxrl.make(f"envpool/{game}", 1, noop_max=1, **PLAIN)
+    assert (ale.observation_space, ale.action_space) == (pool.observation_space, pool.action_space)
+    actions = np.random.default_rng(0).integers(0, ale.action_space.n, (600, 1), np.int32)
+    one, other = (played(env, actions) for env in (ale, pool))
+    np.testing.assert_array_equal(one.raw_reward, other.raw_reward)
+    assert one.raw_reward.any()
+    np.testing.assert_array_equal(one.game_over, other.game_over)
+    until = np.argmax(one.game_over[:, 0]) or len(one.obs)
+    assert until > 100
+    np.testing.assert_array_equal(one.obs[3:until], other.obs[3:until])
+    assert (one.obs[0, 0, ..., :3] == 0).all()
+
+
+def test_a_lost_life_ends_an_episode_and_not_the_game():
+    env = jaxrl.make("gymnasium/ALE/Breakout-v5", 1, episodic_life=True, reward_clip=True, **PLAIN)
+    whole = jaxrl.make("gymnasium/ALE/Breakout-v5", 1, **PLAIN)
+    actions = np.ones((900, 1), np.int32)  # FIRE, which is also what begins a life
+    lives, game = played(env, actions), played(whole, actions)
+    np.testing.assert_array_equal(lives.obs, game.obs)
+    np.testing.assert_array_equal(lives.raw_reward, game.reward)
+    np.testing.assert_array_equal(lives.reward, np.sign(game.reward) * ~lives.first)
+    np.testing.assert_array_equal(lives.game_over, game.terminated)
+    overs = np.flatnonzero(game.terminated[:, 0])
+    assert len(overs) > 0
+    assert lives.terminated[: overs[0] + 1].sum() == 5
+
+
 # --- spaces ---------------------------------------------------------------------------------------
 
 SHOWN = {

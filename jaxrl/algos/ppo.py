@@ -102,12 +102,23 @@ class Batch(NamedTuple):
     core: PyTree  # [1, B, ...]
 
 
-def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
+Surrogate = Callable[[PPOConfig, Array, Array], Array]
+"""`surrogate(config, ratio, advantage)`: what the policy maximizes, of each transition."""
+
+
+def clipped(config: PPOConfig, ratio: Array, advantage: Array) -> Array:
+    """PPO's, eq. 7."""
+    clipped_ratio = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
+    return jnp.minimum(ratio * advantage, clipped_ratio * advantage)
+
+
+def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipped) -> Algorithm:
     """PPO on `env`.
 
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
+      surrogate: in place of the clipped one, for variations of PPO, which then bear its name.
     """
     agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
 
@@ -138,7 +149,7 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
             core = jax.tree.map(lambda x: x[0], batch.core)
             _, (distribution, value) = apply(config, state, params, core, batch.inputs)
-            return loss(config, distribution, value, batch, axis)
+            return loss(config, distribution, value, batch, axis, surrogate)
 
         simulation, trajectory = actor_critic.collect(
             env, behave, state.simulation, rollout_key, config.num_steps
@@ -170,8 +181,10 @@ def ppo(env: Env, network: nn.Module | None = None) -> Algorithm:
         obs = normalize.standardize(state.obs_statistics, obs)
         return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
 
+    name = "ppo" if surrogate is clipped else surrogate.__name__
+    make = partial(ppo, surrogate=surrogate)
     return Algorithm(
-        init, update, act, env, network, "ppo", PPOConfig, agent.initial_core, make=ppo
+        init, update, act, env, network, name, PPOConfig, agent.initial_core, make=make
     )
 
 
@@ -265,9 +278,14 @@ def learn(
 
 
 def loss(
-    config: PPOConfig, distribution: Any, value: Array, batch: Batch, axis: Axis = ALONE
+    config: PPOConfig,
+    distribution: Any,
+    value: Array,
+    batch: Batch,
+    axis: Axis = ALONE,
+    surrogate: Surrogate = clipped,
 ) -> tuple[Array, Metrics]:
-    """The clipped surrogate, value and entropy losses, over valid transitions."""
+    """The surrogate's, value and entropy losses, over valid transitions."""
     total = axis.count(batch.valid)
 
     def mean(x: Array) -> Array:
@@ -280,8 +298,7 @@ def loss(
 
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    clipped_ratio = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
-    policy_loss = -mean(jnp.minimum(ratio * advantage, clipped_ratio * advantage))
+    policy_loss = -mean(surrogate(config, ratio, advantage))
 
     error = (value - batch.target) ** 2
     if config.clip_value:
