@@ -276,7 +276,7 @@ def study_memory(args: Memory) -> None:
         )
     Console().print(table)
     axes.set(
-        title=f"Find and return, {args.seeds} seeds, never the same maze twice",
+        title=f"Find and return in unlimited mazes, {args.seeds} seeds",
         xlabel="environment steps",
         ylabel="mean return (2: found and returned)",
         ylim=(0, 2.05),
