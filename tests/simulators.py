@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -71,6 +72,47 @@ class Misbehaving(Counting):
                 case "reward":
                     reward = np.nan
         return obs, reward, terminated, truncated, info
+
+
+class Old:
+    """OpenAI Gym's interface before version 0.26: `seed`, and a step of four values."""
+
+    metadata: ClassVar = {"render.modes": []}
+
+    def __init__(self):
+        from gym.spaces import Box, Discrete
+
+        self.observation_space = Box(0, 1000, (2,), np.float32)
+        self.action_space = Discrete(5)
+
+    def seed(self, seed):
+        self.seeded = seed % 100
+
+    def reset(self):
+        self.time = 0
+        return np.array([0, self.seeded], np.float32)
+
+    def step(self, action):
+        self.time += 1
+        info = {"TimeLimit.truncated": True} if self.time == 4 else {}
+        obs = np.array([self.time, self.seeded], np.float32)
+        return obs, float(action), action == 4 or self.time == 4, info
+
+    def close(self):
+        pass
+
+
+def old():
+    from shimmy.openai_gym_compatibility import GymV21CompatibilityV0
+
+    return GymV21CompatibilityV0(env=Old())
+
+
+def last_gym():
+    from shimmy.openai_gym_compatibility import GymV26CompatibilityV0
+
+    # Gym's own checker uses what NumPy 2 no longer has.
+    return GymV26CompatibilityV0("CartPole-v1", make_kwargs={"disable_env_checker": True})
 
 
 class BadStart(Counting):

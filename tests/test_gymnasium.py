@@ -234,6 +234,26 @@ def test_pools_that_take_turns_give_what_one_pool_gives():
     )
 
 
+# --- OpenAI's Gym ---------------------------------------------------------------------------------
+
+
+def test_environments_of_old_gym_run():
+    steps = played(jaxrl.make(simulators.old, N), jnp.array([[1, 1], [2, 4], [3, 1], [1, 1]]))
+    np.testing.assert_array_equal(steps.obs[:, :, 0], [[0, 0], [1, 1], [2, 2], [3, 0], [4, 1]])
+    np.testing.assert_array_equal(steps.terminated[:, 1], [0, 0, 1, 0, 0])
+    np.testing.assert_array_equal(steps.truncated[:, 0], [0, 0, 0, 0, 1])
+    assert (steps.obs[:, :, 1] == steps.obs[0, :, 1]).all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_environments_of_the_last_gym_run():
+    gym = jaxrl.make(simulators.last_gym, N)
+    same = jaxrl.make("gymnasium/CartPole-v1", N, vectorization_mode="sync")
+    steps, expected = (played(env, zeros(20)) for env in (gym, same))
+    np.testing.assert_allclose(steps.obs, expected.obs, rtol=1e-5)
+    np.testing.assert_array_equal(steps.terminated, expected.terminated)
+
+
 # --- Atari through ale-py -------------------------------------------------------------------------
 
 PLAIN = {"repeat_action_probability": 0.0}
@@ -246,7 +266,7 @@ def test_ale_shows_and_pays_what_envpool_does(game):
     Before the fourth frame ale-py's stack is filled up with black, envpool's with copies of the
     first one. Of the last step's frames, of which the game ends in one, they show different ones.
     """
-    ale = jaxrl.make(f"gymnasium/ALE/{game}", 1, noop_max=0, **PLAIN)
+    ale: Any = jaxrl.make(f"gymnasium/ALE/{game}", 1, noop_max=0, **PLAIN)
     pool = jaxrl.make(f"envpool/{game}", 1, noop_max=1, **PLAIN)
     assert (ale.observation_space, ale.action_space) == (pool.observation_space, pool.action_space)
     actions = np.random.default_rng(0).integers(0, ale.action_space.n, (600, 1), np.int32)

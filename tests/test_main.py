@@ -83,6 +83,7 @@ def test_ids_are_listed_with_their_spaces(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "gymnax/Breakout-MinAtar  bool[10, 10, 4]  Discrete(3)",
         "envpool/Breakout-v5  uint8[84, 84, 4]  Discrete(4)",
+        "gymnasium/ALE/Breakout-v5  uint8[84, 84, 4]  Discrete(4)",
     ]
 
 

@@ -5,6 +5,12 @@ that gives a `gymnasium.Env`. How N of them are stepped together is the option
 `vectorization_mode`, named as in Gymnasium: "async" in a worker process each (the default), "sync"
 one after another in this process, "vector_entry_point" by the environment's own batched
 simulator. Atari through ale-py has such a one, in C++ threads, and uses it.
+
+Environments of OpenAI's Gym run through shimmy, in such a function:
+
+    def make():
+        from shimmy.openai_gym_compatibility import GymV21CompatibilityV0
+        return GymV21CompatibilityV0(env=an_old_environment)
 """
 
 from __future__ import annotations
@@ -146,10 +152,14 @@ def of_function(make: Callable[..., Any], num_envs: int, keywords: Keywords) -> 
 
 
 def ids() -> list[str]:
-    """All registered ids, without prefix."""
+    """All registered ids, without prefix; of Atari's many names for a game, the namespaced one."""
     with contextlib.suppress(ImportError):
         import ale_py  # noqa: F401  (registers its games)
-    return list(gymnasium.registry)
+    return [
+        name
+        for name, spec in gymnasium.registry.items()
+        if name.startswith(ALE) or not str(spec.entry_point).startswith("ale_py")
+    ]
 
 
 class AtariPool(VectorPool):
@@ -237,7 +247,7 @@ def _makers(
 ) -> tuple[Callable[[], gymnasium.Env], Callable[..., VectorEnv]]:
     """What makes one environment, and what a batch of them."""
     function = function or _function_named(name)
-    id = f"ale_py:{name}" if name.startswith(ALE) else name
+    id = f"ale_py:{name}" if name.startswith(ALE) else name  # imports it, in workers too
     make = functools.partial(function or functools.partial(gymnasium.make, id), **options)
     if mode != "vector_entry_point":
         start = functools.partial(worker.start, make, os.getpid())

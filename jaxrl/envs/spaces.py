@@ -105,12 +105,13 @@ def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:
 
 
 def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of a Box. What envpool has no bounds for goes from C++'s least *positive* number upwards."""
+    """Of a Box. The largest number is none; nor is the least *positive* one, from which what
+    envpool knows no bounds of begins."""
     if not np.issubdtype(space.dtype, np.floating):
         return space.low, space.high
     limits = np.finfo(space.dtype)
     return (
-        np.where(space.low == limits.tiny, -np.inf, space.low),
+        np.where((space.low == limits.tiny) | (space.low == -limits.max), -np.inf, space.low),
         np.where(space.high == limits.max, np.inf, space.high),
     )
 
