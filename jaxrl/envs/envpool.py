@@ -180,12 +180,15 @@ class Pool:
             **_pool_keywords(name, keywords),
         )
         self._ended = np.zeros(len(seeds), bool)
+        self._is_football = name.startswith("gfootball/")
+        self._obs: PyTree = None  # the latest
 
     def reset(self) -> RawStep:
         obs, _ = self._envs.reset()
+        self._obs = self._cast(obs)
         no = np.zeros_like(self._ended)
         zeros = np.zeros(len(no), np.float32)
-        return RawStep(self._cast(obs), zeros, no, no, no, zeros, no)
+        return RawStep(self._obs, zeros, no, no, no, zeros, no)
 
     def send(self, action: np.ndarray) -> None:
         self._envs.send(action.astype(self._facts.action_dtype))
@@ -198,8 +201,9 @@ class Pool:
         if self._facts.is_atari:
             raw_reward = info["reward"].astype(np.float32)
             game_over = (info["terminated"] != 0) | truncated
+        self._obs = self._cast(obs)
         return RawStep(
-            self._cast(obs), reward * ~first, self._ended, truncated, first, raw_reward, game_over
+            self._obs, reward * ~first, self._ended, truncated, first, raw_reward, game_over
         )
 
     def restart(self, where: np.ndarray) -> RawStep:
@@ -216,7 +220,10 @@ class Pool:
         return RawStep(obs, zeros, no, no, no, zeros, no)
 
     def render(self) -> np.ndarray:
-        """The first environment, uint8 `[H, W, 3]`."""
+        """The first environment, uint8 `[H, W, 3]`; football's as the players see its map."""
+        if self._is_football:
+            # Of a player's map the planes of both teams and of the ball; envpool draws nothing.
+            return self._obs[0, ..., :3].repeat(4, 0).repeat(4, 1)
         return np.asarray(self._envs.render()[0])
 
     def close(self) -> None:

@@ -173,9 +173,14 @@ class AtariPool(VectorPool):
     def __init__(self, envs: Any, raw: PyTree, seeds: np.ndarray, reward_clip: bool):
         super().__init__(envs, raw, seeds)
         self._reward_clip = reward_clip
-        self._picture = np.zeros(raw.shape[1:], np.uint8)[0]
+        self._picture = np.zeros(raw.shape[1:], np.uint8)
         actions = [action.name for action in envs.ale.get_action_set()]
         self._begin = actions.index("FIRE") if "FIRE" in actions else 0
+
+    def reset(self) -> RawStep:
+        step = super().reset()
+        self._picture = step.obs[0, -1]
+        return step
 
     def send(self, action: np.ndarray) -> None:
         super().send(np.where(self.ended, self._begin, action))

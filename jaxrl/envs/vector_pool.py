@@ -183,7 +183,13 @@ class VectorPool:
 
     def render(self) -> np.ndarray:
         """The first environment, uint8 `[H, W, 3]`."""
-        pictures = self.envs.render()
+        try:
+            pictures = self.envs.render()
+        except Exception as error:
+            raise ValueError(
+                f"the simulator cannot draw on this machine: {error} (MuJoCo needs OpenGL: without "
+                "a display set MUJOCO_GL=egl, or osmesa with Debian's libosmesa6)"
+            ) from error
         if pictures is None or pictures[0] is None:
             raise ValueError("this environment was made without pictures; use env.for_rendering()")
         return np.asarray(pictures[0])
