@@ -283,6 +283,22 @@ def test_the_readmes_scheduler_stops_trials_below_the_median():
     assert scores[~stopped, 0].mean() > scores[stopped, 0].mean()
 
 
+def test_the_readmes_snippet_of_gymnasium_runs(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    code = re.search(r"<!-- snippet: gymnasium -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    (tmp_path / "own.py").write_text(code[1] + "    print(metrics['valid_steps'].sum())\n")
+    finished = subprocess.run(
+        [sys.executable, tmp_path / "own.py"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert int(finished.stdout) > 1500
+
+
 def test_the_readmes_snippet_of_pools_runs():
     scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
     assert scope["metrics"]["loss"].shape == (2,)
