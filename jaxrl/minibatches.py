@@ -1,13 +1,62 @@
-"""Random minibatches: a shuffle without a sort."""
+"""Random minibatches: epochs over a rollout, and a shuffle without a sort."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.types import Array
+from jaxrl.axis import ALONE, Axis
+from jaxrl.types import Array, Metrics, PyTree
 
 ROUNDS = 8
+
+
+def learn_in_epochs(
+    step: Callable[[Any, Any], tuple[Any, Metrics]],
+    learner: PyTree,
+    batch: PyTree,
+    key: Array,
+    sizes: tuple[int, int],
+    names: tuple[str, ...],
+    goes_on: Callable[[Metrics], Array | bool],
+    axis: Axis = ALONE,
+) -> tuple[Any, Array, Metrics]:
+    """Learn from a batch several times, each time from another split of it.
+
+    Over several devices, a minibatch is made of one of each.
+
+    Args:
+      step: `step(learner, minibatch) -> (learner, losses)`.
+      batch: leaves `[L, B, ...]`, split along B.
+      sizes: how many epochs there are at most, and minibatches in each.
+      names: of the losses, which are scalars.
+      goes_on: `goes_on(losses)`: whether another epoch follows one with these mean losses.
+
+    Returns:
+      The learner, how many epochs there were, and mean losses over them.
+    """
+    num_epochs, num_minibatches = sizes
+
+    def learn(learner: PyTree, rows: Array) -> tuple[PyTree, Metrics]:
+        return step(learner, jax.tree.map(lambda x: x[:, rows], batch))
+
+    def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        learner, count, _, sums = carry
+        num_rows = jax.tree.leaves(batch)[0].shape[1]
+        rows = shuffled_indices(jax.random.fold_in(key, count), num_minibatches, num_rows)
+        learner, losses = jax.lax.scan(learn, learner, rows)
+        means = axis.mean(jax.tree.map(jnp.mean, losses))
+        more = (count + 1 < num_epochs) & goes_on(means)
+        return learner, count + 1, more, jax.tree.map(jnp.add, sums, means)
+
+    nothing = dict.fromkeys(names, jnp.float32(0))
+    learner, count, _, sums = jax.lax.while_loop(
+        lambda carry: carry[2], epoch, (learner, jnp.int32(0), jnp.bool_(True), nothing)
+    )
+    return learner, count, jax.tree.map(lambda x: x / count, sums)
 
 
 def shuffled_indices(key: Array, num_minibatches: int, size: int) -> Array:

@@ -247,9 +247,9 @@ def test_ppo_with_a_memory_splits_environments_not_time(monkeypatch, num_minibat
     algo = jaxrl.ppo(jaxrl.make("probe/Recall-v0", num_envs=4))
     seen, right = [], ppo_module.loss
 
-    def loss(config, distribution, value, batch, axis):
+    def loss(config, distribution, value, batch, axis, surrogate):
         seen.append((value.shape, batch.valid.shape, batch.core.shape))
-        return right(config, distribution, value, batch, axis)
+        return right(config, distribution, value, batch, axis, surrogate)
 
     monkeypatch.setattr(ppo_module, "loss", loss)
     state = jax.eval_shape(algo.init, config, jax.random.key(0))

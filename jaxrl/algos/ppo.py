@@ -25,7 +25,7 @@ from jaxrl import actor_critic, networks, normalize, optim, recurrence, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.minibatches import shuffled_indices
+from jaxrl.minibatches import learn_in_epochs
 from jaxrl.rollout import episode_metrics
 from jaxrl.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
@@ -188,9 +188,6 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
     )
 
 
-LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
-
-
 def check_sizes(config: PPOConfig, env: Env, network: nn.Module) -> None:
     """Raise unless the rollout splits evenly into minibatches."""
     if recurrence.is_recurrent(network):
@@ -237,44 +234,32 @@ def learn(
     key: Array,
     axis: Axis = ALONE,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Parameters, optimizer state and mean losses after minibatch epochs over a rollout.
-
-    Over several devices, a minibatch is made of one of each.
-    """
+    """Parameters, optimizer state and mean losses after minibatch epochs over a rollout."""
     optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
     learning_rate = optim.linear_decay(
         config.learning_rate, state.num_updates, config.anneal_updates
     )
 
-    def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, Metrics]:
-        minibatch = jax.tree.map(lambda x: x[:, rows], batch)
+    def step(learner: tuple[PyTree, PyTree], minibatch: Batch) -> tuple[Any, Metrics]:
         params, opt_state, losses = optim.gradient_step(
             optimizer, lambda params: objective(params, minibatch), *learner, learning_rate, axis
         )
         return (params, opt_state), losses
 
-    def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        learner, count, _, sums = carry
-        num_rows = batch.valid.shape[1]
-        rows = shuffled_indices(jax.random.fold_in(key, count), config.num_minibatches, num_rows)
-        learner, losses = jax.lax.scan(step, learner, rows)
-        means = axis.mean(jax.tree.map(jnp.mean, losses))
-        return learner, count + 1, means["approx_kl"], jax.tree.map(jnp.add, sums, means)
+    def goes_on(losses: Metrics) -> Array | bool:
+        return config.target_kl is None or ~(losses["approx_kl"] > config.target_kl)
 
-    def unfinished(carry: tuple[Any, ...]) -> Array:
-        _, count, approx_kl, _ = carry
-        more = count < config.num_epochs
-        return more if config.target_kl is None else more & ~(approx_kl > config.target_kl)
-
-    no_losses = dict.fromkeys(LOSSES, jnp.float32(0))
     learner = (state.params, state.opt_state)
-    (params, opt_state), epochs, _, sums = jax.lax.while_loop(
-        unfinished, epoch, (learner, jnp.int32(0), jnp.float32(0), no_losses)
+    sizes = (config.num_epochs, config.num_minibatches)
+    learner, epochs, losses = learn_in_epochs(
+        step, learner, batch, key, sizes, LOSSES, goes_on, axis
     )
-    losses = {name: total / epochs for name, total in sums.items()}
     losses |= {"epochs": epochs, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
     count = epochs * config.num_minibatches
-    return params, opt_state, losses | {"gradient_steps": count, "policy_lag": (count - 1) / 2}
+    return *learner, losses | {"gradient_steps": count, "policy_lag": (count - 1) / 2}
+
+
+LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
 def loss(
