@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl.envs.envpool import ATARI_IMPORT_PATH, EnvpoolEnv
+from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.types import Env
 
 CLASSIC_CONTROL_FPS = {
@@ -81,17 +81,11 @@ def frames_per_second(env: Env) -> int:
     if isinstance(own := getattr(env, "render_fps", None), int):  # as Gymnasium's say
         return own
     name = env.id.rpartition("/")[2]
-    if isinstance(env, EnvpoolEnv) and _is_atari(name):
+    if isinstance(env, EnvpoolEnv) and env.is_atari:
         return max(1, round(60 / env.options.get("frame_skip", 4)))
     if name.endswith(("-MinAtar", "-bsuite")) or env.id.startswith("maze/"):
         return 10
     return CLASSIC_CONTROL_FPS.get(name, 30)
-
-
-def _is_atari(name: str) -> bool:
-    from envpool.registration import registry
-
-    return registry.specs[name][0] == ATARI_IMPORT_PATH
 
 
 def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

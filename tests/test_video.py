@@ -152,6 +152,9 @@ def test_missing_packages_are_named(
         ("maze/FindAndReturn-v0", {}, 10),
         ("envpool/Pong-v5", {}, 15),
         ("envpool/Pong-v5", {"frame_skip": 2}, 30),
+        ("envpool/gfootball/academy_empty_goal_close-v1", {}, 30),
+        ("gymnasium/ALE/Pong-v5", {}, 15),
+        ("gymnasium/CartPole-v1", {}, 50),
     ],
 )
 def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
