@@ -53,8 +53,11 @@ def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.Run
         options |= {"num_pools": args.num_pools, "asynchronous": args.asynchronous}
     if args.autotune_num_envs and not args.autotune:
         sys.exit("error: --autotune-num-envs needs --autotune")
-    tune = (lambda: tuned(make_algorithm, args, config, options)) if args.autotune else None
-    return launch(make_algorithm, args, config, options, tune)
+
+    def tune(options: dict[str, Any]) -> dict[str, Any]:
+        return tuned(make_algorithm, args, config, options)
+
+    return launch(make_algorithm, args, config, options, tune if args.autotune else None)
 
 
 def tuned(

@@ -110,12 +110,12 @@ def launch(
     args: RunArgs,
     config: Any,
     env_options: dict[str, Any],
-    tune: Callable[[], dict[str, Any]] | None = None,
+    tune: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> jaxrl.RunResult:
     """Train as the flags say, then print where things are.
 
-    `tune` gives the environments' options, and perhaps their number, that are best here. Bad values
-    end the program with one line, not a traceback.
+    `tune(env_options)` gives the environments' options, and perhaps their number, that are best
+    here. Bad values end the program with one line, not a traceback.
     """
     try:
         together = args.cluster or args.coordinator is not None
@@ -132,7 +132,7 @@ def launch(
         if tune is not None:
             if together or args.devices > 1:
                 raise ValueError("settings are tuned on one device only; leave out --autotune")
-            env_options = env_options | tune()
+            env_options = env_options | tune(env_options)
             num_envs = env_options.pop("num_envs", num_envs)
         env = jaxrl.make(args.env_id, num_envs=num_envs, **env_options)
         algo = make_algorithm(env)

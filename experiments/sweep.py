@@ -199,6 +199,12 @@ def finish(args: Args, result: tuning.SweepResult) -> None:
         sys.exit(130)
 
 
+def is_envpools_atari(env_id: str) -> bool:
+    """Whether the Atari scripts' flags are for it."""
+    env = jaxrl.make(env_id)
+    return env.id.startswith("envpool/") and getattr(env, "is_atari", False)
+
+
 def command(args: Args, result: tuning.SweepResult) -> str:
     """Trains an agent with the best trial's config."""
     assert result.best is not None
@@ -207,12 +213,13 @@ def command(args: Args, result: tuning.SweepResult) -> str:
     }
     num_envs = values.pop("num_envs", args.num_envs)
     config = CONFIGS[args.algo]().replace(**pairs(args.set), **values)
-    is_atari = result.summary["env"].startswith("envpool/")
     script = f"experiments/{args.algo}_atari.py"
-    if not is_atari:
+    if not is_envpools_atari(args.env_id):
         preset = "minatar" if "MinAtar" in args.env_id else "cartpole"
         script = f"experiments/{args.algo}_gymnax.py {preset}"
     flags = [f"--env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
+    if args.env_options:
+        flags.append(f"--env-options {shlex.join(args.env_options)}")
     for name, value in fields.to_dict(config).items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
