@@ -147,7 +147,9 @@ def main(args: Args) -> None:
     pictures = grid([tile(agent, args) for agent in agents], args.columns)
     write_video(pictures, args.out, frames_per_second(agents[0].policy.algo.env))
     numbers = [
-        {"run_dir": str(agent.directory), "told_apart_by": agent.told} | agent.numbers
+        {"run_dir": str(agent.directory), "told_apart_by": agent.told}
+        | agent.numbers
+        | {"manifest": manifests.read(agent.directory)}
         for agent in agents
     ]
     beside = args.out.with_suffix(".json")
