@@ -26,6 +26,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+import grid
 import jaxrl
 from jaxrl import config as fields
 from jaxrl import tuning
@@ -41,6 +42,8 @@ CONFIGS = {
     "r2d2": jaxrl.R2D2Config,
 }
 ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
+GAMES_TOLD = 4
+"""Whole games of each agent that the numbers in the videos are of."""
 DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
 
 
@@ -90,8 +93,8 @@ class Args:
     keep_best: int = 3
     """Best agents kept as checkpoints under run_dir/best."""
     videos_by: str | None = None
-    """Keep the best agent of each value of this hyperparameter (gamma), and film all that are
-    kept."""
+    """Keep the best agent of each value of this hyperparameter (gamma), and film all that are kept,
+    alone and side by side."""
 
 
 def main(args: Args) -> tuning.SweepResult:
@@ -175,6 +178,8 @@ def film(result: tuning.SweepResult, seed: int) -> None:
         path = result.run_dir / "videos" / f"{directory.name}.mp4"
         _, score, length = record(policy, path, seed, False, 5_000)
         print(f"{path}: score {score:g} in {length} steps, gamma {policy.config.gamma:g}")
+    together = result.run_dir / "videos" / "side-by-side.mp4"
+    grid.main(grid.Args((result.run_dir,), together, episodes=GAMES_TOLD, seed=seed))
 
 
 def finish(args: Args, result: tuning.SweepResult) -> None:

@@ -39,7 +39,7 @@ class Axis:
             return tree
         if jax.process_count() == 1:
             return jax.lax.pmean(tree, self.name)
-        # Without the barrier XLA moves the reshaping into what made the arrays, which slows it down.
+        # Without the barrier XLA moves the reshaping into what made the arrays, and slows that.
         flat, unravel = ravel_pytree(jax.lax.optimization_barrier(tree))
         return unravel(jax.lax.pmean(flat, self.name))
 

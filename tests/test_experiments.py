@@ -344,7 +344,9 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(tmp_path):
     finished = script("sweep.py", *arguments, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert (run_dir / "report.html").read_text().count("data:image/png") == 5
-    assert list((run_dir / "videos").glob("*.mp4"))
+    assert list((run_dir / "videos").glob("trial-*.mp4"))
+    side_by_side = json.loads((run_dir / "videos" / "side-by-side.json").read_text())
+    assert all(agent["games"] == 4 and agent["points_per_step"] == 1 for agent in side_by_side)
     line = next(x for x in finished.stdout.splitlines() if x.startswith("best config: "))
     best = shlex.split(line.removeprefix("best config: python experiments/"))
     trained = script(*best, "--total-steps", 64, "--run-dir", tmp_path / "run", cwd=tmp_path)
