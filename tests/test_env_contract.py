@@ -1,6 +1,7 @@
 """One contract, every backend: what `jaxrl.types.Env` promises, checked on each adapter."""
 
 import functools
+import importlib.metadata
 from typing import Any, NamedTuple
 
 import envpool
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.utils import load_mnist
+from packaging.version import Version
 
 import jaxrl
 from jaxrl.envs import episodes, pools
@@ -17,6 +19,9 @@ from jaxrl.envs import gymnax as gymnax_adapter
 from jaxrl.envs.check import play, random_actions
 from jaxrl.envs.host import HostState
 from jaxrl.types import Box, Discrete
+
+# envpool 1.2.5's ViZDoom may wait for ever when a pool is made in a process with many threads.
+DOOM_RUNS = Version(importlib.metadata.version("envpool")) >= Version("1.2.7")
 
 N = 3  # environments stepped together
 P = 2  # members of a population, and devices
@@ -101,6 +106,8 @@ CASES = {
     "probe-time-limit": Case("probe/TimeLimit-v0", {"limit": 4}, 12, "truncated", 4),
     "probe-target": Case("probe/Target-v0", {}, 8, "terminated", 1),
 }
+if not DOOM_RUNS:
+    del CASES["envpool-vizdoom-limit"]
 HOST = [name for name in CASES if name.startswith(("envpool", "gymnasium"))]
 ATARI = ("envpool-pong-limit", "envpool-breakout-life", "gymnasium-breakout-life")
 LIMITED = ["gymnax-cartpole", "gymnax-pendulum", "envpool-cartpole", "envpool-pendulum"]
@@ -606,7 +613,10 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
     "id",
     [
         "envpool/HalfCheetah-v4",
-        "envpool/D1Basic-v1",
+        pytest.param(
+            "envpool/D1Basic-v1",
+            marks=pytest.mark.skipif(not DOOM_RUNS, reason="ViZDoom hangs in envpool < 1.2.7"),
+        ),
         "envpool/gfootball/academy_empty_goal_close-v1",
         "envpool/Jumanji/Tetris-v0",
         "envpool/Pong-v5",

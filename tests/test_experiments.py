@@ -1,6 +1,7 @@
 """The scripts and the README do what they say, at a small size."""
 
 import functools
+import importlib.metadata
 import json
 import os
 import re
@@ -63,6 +64,8 @@ SMALL = ("--num-envs", "2", "--num-steps", "4", "--num-minibatches", "2", "--num
 
 @pytest.mark.parametrize("preset", ["mujoco", "vizdoom-memory", "football", "tetris", "procgen"])
 def test_every_envpool_preset_trains(tmp_path, preset):
+    if "vizdoom" in preset and importlib.metadata.version("envpool") < "1.2.7":
+        pytest.skip("ViZDoom hangs in envpool < 1.2.7, which Python 3.11 resolves to")
     finished = script(
         "ppo_envpool.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
         "run", cwd=tmp_path,
