@@ -59,6 +59,19 @@ class RunArgs:
     """Updates a row of metrics.jsonl; about 1000 rows by default."""
 
 
+PPO_FOR_MUJOCO = jaxrl.PPOConfig(
+    learning_rate=3e-4,
+    num_steps=256,
+    num_epochs=10,
+    num_minibatches=32,
+    entropy_coef=0.0,
+    clip_value=True,
+    normalize_observations=True,
+    normalize_rewards=True,
+)
+"""The settings of Huang et al. 2022 for continuous control, on 8 environments instead of one."""
+
+
 @functools.cache
 def _args_with(config_class: type[Any]) -> type[Any]:
     """The flags of every script and those of a config, without a prefix."""

@@ -13,24 +13,15 @@ Atari's Tetris is `ppo_atari.py --env-id Tetris-v5`.
 from __future__ import annotations
 
 import jaxrl
-from launcher import launch_preset, preset
+from launcher import PPO_FOR_MUJOCO, launch_preset, preset
 
 PRESETS = {
     "mujoco": preset(
-        "Continuous control, with the settings of Huang et al. 2022.",
+        "Continuous control.",
         "envpool/HalfCheetah-v4",
         1_000_000,
         8,
-        jaxrl.PPOConfig(
-            learning_rate=3e-4,
-            num_steps=256,
-            num_epochs=10,
-            num_minibatches=32,
-            entropy_coef=0.0,
-            clip_value=True,
-            normalize_observations=True,
-            normalize_rewards=True,
-        ),
+        PPO_FOR_MUJOCO,
     ),
     "vizdoom": preset(
         "Health packs in a Doom room, with four frames and a small network.",

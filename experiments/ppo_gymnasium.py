@@ -11,7 +11,7 @@ python experiments/ppo_gymnasium.py lunarlander --env-id gymnasium/my_module:my_
 from __future__ import annotations
 
 import jaxrl
-from launcher import launch_preset, preset
+from launcher import PPO_FOR_MUJOCO, launch_preset, preset
 
 PRESETS = {
     "lunarlander": preset(
@@ -28,20 +28,11 @@ PRESETS = {
         ),
     ),
     "mujoco": preset(
-        "Continuous control, with the settings of Huang et al. 2022.",
+        "Continuous control.",
         "gymnasium/HalfCheetah-v5",
         1_000_000,
         8,
-        jaxrl.PPOConfig(
-            learning_rate=3e-4,
-            num_steps=256,
-            num_epochs=10,
-            num_minibatches=32,
-            entropy_coef=0.0,
-            clip_value=True,
-            normalize_observations=True,
-            normalize_rewards=True,
-        ),
+        PPO_FOR_MUJOCO,
     ),
     "atari": preset(
         "Atari through ale-py, with the settings of ppo_atari.py.",
