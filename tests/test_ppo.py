@@ -74,7 +74,9 @@ def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_val
     )
     as_jax = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), batch)
     loss, _ = ppo_module.loss(config, Categorical(jnp.asarray(logits)), jnp.asarray(value), as_jax)
-    assert float(loss) == pytest.approx(reference_loss(config, logits, value, batch), rel=2e-4, abs=1e-6)
+    assert float(loss) == pytest.approx(
+        reference_loss(config, logits, value, batch), rel=2e-4, abs=1e-6
+    )
 
 
 def test_loss_of_a_normal_policy_uses_its_density():
