@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.version import Version
 
 import jaxrl
 import jaxrl.tuning
@@ -64,7 +65,7 @@ SMALL = ("--num-envs", "2", "--num-steps", "4", "--num-minibatches", "2", "--num
 
 @pytest.mark.parametrize("preset", ["mujoco", "vizdoom-memory", "football", "tetris", "procgen"])
 def test_every_envpool_preset_trains(tmp_path, preset):
-    if "vizdoom" in preset and importlib.metadata.version("envpool") < "1.2.7":
+    if "vizdoom" in preset and Version(importlib.metadata.version("envpool")) < Version("1.2.7"):
         pytest.skip("ViZDoom hangs in envpool < 1.2.7, which Python 3.11 resolves to")
     finished = script(
         "ppo_envpool.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
