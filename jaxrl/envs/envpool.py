@@ -7,7 +7,6 @@ experiments/benchmarks/NOTES.md for what it costs.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -19,7 +18,7 @@ from jaxrl.envs import spaces
 from jaxrl.envs.host import HostState
 from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
 from jaxrl.envs.pools import RawStep
-from jaxrl.types import ActionSpace, Array, ObservationSpace, PyTree, TimeStep
+from jaxrl.types import ActionSpace, ObservationSpace, PyTree
 
 ATARI_IMPORT_PATH = "envpool.atari"
 DEFAULTS = {"envpool.vizdoom": {"use_combined_action": True}}
@@ -58,13 +57,6 @@ class EnvpoolEnv(HostedEnv):
     def action_space(self) -> ActionSpace:
         return self._facts.action_space
 
-    def for_evaluation(self, num_envs: int) -> Self:
-        """Whole games and raw rewards."""
-        env = super().for_evaluation(num_envs)
-        if not self._facts.is_atari:
-            return env
-        return env._with(episodic_life=False, reward_clip=False)
-
     def for_rendering(self) -> Self:
         return self.for_evaluation(1)._with(render_mode="rgb_array")
 
@@ -72,9 +64,6 @@ class EnvpoolEnv(HostedEnv):
         if "render_mode" not in self.options:
             raise ValueError("this environment was made without pictures; use env.for_rendering()")
         return super().render(state)
-
-    def _with(self, **options: Any) -> Self:
-        return dataclasses.replace(self, keywords=tuple(sorted((self.options | options).items())))
 
     @property
     def _facts(self) -> Facts:
@@ -89,12 +78,6 @@ class EnvpoolEnv(HostedEnv):
 
     def _observe(self, raw_obs: PyTree) -> PyTree:
         return spaces.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
-
-    def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
-        step = super()._timestep(raw, first)
-        if not self._facts.is_atari:
-            return step
-        return step._replace(raw_reward=raw.raw_reward, game_over=raw.game_over)
 
 
 class Facts(NamedTuple):

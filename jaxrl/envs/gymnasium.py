@@ -32,7 +32,7 @@ from jaxrl.envs import spaces, worker
 from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
 from jaxrl.envs.pools import Pool, RawStep
 from jaxrl.envs.vector_pool import VectorPool, Workers
-from jaxrl.types import ActionSpace, Array, ObservationSpace, PyTree, TimeStep
+from jaxrl.types import ActionSpace, ObservationSpace, PyTree
 
 ALE = "ALE/"
 ATARI_OPTIONS = ("episodic_life", "reward_clip")
@@ -86,13 +86,6 @@ class GymnasiumEnv(HostedEnv):
             return max(1, round(60 / self.options.get("frameskip", 4)))
         return self._facts.render_fps
 
-    def for_evaluation(self, num_envs: int) -> Self:
-        """Whole games and raw rewards."""
-        env = super().for_evaluation(num_envs)
-        if not self.is_atari:
-            return env
-        return env._with(episodic_life=False, reward_clip=False)
-
     def for_rendering(self) -> Self:
         """Of Atari's batched simulator there are no pictures but the observations."""
         env = self.for_evaluation(1)
@@ -135,15 +128,6 @@ class GymnasiumEnv(HostedEnv):
     def _observe(self, raw_obs: PyTree) -> PyTree:
         return spaces.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
 
-    def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
-        step = super()._timestep(raw, first)
-        if not self.is_atari:
-            return step
-        return step._replace(raw_reward=raw.raw_reward, game_over=raw.game_over)
-
-    def _with(self, **options: Any) -> Self:
-        return dataclasses.replace(self, keywords=tuple(sorted((self.options | options).items())))
-
 
 def of_function(make: Callable[..., Any], num_envs: int, keywords: Keywords) -> GymnasiumEnv:
     """Environments that a function gives; the id names it."""
@@ -173,6 +157,7 @@ class AtariPool(VectorPool):
     def __init__(self, envs: Any, raw: PyTree, seeds: np.ndarray, reward_clip: bool):
         super().__init__(envs, raw, seeds)
         self._reward_clip = reward_clip
+        self._lives = np.zeros(len(seeds), int)
         self._picture = np.zeros(raw.shape[1:], np.uint8)
         actions = [action.name for action in envs.ale.get_action_set()]
         self._begin = actions.index("FIRE") if "FIRE" in actions else 0
@@ -190,10 +175,13 @@ class AtariPool(VectorPool):
     ) -> RawStep:
         step = super()._next(obs, reward, terminated, truncated, info)
         self._picture = step.obs[0, -1]
+        lives, before = info["lives"], self._lives
+        self._lives = lives
+        only_a_life = (lives > 0) & (lives < before)
         return step._replace(
             reward=np.sign(step.reward) if self._reward_clip else step.reward,
             raw_reward=reward.astype(np.float32),
-            game_over=truncated | (terminated & (info["lives"] == 0)),
+            game_over=truncated | (terminated & ~only_a_life),
         )
 
     def render(self) -> np.ndarray:

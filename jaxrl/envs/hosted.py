@@ -73,6 +73,11 @@ class HostedEnv(abc.ABC):
         """Observations of the space, of what a pool gives."""
 
     @property
+    def is_atari(self) -> bool:
+        """Whether the score that people report may differ from the reward."""
+        return False
+
+    @property
     def options(self) -> dict[str, Any]:
         return dict(self.keywords)
 
@@ -125,9 +130,10 @@ class HostedEnv(abc.ABC):
         return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
 
     def for_evaluation(self, num_envs: int) -> Self:
-        """The same, in one pool on one device."""
+        """The same, in one pool on one device; of Atari whole games and raw rewards."""
         keywords = tuple(pair for pair in self.keywords if pair[0] not in OVERLAPPING)
-        return dataclasses.replace(self, num_envs=num_envs, keywords=keywords, axis=ALONE)
+        env = dataclasses.replace(self, num_envs=num_envs, keywords=keywords, axis=ALONE)
+        return env._with(episodic_life=False, reward_clip=False) if self.is_atari else env
 
     def for_rendering(self) -> Self:
         return self.for_evaluation(1)
@@ -147,4 +153,10 @@ class HostedEnv(abc.ABC):
 
     def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
         terminated = raw.ended & ~raw.truncated
-        return TimeStep(self._observe(raw.obs), raw.reward, terminated, raw.truncated, first)
+        step = TimeStep(self._observe(raw.obs), raw.reward, terminated, raw.truncated, first)
+        if not self.is_atari:
+            return step
+        return step._replace(raw_reward=raw.raw_reward, game_over=raw.game_over)
+
+    def _with(self, **options: Any) -> Self:
+        return dataclasses.replace(self, keywords=tuple(sorted((self.options | options).items())))
