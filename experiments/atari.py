@@ -10,6 +10,7 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl.autotuning import Trial
+from jaxrl.envs.hosted import OVERLAPPING
 from jaxrl.parallel import num_cores
 from launcher import RunArgs, launch
 
@@ -34,6 +35,9 @@ class AtariArgs(RunArgs):
     each has num_threads of its own."""
     asynchronous: bool = False
     """The pool that is ready first is next, instead of taking turns."""
+    send_ahead: bool = False
+    """Send each rollout's last actions before the agent learns, so that they simulate meanwhile;
+    the policy that chose them lags by an update."""
     autotune: bool = False
     """Choose num_threads, num_pools and asynchronous for this machine by short trials; learning
     does not depend on them."""
@@ -49,8 +53,9 @@ def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.Run
         "repeat_action_probability": args.repeat_action_probability,
         "num_threads": args.num_threads,
     }
-    if args.num_pools != 1 or args.asynchronous:
-        options |= {"num_pools": args.num_pools, "asynchronous": args.asynchronous}
+    for name in OVERLAPPING:
+        if getattr(args, name) != getattr(AtariArgs, name):
+            options[name] = getattr(args, name)
     if args.autotune_num_envs and not args.autotune:
         sys.exit("error: --autotune-num-envs needs --autotune")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxrl import recurrence
 from jaxrl.agent import Agent
@@ -24,6 +25,11 @@ class PolicyExtras(NamedTuple):
 
     log_prob: Array
     value: Array
+
+
+def no_extras(env: Env) -> PolicyExtras:
+    """Of no action, `[N]`."""
+    return PolicyExtras(jnp.zeros(env.num_envs), jnp.zeros(env.num_envs))
 
 
 def collect(

@@ -32,11 +32,12 @@ class Agent:
         network_key: Array,
         env_key: Array,
         simulation: Simulation | None = None,
+        extras: PyTree = None,
     ) -> tuple[PyTree, Simulation]:
         """Parameters, and the beginning of N episodes, in the environments of `simulation` if it is
-        given."""
+        given; `extras` are what the agent's policy gives beside actions."""
         core = self.initial_core(config, self.env.num_envs)
-        simulation = start(self.env, env_key, core, simulation)
+        simulation = start(self.env, env_key, core, simulation, extras)
         inputs = recurrence.one_step(simulation.inputs)
         return recurrence.init(self.network_of(config), network_key, inputs), simulation
 

@@ -11,7 +11,7 @@ from jaxrl import overlap
 from jaxrl.axis import axis_of
 from jaxrl.envs import episodes
 from jaxrl.simulation import Simulation, advance
-from jaxrl.types import Array, Env, HostEnv, Policy, PyTree, Trajectory
+from jaxrl.types import Array, Env, Policy, PyTree, Trajectory
 
 Draw = Callable[[Array], PyTree]
 """`draw(key) -> noise`: all that is random about one step of a policy, in the environments of all
@@ -50,13 +50,16 @@ def rollout(
 
     simulation = simulation._replace(episodes=episodes.forget_ended(simulation.episodes))
     action_key, env_key = jax.random.split(key)
-    noise = jax.vmap(draw)(jax.random.split(action_key, num_steps))
-    noise = axis_of(env).part(noise, axis=1)
-    if isinstance(env, HostEnv) and env.num_pools > 1:
-        return overlap.rollout(env, policy, simulation, noise, num_steps)
+
+    def noise(number: int) -> PyTree:
+        of_all = jax.vmap(draw)(jax.random.split(action_key, number))
+        return axis_of(env).part(of_all, axis=1)
+
+    if overlap.applies(env):
+        return overlap.rollout(env, policy, simulation, noise(num_steps + 1), num_steps)
     # A step of a few pure environments costs less than the loop around it.
     unroll = 4 if env.checkpointable and env.num_envs <= 16 else 1
-    randomness = (noise, jax.random.split(env_key, num_steps))
+    randomness = (noise(num_steps), jax.random.split(env_key, num_steps))
     return jax.lax.scan(step, simulation, randomness, num_steps, unroll=unroll)
 
 

@@ -12,6 +12,15 @@ from jaxrl.envs.episodes import EpisodeStatistics
 from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep
 
 
+class Sent(NamedTuple):
+    """What the policy said to where the environments stand; leaves `[N, ...]`."""
+
+    core: PyTree  # the agent's memory after it
+    action: Array
+    extras: PyTree
+    under_way: Array  # whether the environments were sent it, and simulate
+
+
 class Simulation(NamedTuple):
     """The part of a training state that belongs to the environments and their running episodes."""
 
@@ -20,6 +29,7 @@ class Simulation(NamedTuple):
     episodes: EpisodeStatistics
     core: PyTree  # the agent's memory of the episodes, () without one
     last_action: Array
+    sent: Sent | tuple[()] = ()  # before the agent learned (`HostEnv.send_ahead`)
 
     @property
     def inputs(self) -> Inputs:
@@ -29,25 +39,34 @@ class Simulation(NamedTuple):
 
 
 def start(
-    env: Env, key: Array, core: PyTree = (), simulation: Simulation | None = None
+    env: Env,
+    key: Array,
+    core: PyTree = (),
+    simulation: Simulation | None = None,
+    extras: PyTree = None,
 ) -> Simulation:
     """Start N episodes, of an agent whose memory is `core` at their start.
 
     Args:
       simulation: environments to take over where they stand, instead of new ones.
+      extras: what its policy gives beside actions, leaves `[N, ...]`.
     """
     if simulation is not None:
         return simulation._replace(core=core)
     env_state, timestep = env.init(key)
     space = env.action_space
     last_action = jnp.zeros((env.num_envs, *space.shape), space.dtype)
-    return Simulation(env_state, timestep, episodes.start(timestep), core, last_action)
+    sent: Sent | tuple[()] = ()
+    if isinstance(env, HostEnv) and env.send_ahead:
+        sent = Sent(core, last_action, extras, jnp.zeros(env.num_envs, bool))
+    return Simulation(env_state, timestep, episodes.start(timestep), core, last_action, sent)
 
 
 def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
     """New episodes in all environments if `where`, a flag, holds; nothing of the old ones counts.
 
-    For host environments, whose state cannot be replaced by another.
+    For host environments, whose state cannot be replaced by another. What they were sent ahead is
+    not done: its answer is their first observation once more, which makes no valid transition.
     """
     flags = jnp.broadcast_to(where, (env.num_envs,))
     env_state, timestep = env.restart(simulation.env_state, simulation.timestep, flags)

@@ -246,6 +246,11 @@ class HostEnv(Env, Protocol):
         """Whether the pool that is ready first is awaited, or they take turns."""
         ...
 
+    @property
+    def send_ahead(self) -> bool:
+        """Whether rollouts end with actions sent, which simulate while the agent learns."""
+        ...
+
     def swap(
         self, state: PyTree, sent: Array | int, action: Array, awaited: Array | int
     ) -> tuple[PyTree, Array, TimeStep]:

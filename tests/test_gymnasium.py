@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,10 +19,12 @@ from gymnasium.spaces import Dict as GymDict
 from gymnasium.spaces import Discrete as GymDiscrete
 from gymnasium.spaces import MultiBinary as GymMultiBinary
 from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
+from gymnasium.vector import AutoresetMode
 
 import jaxrl
 from jaxrl.envs import pools, spaces
 from jaxrl.envs.check import play
+from jaxrl.envs.gymnasium import AtariPool
 from jaxrl.envs.vector_pool import VectorPool, Workers
 from jaxrl.types import Box, Discrete, MultiDiscrete
 
@@ -292,6 +295,33 @@ def test_a_lost_life_ends_an_episode_and_not_the_game():
     overs = np.flatnonzero(game.terminated[:, 0])
     assert len(overs) > 0
     assert lives.terminated[: overs[0] + 1].sum() == 5
+
+
+class Gauntlet:
+    """Of ale-py's simulator what a pool uses: a game that time ends while there are lives."""
+
+    def __init__(self):
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.single_observation_space = GymBox(0, 255, (4, 84, 84), np.uint8)
+        self.single_action_space = GymDiscrete(2)
+        self.ale = SimpleNamespace(get_action_set=list)
+        self._script = iter([(3, False), (2, True), (2, False), (2, True)])  # lives, end
+
+    def step(self, action):
+        lives, end = next(self._script)
+        obs, no = np.zeros((1, 4, 84, 84), np.uint8), np.zeros(1, bool)
+        return obs, np.ones(1), no | end, no, {"lives": np.array([lives])}
+
+
+def test_a_game_that_ends_with_lives_left_is_over():
+    raw = jax.ShapeDtypeStruct((4, 84, 84), np.uint8)
+    pool = AtariPool(Gauntlet(), raw, np.zeros(1, np.int32), reward_clip=False)
+    steps = []
+    for _ in range(4):
+        pool.send(np.zeros(1, np.int32))
+        steps.append(pool.recv())
+    assert [bool(step.ended[0]) for step in steps] == [False, True, False, True]
+    assert [bool(step.game_over[0]) for step in steps] == [False, False, False, True]
 
 
 # --- spaces ---------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxrl
+from jaxrl import actor_critic, networks, overlap, tuning
+from jaxrl.agent import Agent
 from jaxrl.envs import host
 from jaxrl.envs.host import ANY, NONE
 from jaxrl.logging import read_jsonl
@@ -107,6 +109,123 @@ def test_every_device_has_pools_of_its_own():
     assert len(set(state.simulation.env_state.pool.tolist())) == 2
 
 
+# --- actions sent before the agent learns ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("pools", ["turns-2", "ready-4"])
+@pytest.mark.parametrize("name", ["ppo-gru", "a2c", "r2d2"])
+def test_pools_change_nothing_of_what_is_sent_ahead(name, pools):
+    ahead = trained(name, send_ahead=True, **POOLS[pools])
+    chex.assert_trees_all_close(ahead, trained(name, send_ahead=True), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pools", [{}, POOLS["turns-2"], POOLS["ready-4"]])
+def test_an_agent_that_does_not_change_does_the_same_ahead(pools):
+    """All that was ever seen and done, in the replay."""
+
+    def memory(**options):
+        config = ALGORITHMS["dqn"][1].replace(
+            initial_epsilon=0.0, final_epsilon=0.0, learning_rate=0.0
+        )
+        env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, **options)
+        train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+        state, metrics = learned(train, jaxrl.dqn(env), config)
+        return state.memory, metrics["valid_steps"], metrics["episode_return_sum"]
+
+    chex.assert_trees_all_close(memory(send_ahead=True, **pools), memory(), rtol=1e-6)
+
+
+def test_who_acted_is_remembered_with_what_was_sent_ahead():
+    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
+    config, key = jaxrl.A2CConfig(hidden_sizes=(8,)), jax.random.key(0)
+    agent = Agent(env, None, networks.actor_critic)
+    of = functools.partial(functools.partial, agent.unroll, config)  # the policy of parameters
+    old, simulation = agent.start(config, key, key, extras=actor_critic.no_extras(env))
+    new = jax.tree.map(lambda x: x + 0.3, old)
+    simulation, before = actor_critic.collect(env, of(old), simulation, key, 4)
+    bootstrap = actor_critic.bootstrap(of(old), simulation)
+    _, after = actor_critic.collect(env, of(new), simulation, jax.random.key(1), 4)
+
+    chex.assert_trees_all_equal(after.inputs.last_action[0], before.action[-1])
+    by_old, by_new = (of(params)((), after.inputs)[1] for params in (old, new))
+    log_prob, value = after.extras
+    assert (jnp.abs(by_old[1] - by_new[1]) > 0.1).all()
+    chex.assert_trees_all_close(value[0], by_old[1][0], bootstrap, rtol=1e-5)
+    chex.assert_trees_all_close(value[1:], by_new[1][1:], rtol=1e-5)
+    for row, (distribution, _) in ((0, by_old), (3, by_new)):
+        expected = distribution.log_prob(after.action)[row]
+        chex.assert_trees_all_close(log_prob[row], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_environments_that_simulate_can_begin_anew(asynchronous):
+    """A refilled lane's show their first observation twice, the others what they simulated."""
+    env: Any = jaxrl.make(
+        "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
+    )
+    key, action = jax.random.key(0), jnp.array([0, 1, 1, 0], jnp.int32)
+    _, step = env.step(key, env.init(key)[0], action)
+    state, timestep = env.init(key)
+    for pool in (0, 1):
+        state, _, _ = env.swap(state, pool, action[2 * pool : 2 * pool + 2], NONE)
+    where = jnp.array([True, False, False, True])
+    state, fresh = env.restart(state, timestep, where)
+    chex.assert_trees_all_equal(fresh.obs[1], timestep.obs[1])
+    parts = [None, None]
+    for pool in (0, 1):
+        state, received, parts[int(received)] = env.swap(
+            state, NONE, action[:2], ANY if asynchronous else pool
+        )
+    shown = overlap.join(parts)
+    chex.assert_trees_all_equal(shown.first, where)
+    chex.assert_trees_all_equal(shown.obs[where], fresh.obs[where])
+    chex.assert_trees_all_equal(shown.obs[~where], step.obs[~where])
+    chex.assert_trees_all_equal(shown.reward, jnp.where(where, 0.0, step.reward))
+    _, after = env.step(key, state, action)
+    assert not after.first.any()
+    assert (after.obs[where] != fresh.obs[where]).any()
+
+
+def test_a_search_refills_lanes_whose_environments_simulate():
+    make, config = ALGORITHMS["a2c"]
+    algo = make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True))
+    scheduler = tuning.HyperTrick(num_trials=5, num_phases=2)
+    search = functools.partial(
+        tuning.search, algo, config, {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}, scheduler
+    )
+    result = jax.jit(search, static_argnums=(0, 1))(2, 12, jax.random.key(0))
+    reported = jnp.arange(2) < result.ledger.reported[:, None]
+    assert (result.ledger.reported >= 1).all()
+    assert jnp.isfinite(result.ledger.scores[reported]).all()
+
+
+def test_every_device_sends_ahead():
+    make, config = ALGORITHMS["a2c"]
+    algo = spread(make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)), 2)
+    _, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 6)
+    expected = trained("a2c", send_ahead=True)[1]
+    chex.assert_trees_all_close(metrics, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_simulators_that_simulate_can_be_closed():
+    env = jaxrl.make("gymnasium/CartPole-v1", 2, send_ahead=True)
+    make, config = ALGORITHMS["a2c"]
+    state, _ = jax.jit(jaxrl.train, static_argnums=(0, 3))(make(env), config, jax.random.key(0), 2)
+    pool: Any = host.entry_of(state.simulation.env_state).pools[0]
+    workers = pool.envs.processes
+    assert all(worker.is_alive() for worker in workers)
+    host.release(state.simulation.env_state)
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_send_ahead_is_a_switch():
+    with pytest.raises(ValueError, match="send_ahead must be a bool, got 1"):
+        jaxrl.make("envpool/CartPole-v1", 4, send_ahead=1)
+
+
+# --- the host's side ------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def env():
     return jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2)
@@ -168,13 +287,6 @@ def test_a_simulating_pool_is_sent_nothing(env):
         jax.block_until_ready(env.swap(state, 0, jnp.zeros(2, jnp.int32), NONE))
 
 
-def test_a_simulating_pool_is_not_restarted(env):
-    state, timestep = env.init(jax.random.key(0))
-    state, _, _ = env.swap(state, 0, jnp.zeros(2, jnp.int32), NONE)
-    with refused("while they simulate"):
-        jax.block_until_ready(env.restart(state, timestep, jnp.ones(4, bool)))
-
-
 def test_gauges_add_up(env):
     state, _ = env.init(jax.random.key(0))
     for _ in range(20):
@@ -194,9 +306,11 @@ def test_environments_split_evenly():
         jaxrl.make("envpool/CartPole-v1", 4, num_pools=3)
 
 
-@pytest.mark.parametrize("num_pools", [1, 2])
-def test_rows_say_who_waits_for_whom(tmp_path, num_pools):
-    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=num_pools)
+@pytest.mark.parametrize(("num_pools", "send_ahead"), [(1, False), (2, False), (1, True)])
+def test_rows_say_who_waits_for_whom(tmp_path, num_pools, send_ahead):
+    env = jaxrl.make(
+        "envpool/CartPole-v1", 4, num_threads=1, num_pools=num_pools, send_ahead=send_ahead
+    )
     make, config = ALGORITHMS["ppo"]
     jaxrl.run(make(env), config, total_steps=5 * 16, run_dir=tmp_path / "x", num_evaluations=0,
               progress_bar=False)  # fmt: skip
@@ -209,4 +323,5 @@ def test_rows_say_who_waits_for_whom(tmp_path, num_pools):
         # Four epochs of two minibatches for 16 predictions.
         ratio = row["trainings_per_second"] / row["predictions_per_second"]
         assert ratio == pytest.approx(8 / 16, rel=0.01)
-        assert row["policy_lag"] == 3.5
+        # One of four steps was sent before the last update's eight gradient steps.
+        assert row["policy_lag"] == (3.5 + 8 / 4 if send_ahead else 3.5)

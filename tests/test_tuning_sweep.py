@@ -198,10 +198,11 @@ def test_a_finished_sweep_can_be_resumed_to_no_effect(tmp_path):
     assert outcome(again) == outcome(first)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
-def test_optunas_samplers_choose_the_values(tmp_path, sampler):
-    if sampler == "cmaes":
-        pytest.importorskip("cmaes")
+@pytest.mark.parametrize(
+    ("sampler", "needs"), [("tpe", "optuna"), ("cmaes", "cmaes"), ("gp", "torch")]
+)
+def test_optunas_samplers_choose_the_values(tmp_path, sampler, needs):
+    pytest.importorskip(needs)
     result = run(tmp_path / "x", RandomSearch(30, 1), sampler=sampler, num_lanes=2)
     rates = [trial["values"]["learning_rate"] for trial in outcome(result)]
     distance = np.abs(np.log10(np.array(rates) / 1e-3))

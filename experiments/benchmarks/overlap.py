@@ -14,7 +14,12 @@ any inference: waiting for all at every step, against pools of one environment t
 they get ready. What order statistics predict is the expectation of the sum of the slowest's times
 over the rollout, and of the slowest sum of times.
 
-The third is of real Atari: A2C on Pong with GA3C's small network, 5 steps an update, against
+The third is of updates, A2C's with the Nature CNN, whose last actions are sent before the agent
+learns or are not. Learning is what an update takes longer than its rollout, with a simulator that
+takes no time. Hidden is what sending ahead saves, over the smaller of learning and one step of the
+simulator.
+
+The last is of real Atari: A2C on Pong with GA3C's small network, 5 steps an update, against
 envpool alone with as many threads.
 """
 
@@ -68,8 +73,12 @@ class Args:
     """Their steps' mean time."""
     sigmas: tuple[float, ...] = (0.25, 0.5, 1.0)
     """Standard deviations of the logarithm of the time."""
+    rollout_lengths: tuple[int, ...] = (1, 5)
+    """Steps of an update, in the third table."""
+    ahead_seconds: tuple[float, ...] = (0.001, 0.004, 0.016)
+    """A step of one environment, there."""
     atari_envs: int = 32
-    """Environments of the third table."""
+    """Environments of the last table."""
     atari_threads: int = 2
     """Of each pool."""
     atari_seconds: float = 3.0
@@ -260,6 +269,54 @@ def measure_ready(args: Args, sigma: float) -> dict[str, Any]:
     }
 
 
+def updates(env: SleepingEnv, num_steps: int) -> Callable[[], float]:
+    """Milliseconds an update of A2C."""
+    config = jaxrl.A2CConfig(torso="nature_cnn", num_steps=num_steps)
+    algo = jaxrl.a2c(env)
+    state = jax.jit(algo.init)(config, jax.random.key(0))
+    update, number = jax.jit(algo.update), max(1, 10 // num_steps)
+
+    def measure() -> float:
+        nonlocal state
+        began = time.perf_counter()
+        for _ in range(number):
+            state, _ = update(config, state)
+        jax.block_until_ready(state.params)
+        return (time.perf_counter() - began) / number * 1e3
+
+    return measure
+
+
+def measure_ahead(args: Args, num_steps: int, step_seconds: float) -> dict[str, Any]:
+    """The third table's row for one simulator and length of rollouts."""
+
+    def simulator(seconds: float, *options: tuple[str, Any]) -> SleepingEnv:
+        return SleepingEnv(
+            "sleeping", args.num_envs, options, threads=args.threads, step_seconds=seconds
+        )
+
+    samples = alternate(
+        {
+            "simulator": simulator_alone(args, step_seconds),
+            "inference": rollouts(simulator(0.0), "nature_cnn", num_steps),
+            "update": updates(simulator(0.0), num_steps),
+            "one after the other": updates(simulator(step_seconds), num_steps),
+            "sent ahead": updates(simulator(step_seconds, ("send_ahead", True)), num_steps),
+        },
+        args.repeats,
+    )
+    median = {name: sample.median for name, sample in samples.items()}
+    learning = median["update"] - num_steps * median["inference"]
+    saved = median["one after the other"] - median["sent ahead"]
+    return {
+        "num_steps": num_steps,
+        "step_seconds": step_seconds,
+        "milliseconds": {name: sample.summary() for name, sample in samples.items()},
+        "learning_milliseconds": learning,
+        "hidden": saved / min(learning, median["simulator"]),
+    }
+
+
 def hidden_table(args: Args, results: list[dict[str, Any]]) -> Table:
     columns = ["simulator", "program", "one pool", *map(pools_text, args.num_pools)]
     table = Table(title=f"milliseconds a step of {args.num_envs} environments, and what is hidden")
@@ -285,6 +342,20 @@ def ready_table(args: Args, results: list[dict[str, Any]]) -> Table:
             measured = result["milliseconds"][name]["median"]
             cells.append(f"{measured:.1f} ({result['expected_milliseconds'][name]:.1f})")
         table.add_row(*cells, f"{result['gain']:.2f} ({result['expected_gain']:.2f})")
+    return table
+
+
+def ahead_table(args: Args, results: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"milliseconds an update of {args.num_envs} environments")
+    columns = ("one after the other", "sent ahead")
+    for column in ("rollout", "step simulated", "learning", *columns, "hidden"):
+        table.add_column(column)
+    for result in results:
+        median = {name: sample["median"] for name, sample in result["milliseconds"].items()}
+        numbers = [median["simulator"], result["learning_milliseconds"]]
+        numbers += [median[column] for column in columns]
+        cells = [f"{number:.1f}" for number in numbers]
+        table.add_row(str(result["num_steps"]), *cells, f"{result['hidden']:.0%}")
     return table
 
 
@@ -365,6 +436,7 @@ def main(args: Args) -> dict[str, Any]:
         args = dataclasses.replace(
             args, num_envs=4, threads=2, step_seconds=(0.001,), num_pools=(2,), num_steps=4,
             slow_envs=2, slow_seconds=0.001, sigmas=(0.5,), repeats=1, output=None,
+            rollout_lengths=(2,), ahead_seconds=(0.001,),
             atari_envs=4, atari_threads=1, atari_seconds=0.01,
         )  # fmt: skip
     hidden = [measure_hidden(args, seconds) for seconds in args.step_seconds]
@@ -372,9 +444,17 @@ def main(args: Args) -> dict[str, Any]:
     console = Console()
     console.print(hidden_table(args, hidden))
     console.print(ready_table(args, ready))
+    ahead = [
+        measure_ahead(args, num_steps, seconds)
+        for num_steps in args.rollout_lengths
+        for seconds in args.ahead_seconds
+    ]
+    console.print(ahead_table(args, ahead))
     atari = measure_atari(args)
     console.print(atari_table(args, atari))
-    everything = {"machine": machine(), "hidden": hidden, "ready": ready, "atari": atari}
+    everything = {
+        "machine": machine(), "hidden": hidden, "ready": ready, "ahead": ahead, "atari": atari
+    }  # fmt: skip
     if args.output is not None:
         write_json(args.output, everything)
     return everything

@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, optim, returns
+from jaxrl import actor_critic, networks, optim, overlap, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
@@ -109,7 +109,9 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key, simulation)
+        params, simulation = agent.start(
+            config, network_key, env_key, simulation, actor_critic.no_extras(env)
+        )
         return A2CState(params, optimizer_of(config).init(params), simulation, key, jnp.int32(0))
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
@@ -135,7 +137,10 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
         metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
-        metrics |= {"gradient_steps": jnp.int32(1), "policy_lag": jnp.float32(0)}
+        metrics |= {
+            "gradient_steps": jnp.int32(1),
+            "policy_lag": jnp.float32(overlap.lag(env, num_steps(config))),
+        }
         return A2CState(params, opt_state, simulation, key, state.num_updates + 1), metrics
 
     def act(

@@ -20,7 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, optim, returns
+from jaxrl import actor_critic, networks, optim, overlap, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
@@ -96,7 +96,9 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def init(config: ImpalaConfig, key: Array, simulation: Simulation | None = None) -> ImpalaState:
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key, simulation)
+        params, simulation = agent.start(
+            config, network_key, env_key, simulation, actor_critic.no_extras(env)
+        )
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
@@ -127,6 +129,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         policy_lag = jnp.minimum(state.num_updates, config.lag).astype(jnp.float32)
+        policy_lag += overlap.lag(env, config.num_steps)
         metrics |= {"gradient_steps": jnp.int32(1), "policy_lag": policy_lag}
         return ImpalaState(
             params, past_params, opt_state, simulation, key, state.num_updates + 1

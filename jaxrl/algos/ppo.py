@@ -21,7 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, normalize, optim, recurrence, returns
+from jaxrl import actor_critic, networks, normalize, optim, overlap, recurrence, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
@@ -131,7 +131,9 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
         check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key, simulation)
+        params, simulation = agent.start(
+            config, network_key, env_key, simulation, actor_critic.no_extras(env)
+        )
         obs_statistics = reward_scale = None
         if config.normalize_observations:
             obs_statistics = normalize.start_observations(env.observation_space)
@@ -170,6 +172,7 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
         params, opt_state, losses = learn(
             config, objective, state, batch, axis.own(shuffle_key), axis
         )
+        losses["policy_lag"] += losses["gradient_steps"] * overlap.lag(env, config.num_steps)
         num_updates = state.num_updates + 1
         return PPOState(
             params, opt_state, simulation, key, num_updates, obs_statistics, reward_scale

@@ -17,7 +17,7 @@ from jaxrl.envs.host import HostState
 from jaxrl.envs.pools import Pool, RawStep
 from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
 
-OVERLAPPING = ("num_pools", "asynchronous")
+OVERLAPPING = ("num_pools", "asynchronous", "send_ahead")
 """The options that say how a backend's environments are stepped."""
 
 
@@ -26,8 +26,8 @@ class HostedEnv(abc.ABC):
     """N environments on the host; a backend says what they are and how a pool of them is made.
 
     The option `num_pools` splits them over so many pools: while the policy looks at one, the others
-    simulate. They take turns, or if `asynchronous`, the one that is ready first is next
-    (`jaxrl.overlap`).
+    simulate. They take turns, or if `asynchronous`, the one that is ready first is next. With
+    `send_ahead` they simulate while the agent learns, too (`jaxrl.overlap`).
     """
 
     name: str
@@ -47,6 +47,8 @@ class HostedEnv(abc.ABC):
                 f"asynchronous must be a bool, and True with num_pools >= 2 only, got "
                 f"{self.asynchronous!r} with num_pools = {num_pools}"
             )
+        if type(self.send_ahead) is not bool:
+            raise ValueError(f"send_ahead must be a bool, got {self.send_ahead!r}")
 
     @property
     @abc.abstractmethod
@@ -88,6 +90,10 @@ class HostedEnv(abc.ABC):
     @property
     def asynchronous(self) -> bool:
         return self.options.get("asynchronous", False)
+
+    @property
+    def send_ahead(self) -> bool:
+        return self.options.get("send_ahead", False)
 
     def init(self, key: Array) -> tuple[HostState, TimeStep]:
         num_all = self.num_envs * self.axis.size

@@ -82,6 +82,8 @@ class Entry:
     simulating: list[bool] = field(default_factory=list, init=False)
     waiters: ThreadPoolExecutor | None = field(default=None, init=False)
     """Threads that wait for asynchronous pools, and what has arrived."""
+    held: dict[int, RawStep] = field(default_factory=dict, init=False)
+    """Steps that were waited for before they were asked for, by pool."""
     ready: SimpleQueue[tuple[int, Future[RawStep]]] = field(default_factory=SimpleQueue, init=False)
     calls: int = field(default=0, init=False)
     made_at: float = field(default_factory=time.perf_counter, init=False)
@@ -118,7 +120,7 @@ class Entry:
         return jax.tree.map(merged, *parts)
 
     def send(self, index: int, action: np.ndarray) -> None:
-        if self.simulating[index]:
+        if self.simulating[index] or index in self.held:
             raise ValueError(f"pool {index} is simulating a step already; receive it first")
         if not any(self.simulating):
             self.busy_since = time.perf_counter()
@@ -131,26 +133,30 @@ class Entry:
     def recv(self, index: int) -> RawStep:
         if self.asynchronous:
             raise ValueError("asynchronous pools are received as they get ready, not by number")
+        if index in self.held:
+            return self.held.pop(index)
         if not self.simulating[index]:
             raise ValueError(f"pool {index} was sent no action, so there is no step to receive")
-        return self._waited_for(lambda: (index, self.pools[index].recv()))[1]
+        return self._wait(index)[1]
 
     def recv_any(self) -> tuple[int, RawStep]:
         """The step of the pool that is ready first, and which one it is."""
         if not self.asynchronous:
             raise ValueError("pools that are not asynchronous are received by number")
+        if self.held:
+            return self.held.popitem()
         if not any(self.simulating):
             raise ValueError("no pool was sent an action, so there is no step to receive")
+        return self._wait()
 
-        def first_ready() -> tuple[int, RawStep]:
-            index, step = self.ready.get()
-            return index, step.result()
-
-        return self._waited_for(first_ready)
-
-    def _waited_for(self, receive: Callable[[], tuple[int, RawStep]]) -> tuple[int, RawStep]:
+    def _wait(self, index: int = 0) -> tuple[int, RawStep]:
+        """Wait for a pool's step; for that of the first that is ready, if asynchronous."""
         asked = time.perf_counter()
-        index, answer = receive()
+        if self.asynchronous:
+            index, step = self.ready.get()
+            answer = step.result()
+        else:
+            answer = self.pools[index].recv()
         now = time.perf_counter()
         self.waited += now - asked
         self.simulating[index] = False
@@ -167,11 +173,15 @@ class Entry:
         return self.whole([self.recv(index) for index in range(self.num_pools)])
 
     def restart(self, where: np.ndarray) -> RawStep:
-        if any(self.simulating):
-            raise ValueError("environments cannot begin new episodes while they simulate a step")
-        return self.whole(
-            [pool.restart(self.part(where, index)) for index, pool in enumerate(self.pools)]
-        )
+        """New episodes; what simulates comes to an end first, and is held until it is asked for."""
+        while where.any() and any(self.simulating):
+            index, step = self._wait(self.simulating.index(True))
+            self.held[index] = step
+        parts = [self.part(where, index) for index in range(self.num_pools)]
+        fresh = [pool.restart(part) for pool, part in zip(self.pools, parts, strict=True)]
+        for index, step in self.held.items():
+            self.held[index] = begun_anew(step, fresh[index], parts[index])
+        return self.whole(fresh)
 
     def host_time(self) -> HostTime:
         now = time.perf_counter()
@@ -198,6 +208,15 @@ class Entry:
         self.close()
         self.seeds = np.tile(self.seeds, members // self.members)
         self.start(members)
+
+
+def begun_anew(step: RawStep, fresh: RawStep, where: np.ndarray) -> RawStep:
+    """`step`, but `where` `[M]` holds the beginning of an episode, which was paid nothing."""
+
+    def chosen(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+        return np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(chosen, fresh._replace(first=where), step)
 
 
 _entries: OrderedDict[int, Entry] = OrderedDict()
