@@ -36,7 +36,9 @@ split_cpu()  # gymnax, which the next line imports, starts JAX's backend
 import jaxrl  # noqa: E402
 from jaxrl import population as populations  # noqa: E402
 from jaxrl import tuning  # noqa: E402
-from ppo_throughput import TASKS, Rejax, Task, Trainer, small  # noqa: E402
+from peers import Rejax  # noqa: E402
+from ppo_throughput import Trainer  # noqa: E402
+from tasks import TASKS, Task, small  # noqa: E402
 from timing import RESULTS, alternate, machine, write_json  # noqa: E402
 
 SIZE = 64

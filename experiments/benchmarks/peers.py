@@ -1,0 +1,242 @@
+"""Others that are timed beside jaxrl, at the same sizes: learners, and simulators alone.
+
+Stable-Baselines3's PPO steps Gymnasium's CartPole in Python, one environment after another, with
+its own networks of the same sizes, on one thread, which suits them best.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import gymnax
+import jax
+import numpy as np
+from gymnax.wrappers import LegacyStepAPIWrapper
+
+from jaxrl import networks
+from parts import Part, repeated
+from tasks import Measure, Task, random_actions
+from timing import seconds_of
+
+
+class Learner(Protocol):
+    """An agent in training; a call measures it once and gives seconds per update."""
+
+    valid_rates: list[float]
+    """Valid environment steps a second, of each call."""
+
+    @property
+    def num_parameters(self) -> int: ...
+
+    @property
+    def compile_seconds(self) -> float | None: ...
+
+    def __call__(self) -> float: ...
+
+
+class Peer(NamedTuple):
+    """Another library's PPO, and how it is got."""
+
+    make: Callable[[Task, int], Learner]
+    """`make(task, updates)`, the updates of one measurement."""
+    package: str
+    install: str
+
+    @property
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+
+class CopyableEnv(LegacyStepAPIWrapper):
+    """gymnax's wrapper for rejax, which copies its configuration; the wrapper has no copy."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CopyableEnv:
+        return self
+
+
+class Rejax:
+    """rejax's PPO with the task's sizes and settings, evaluation off.
+
+    Args:
+      agents: None for one agent, else so many under `vmap`.
+    """
+
+    def __init__(self, task: Task, updates: int, agents: int | None = None):
+        rejax: Any = importlib.import_module("rejax")
+
+        config = task.config
+        env, env_params = gymnax.make(task.env_id.removeprefix("gymnax/"))
+        steps = updates * task.steps
+        algo = rejax.PPO.create(
+            env=CopyableEnv(env),
+            env_params=env_params,
+            agent_kwargs={"activation": config.activation, "hidden_layer_sizes": (64, 64)},
+            num_envs=task.num_envs,
+            num_steps=config.num_steps,
+            num_epochs=config.num_epochs,
+            num_minibatches=config.num_minibatches,
+            learning_rate=config.learning_rate,
+            max_grad_norm=config.max_grad_norm,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            clip_eps=config.clip_epsilon,
+            vf_coef=config.value_coef,
+            ent_coef=config.entropy_coef,
+            total_timesteps=steps,
+            eval_freq=steps,
+            skip_initial_evaluation=True,
+        ).replace(eval_callback=lambda algo, state, key: None)
+        self.updates, self.steps = updates, steps * (agents or 1)
+        self.valid_rates: list[float] = []
+        init, train = algo.init_state, lambda state: algo.train(train_state=state)[0]
+        key = jax.random.PRNGKey(0)
+        if agents is not None:
+            init, train, key = jax.vmap(init), jax.vmap(train), jax.random.split(key, agents)
+        self.state = jax.jit(init)(key)
+        began = time.perf_counter()
+        self.program = jax.jit(train, donate_argnums=0).lower(self.state).compile()
+        self.compile_seconds = time.perf_counter() - began
+        self.num_parameters = networks.num_parameters(
+            (self.state.actor_ts.params, self.state.critic_ts.params)
+        )
+
+    def __call__(self) -> float:
+        """Seconds per update."""
+        began = time.perf_counter()
+        self.state = jax.block_until_ready(self.program(self.state))
+        seconds = time.perf_counter() - began
+        self.valid_rates.append(self.steps / seconds)
+        return seconds / self.updates
+
+
+class StableBaselines3:
+    """Stable-Baselines3's PPO with the task's sizes and settings."""
+
+    compile_seconds = None
+
+    def __init__(self, task: Task, updates: int):
+        sb3: Any = importlib.import_module("stable_baselines3")
+        env_util: Any = importlib.import_module("stable_baselines3.common.env_util")
+        self.torch: Any = importlib.import_module("torch")
+        config = task.config
+        self.model = sb3.PPO(
+            "MlpPolicy",
+            env_util.make_vec_env(task.env_id.removeprefix("gymnax/"), n_envs=task.num_envs),
+            learning_rate=config.learning_rate,
+            n_steps=config.num_steps,
+            batch_size=task.steps // config.num_minibatches,
+            n_epochs=config.num_epochs,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            clip_range=config.clip_epsilon,
+            clip_range_vf=config.clip_epsilon,
+            ent_coef=config.entropy_coef,
+            vf_coef=config.value_coef,
+            max_grad_norm=config.max_grad_norm,
+            policy_kwargs={"net_arch": list(config.hidden_sizes or ())},
+            device="cpu",
+        )
+        self.num_parameters = sum(x.numel() for x in self.model.policy.parameters())
+        self.steps, self.updates = task.steps, min(updates, 4)
+        self.valid_rates: list[float] = []
+
+    def __call__(self) -> float:
+        """Seconds per update."""
+        self.torch.set_num_threads(1)
+        began, steps = time.perf_counter(), self.updates * self.steps
+        self.model.learn(steps, reset_num_timesteps=False)
+        seconds = time.perf_counter() - began
+        self.valid_rates.append(steps / seconds)
+        return seconds / self.updates
+
+
+def _pytorch(task: Task, updates: int, channels_last: bool) -> Learner:
+    del updates  # one takes seconds
+    return importlib.import_module("torch_ppo").TorchPPO(
+        task, make_envpool(task), channels_last=channels_last
+    )
+
+
+PEERS = {
+    "rejax": Peer(Rejax, "rejax", "pip install rejax==0.1.3"),
+    "Stable-Baselines3": Peer(
+        StableBaselines3, "stable_baselines3", "pip install torch stable-baselines3"
+    ),
+    "PyTorch": Peer(partial(_pytorch, channels_last=False), "torch", "pip install torch"),
+    "PyTorch, channels last": Peer(
+        partial(_pytorch, channels_last=True), "torch", "pip install torch"
+    ),
+}
+
+
+# --- simulators alone ----------------------------------------------------------------------------
+
+
+def raw_gymnax(task: Task, seconds: float) -> Measure:
+    """Seconds in which gymnax's own step, resets included, does one rollout of random actions."""
+    env, params = gymnax.make(task.env_id.removeprefix("gymnax/"))
+
+    def function(actions: jax.Array, state: Any, key: jax.Array) -> tuple[Any, Any]:
+        def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
+            action, key = inputs
+            keys = jax.random.split(key, task.num_envs)
+            obs, state, reward, *ends, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+                keys, state, action, params
+            )
+            return state, (obs, reward, ends)
+
+        return jax.lax.scan(step, state, (actions, jax.random.split(key, len(actions))))
+
+    keys = jax.random.split(jax.random.key(0), task.num_envs)
+    _, state = jax.jit(jax.vmap(env.reset, in_axes=(0, None)))(keys, params)
+    # gymnax's first state is weakly typed, its next ones are not.
+    state = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
+    actions = random_actions(task, int(env.action_space(params).n))
+    return repeated(Part(function, actions, state), seconds)
+
+
+def make_envpool(task: Task) -> Any:
+    """What `task` is trained on, as envpool has it."""
+    import envpool
+
+    name = task.env_id.removeprefix("envpool/")
+    return envpool.make(
+        name, env_type="gymnasium", num_envs=task.num_envs, seed=1, **dict(task.options)
+    )
+
+
+def raw_envpool(task: Task) -> Measure:
+    """Seconds in which envpool, stepped from Python, does one rollout of random actions."""
+    pool = make_envpool(task)
+    pool.reset()
+    actions = np.asarray(random_actions(task, int(pool.action_space.n)))
+
+    def play() -> None:
+        for action in actions:
+            pool.step(action)
+
+    return lambda: seconds_of(play)
+
+
+def xla_envpool(task: Task) -> Measure:
+    """The same through envpool's XLA custom call, in a scan."""
+    pool = make_envpool(task)
+    pool.reset()
+    handle, _, _, step = pool.xla()
+    actions = random_actions(task, int(pool.action_space.n))
+
+    @jax.jit
+    def play(handle: Any, actions: jax.Array) -> Any:
+        def body(handle: Any, action: jax.Array) -> Any:
+            handle, (obs, reward, *_) = step(handle, action)
+            return handle, (obs, reward)
+
+        return jax.lax.scan(body, handle, actions)
+
+    jax.block_until_ready(play(handle, actions))
+    return lambda: seconds_of(lambda: play(handle, actions))

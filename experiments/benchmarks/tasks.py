@@ -1,0 +1,83 @@
+"""What PPO is timed on: sizes and settings that jaxrl and its peers share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import jaxrl
+
+ATARI = {"episodic_life": True, "reward_clip": True}
+Measure = Callable[[], float]
+"""Measures once; seconds."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained, and how many times as fast as its peers jaxrl shall be."""
+
+    env_id: str
+    num_envs: int
+    config: jaxrl.PPOConfig
+    targets: tuple[tuple[str, float], ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of one update."""
+        return self.num_envs * self.config.num_steps
+
+    def make(self) -> jaxrl.Env:
+        return jaxrl.make(self.env_id, num_envs=self.num_envs, **dict(self.options))
+
+    def sizes(self) -> str:
+        c = self.config
+        return (
+            f"{self.num_envs} x {c.num_steps}, {c.num_epochs} epochs, "
+            f"{c.num_minibatches} minibatches"
+        )
+
+
+# rejax clips the value loss, uses Adam's eps of 1e-8 and swish or tanh; both get the same.
+SHARED = jaxrl.PPOConfig(
+    learning_rate=2.5e-4,
+    adam_eps=1e-8,
+    clip_value=True,
+    torso="mlp",
+    hidden_sizes=(64, 64),
+    activation="tanh",
+)
+TASKS = {
+    "cartpole": Task(
+        "gymnax/CartPole-v1", 4, SHARED, (("rejax", 2.2), ("Stable-Baselines3", 100.0))
+    ),
+    "breakout": Task(
+        "gymnax/Breakout-MinAtar", 64, SHARED.replace(num_minibatches=8), (("rejax", 1.3),)
+    ),
+    "pong": Task(
+        "envpool/Pong-v5",
+        8,
+        jaxrl.PPOConfig(clip_epsilon=0.1, clip_value=True, torso="nature_cnn"),
+        (("PyTorch", 1.2), ("PyTorch, channels last", 1.0)),
+        tuple(ATARI.items()),
+    ),
+}
+
+
+def small(task: Task) -> Task:
+    """The same task at the sizes of a smoke test."""
+    config = task.config.replace(num_steps=8, num_epochs=1, num_minibatches=2)
+    if config.torso == "nature_cnn":
+        config = config.replace(torso="ga3c_cnn")
+    return dataclasses.replace(task, num_envs=2, config=config)
+
+
+def random_actions(task: Task, num_actions: int) -> jax.Array:
+    """The actions of one rollout, `[T, N]`."""
+    shape = (task.config.num_steps, task.num_envs)
+    return jax.random.randint(jax.random.key(1), shape, 0, num_actions, jnp.int32)
