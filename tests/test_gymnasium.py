@@ -22,7 +22,7 @@ from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
 from gymnasium.vector import AutoresetMode
 
 import jaxrl
-from jaxrl.envs import pools, spaces
+from jaxrl.envs import host, pools, spaces
 from jaxrl.envs.check import play
 from jaxrl.envs.gymnasium import AtariPool
 from jaxrl.envs.vector_pool import VectorPool, Workers
@@ -297,6 +297,16 @@ def test_a_lost_life_ends_an_episode_and_not_the_game():
     assert lives.terminated[: overs[0] + 1].sum() == 5
 
 
+def test_ale_simulates_while_the_agent_learns():
+    env = jaxrl.make("gymnasium/ALE/Pong-v5", 2, send_ahead=True, **PLAIN)
+    config = jaxrl.A2CConfig(torso="mlp", hidden_sizes=(8,), num_steps=2)
+    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+    state, metrics = train(jaxrl.a2c(env), config, jax.random.key(0), 3)
+    assert metrics["valid_steps"].tolist() == [4, 4, 4]
+    assert host.entry_of(state.simulation.env_state).simulating == [True]
+    host.release(state.simulation.env_state)
+
+
 class Gauntlet:
     """Of ale-py's simulator what a pool uses: a game that time ends while there are lives."""
 
@@ -307,7 +317,10 @@ class Gauntlet:
         self.ale = SimpleNamespace(get_action_set=list)
         self._script = iter([(3, False), (2, True), (2, False), (2, True)])  # lives, end
 
-    def step(self, action):
+    def send(self, action):
+        pass
+
+    def recv(self):
         lives, end = next(self._script)
         obs, no = np.zeros((1, 4, 84, 84), np.uint8), np.zeros(1, bool)
         return obs, np.ones(1), no | end, no, {"lives": np.array([lives])}

@@ -149,10 +149,12 @@ def ids() -> list[str]:
 class AtariPool(VectorPool):
     """ale-py's simulator: lost lives as ends and clipped rewards for the learner, scores of games.
 
-    A game goes on when a life is lost, as in envpool: a step of FIRE, or of nothing in games
-    without, leads to the new episode's first observation. If it is paid, that belongs to the score
-    alone.
+    Its threads simulate from when a step is begun. A game goes on when a life is lost, as in
+    envpool: a step of FIRE, or of nothing in games without, leads to the new episode's first
+    observation. If it is paid, that belongs to the score alone.
     """
+
+    envs: Any
 
     def __init__(self, envs: Any, raw: PyTree, seeds: np.ndarray, reward_clip: bool):
         super().__init__(envs, raw, seeds)
@@ -160,7 +162,7 @@ class AtariPool(VectorPool):
         self._lives = np.zeros(len(seeds), int)
         self._picture = np.zeros(raw.shape[1:], np.uint8)
         actions = [action.name for action in envs.ale.get_action_set()]
-        self._begin = actions.index("FIRE") if "FIRE" in actions else 0
+        self._first_action = actions.index("FIRE") if "FIRE" in actions else 0
 
     def reset(self) -> RawStep:
         step = super().reset()
@@ -168,7 +170,13 @@ class AtariPool(VectorPool):
         return step
 
     def send(self, action: np.ndarray) -> None:
-        super().send(np.where(self.ended, self._begin, action))
+        super().send(np.where(self.ended, self._first_action, action))
+
+    def _send(self, action: np.ndarray) -> None:
+        self.envs.send(action)
+
+    def _recv(self) -> tuple[Any, ...]:
+        return self.envs.recv()
 
     def _next(
         self, obs: PyTree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]

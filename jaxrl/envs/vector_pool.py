@@ -136,7 +136,7 @@ class VectorPool:
     true first observation is not seen and its reward not paid.
 
     Batched simulators of an environment's own are seeded as one, so what a member of a population
-    sees depends on the others.
+    sees depends on the others. They simulate when a step is asked for, so nothing overlaps.
 
     Args:
       raw: shapes and dtypes of one environment's raw observation (`jaxrl.envs.spaces`).
@@ -170,16 +170,10 @@ class VectorPool:
         return self._first(self._gather(obs))
 
     def send(self, action: np.ndarray) -> None:
-        action = spaces.to_simulator(self.envs.single_action_space, action)
-        if isinstance(self.envs, AsyncVectorEnv):
-            self.envs.step_async(action)
-        else:
-            self._action = action
+        self._send(spaces.to_simulator(self.envs.single_action_space, action))
 
     def recv(self) -> RawStep:
-        if isinstance(self.envs, AsyncVectorEnv):
-            return self._next(*self.envs.step_wait())
-        return self._next(*self.envs.step(self._action))
+        return self._next(*self._recv())
 
     def render(self) -> np.ndarray:
         """The first environment, uint8 `[H, W, 3]`."""
@@ -196,6 +190,17 @@ class VectorPool:
 
     def close(self) -> None:
         self.envs.close()
+
+    def _send(self, action: np.ndarray) -> None:
+        if isinstance(self.envs, AsyncVectorEnv):
+            self.envs.step_async(action)
+        else:
+            self._action = action
+
+    def _recv(self) -> tuple[Any, ...]:
+        if isinstance(self.envs, AsyncVectorEnv):
+            return self.envs.step_wait()
+        return self.envs.step(self._action)
 
     @property
     def _is_of_single(self) -> bool:
