@@ -16,19 +16,12 @@ shuffling into minibatches. Parts and whole are separate programs, so shares nee
 * the simulators alone: gymnax's own step in a scan, envpool stepped from Python;
 * on Pong, stepping through a host callback against envpool's XLA custom call.
 
-Last, the time from the start of a process to the end of its first update on CartPole, with an
-empty and with a filled compilation cache. A steady state is that of the program; machines drift,
-so compare within one run only.
+Machines drift, so compare within one run only.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +42,6 @@ from peers import PEERS, Learner, raw_envpool, raw_gymnax, xla_envpool
 from tasks import TASKS, Measure, Task, small
 from timing import RESULTS, Samples, alternate, calls_for, machine, write_json
 
-FIRST_UPDATE = Path(__file__).with_name("first_update.py")
-COLD_SECONDS, WARM_SECONDS = 10.0, 3.0
-
 
 @dataclass
 class Args:
@@ -63,10 +53,8 @@ class Args:
     """Rounds in which all are measured in turn."""
     seconds: float = 0.7
     """Length of one measurement, roughly; at least one update."""
-    first_update: bool = True
-    """Also measure the time to the first update, in processes of their own."""
     quick: bool = False
-    """Smoke test: small sizes, one round, no processes, one gymnax task. Meaningless numbers."""
+    """Smoke test: small sizes, one round, one gymnax task. Meaningless numbers."""
     output: Path | None = RESULTS / "ppo_throughput.json"
 
     def __post_init__(self) -> None:
@@ -172,26 +160,6 @@ def shares(samples: dict[str, Samples]) -> dict[str, float]:
     return result | {"shuffling": samples["shuffling"].median / whole}
 
 
-# --- time to the first update --------------------------------------------------------------------
-
-
-def time_to_first_update(repeats: int) -> dict[str, dict[str, float]]:
-    """Phases in seconds: without a compilation cache, and the median run with a filled one."""
-    with tempfile.TemporaryDirectory() as cache:
-        cold = first_update_in(cache)
-        warm = sorted((first_update_in(cache) for _ in range(repeats)), key=lambda r: r["total"])
-    return {"empty cache": cold, "filled cache": warm[len(warm) // 2]}
-
-
-def first_update_in(cache: str) -> dict[str, float]:
-    """One process with its compilation cache below `cache`."""
-    environment = dict(os.environ, XDG_CACHE_HOME=cache)
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    command = [sys.executable, str(FIRST_UPDATE), "--started", str(time.time())]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(process.stdout.splitlines()[-1])
-
-
 # --- tables --------------------------------------------------------------------------------------
 
 
@@ -246,16 +214,7 @@ def parts_table(results: dict[str, Any]) -> Table:
     return table
 
 
-def first_update_table(phases: dict[str, dict[str, float]]) -> Table:
-    """Seconds of each phase."""
-    table = Table("phase", *phases, title="seconds to the first update (CartPole)")
-    for phase in next(iter(phases.values())):
-        digits = 0 if phase.startswith("programs") else 2
-        table.add_row(phase, *(f"{one[phase]:.{digits}f}" for one in phases.values()))
-    return table
-
-
-def targets(results: dict[str, Any], phases: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Each target with what was measured; `holds` is None where a peer is missing."""
     rows = []
     for name, result in results.items():
@@ -264,11 +223,6 @@ def targets(results: dict[str, Any], phases: dict[str, dict[str, float]]) -> lis
             holds = None if ratio is None else ratio >= least
             title = f"{name}: jaxrl / {target['peer']} >= {least}"
             rows.append({"target": title, "measured": ratio, "holds": holds})
-    for cache, limit in (("empty cache", COLD_SECONDS), ("filled cache", WARM_SECONDS)):
-        if phases:
-            total = phases[cache]["total"]
-            title = f"seconds to first update, {cache} <= {limit:g}"
-            rows.append({"target": title, "measured": total, "holds": total <= limit})
     return rows
 
 
@@ -285,27 +239,23 @@ def main(args: Args, console: Console | None = None) -> dict[str, Any]:
     """Measure, print, write; the results."""
     console = console or Console()
     if args.quick:
-        args = dataclasses.replace(args, repeats=1, seconds=0.01, first_update=False, output=None)
+        args = dataclasses.replace(args, repeats=1, seconds=0.01, output=None)
     tasks = {name: TASKS[name] for name in args.tasks}
     if args.quick:
         tasks = {name: small(task) for name, task in tasks.items()}
         if "cartpole" in tasks:
             tasks.pop("breakout", None)  # the same code again
-    phases = time_to_first_update(max(1, args.repeats // 2)) if args.first_update else {}
     results = {}
     for name, task in tasks.items():
         console.print(f"measuring {name} ...")
         results[name] = measure_task(task, args)
-    rows = targets(results, phases)
+    rows = targets(results)
     console.print(speed_table(results))
     console.print(parts_table(results))
-    if phases:
-        console.print(first_update_table(phases))
     console.print(targets_table(rows))
     everything = {
         "machine": machine(),
         "tasks": results,
-        "seconds_to_first_update": phases,
         "targets": rows,
     }
     if args.output is not None:

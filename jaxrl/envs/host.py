@@ -4,8 +4,8 @@ The state of such environments is a token: the number of a pool, and how often i
 It is linear, and the host checks it: a state used twice, or of a pool that is gone, is an error.
 That the pool is *data*, and no address in the program, buys four things: environments are seeded
 from the key of `init`; one compiled program serves any pool; every device of a `pmap` or
-`shard_map` gets a pool of its own; and a copied state is noticed. (Neither way lets JAX keep the
-program in its persistent compilation cache.)
+`shard_map` gets a pool of its own; and a copied state is noticed. From jax 0.11 on, programs with
+callbacks are kept in the persistent compilation cache, too.
 
 Under `jax.vmap` the members of a population share one pool: a `custom_vmap` rule folds seeds and
 actions of `[P, N]` to `[P*N]`, calls the pool once, and unfolds. Each member's environments are

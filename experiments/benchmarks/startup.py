@@ -1,0 +1,95 @@
+"""Time from the start of a process to the end of its first update.
+
+    python experiments/benchmarks/startup.py
+
+With an empty compilation cache, and with the one that this leaves; by phase. Every measurement is a
+process of its own (`first_update.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from timing import RESULTS, machine, write_json
+
+FIRST_UPDATE = Path(__file__).with_name("first_update.py")
+TARGETS = {"CartPole-v1": 3.0, "Pong-v5": 6.0}
+"""Seconds with a filled cache."""
+
+
+@dataclass
+class Args:
+    """Time to the first update."""
+
+    env_ids: tuple[str, ...] = tuple(TARGETS)
+    num_envs: int = 8
+    repeats: int = 3
+    """Processes with a filled cache, whose median counts."""
+    output: Path | None = RESULTS / "startup.json"
+
+
+def measure(env_id: str, num_envs: int, repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds of each phase, with an empty cache and with a filled one."""
+    with tempfile.TemporaryDirectory() as cache:
+        empty = first_update(env_id, num_envs, cache)
+        filled = [first_update(env_id, num_envs, cache) for _ in range(repeats)]
+    filled.sort(key=lambda phases: phases["total"])
+    return {"empty cache": empty, "filled cache": filled[repeats // 2]}
+
+
+def first_update(env_id: str, num_envs: int, cache: str) -> dict[str, float]:
+    """One process with its compilation cache below `cache`."""
+    environment = dict(os.environ, XDG_CACHE_HOME=cache)
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, str(FIRST_UPDATE), "--env-id", env_id]
+    command += ["--num-envs", str(num_envs), "--started", str(time.time())]
+    process = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def table(results: dict[str, dict[str, dict[str, float]]]) -> Table:
+    """Phases in rows."""
+    columns = {
+        f"{env_id}, {cache}": phases
+        for env_id, caches in results.items()
+        for cache, phases in caches.items()
+    }
+    table = Table("phase", *columns, title="seconds to the first update")
+    for phase in next(iter(columns.values())):
+        digits = 0 if phase.startswith("programs") else 2
+        table.add_row(phase, *(f"{phases[phase]:.{digits}f}" for phases in columns.values()))
+    return table
+
+
+def main(args: Args) -> dict[str, Any]:
+    """Measure, print, write; the results."""
+    console = Console()
+    results = {id: measure(id, args.num_envs, args.repeats) for id in args.env_ids}
+    console.print(table(results))
+    for env_id, target in TARGETS.items():
+        if env_id in results:
+            total = results[env_id]["filled cache"]["total"]
+            holds = "holds" if total <= target else "does not hold"
+            console.print(f"{env_id}: {total:.2f} s with a filled cache <= {target:g} s {holds}")
+    everything = {"machine": machine(), "seconds": results}
+    if args.output is not None:
+        write_json(args.output, everything)
+    return everything
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
