@@ -21,8 +21,8 @@ def cache_directory() -> Path:
 def enable_compilation_cache() -> None:
     """Keep compiled programs in `~/.cache/jaxrl/xla`, so that a second start compiles little.
 
-    jax 0.10 keeps no program with host callbacks, so those of host environments compile at each start.
-    What the user configured (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=0`) wins.
+    jax 0.10 keeps no program with host callbacks, so host environments' compile at each start. What
+    the user configured (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=0`) wins.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return

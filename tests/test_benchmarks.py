@@ -62,5 +62,14 @@ def test_overlap_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     results = overlap.main(overlap.Args(quick=True))
     assert set(results["hidden"][0]["hidden"]) == {"2 pools"}
     assert results["ready"][0]["expected_gain"] > 1
+    assert results["ahead"][0]["milliseconds"]["sent ahead"]["median"] > 0
     assert results["atari"]["of_envpool_alone"]["2 pools"] > 0
     assert 0 < results["atari"]["gauges"]["one pool"]["simulator_wait"] < 1
+
+
+def test_a_second_start_finds_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    startup = importlib.import_module("startup")
+    phases = startup.measure("CartPole-v1", num_envs=2, repeats=1)
+    assert phases["empty cache"]["programs_hit"] == 0 < phases["filled cache"]["programs_hit"]
+    assert startup.table({"CartPole-v1": phases}).row_count == len(phases["empty cache"])
