@@ -140,16 +140,9 @@ def torch_training_rate(batch: int, steps: int) -> Rate | None:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         return None
-    layers: list[Any] = []
-    channels = FRAME[-1]
-    for features, size, stride in torsos.NATURE_CONVOLUTIONS:
-        layers += [torch.nn.Conv2d(channels, features, size, stride), torch.nn.ReLU()]
-        channels = features
-    torso = torch.nn.Sequential(
-        *layers, torch.nn.Flatten(), torch.nn.Linear(64 * 7 * 7, 512), torch.nn.ReLU()
-    ).to(memory_format=torch.channels_last)
-    heads = torch.nn.Linear(512, NUM_ACTIONS + 1)
-    parameters = [*torso.parameters(), *heads.parameters()]
+    # Here, as it needs PyTorch.
+    network = importlib.import_module("torch_ppo").ActorCritic("nature_cnn", NUM_ACTIONS, True)
+    parameters = [*network.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=1e-4, eps=1e-5)
     shape = (batch, FRAME[2], FRAME[0], FRAME[1])
     frames = torch.randint(0, 256, shape, dtype=torch.uint8)
@@ -157,8 +150,8 @@ def torch_training_rate(batch: int, steps: int) -> Rate | None:
 
     def train() -> None:
         for _ in range(steps):
-            out = heads(torso(frames.float() / 255))
-            loss = (out[:, :-1].logsumexp(-1) + out[:, -1] ** 2).mean()
+            distribution, value = network(frames)
+            loss = (distribution.logits[:, 0] + value**2).mean()
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 0.5)
