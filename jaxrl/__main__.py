@@ -21,7 +21,7 @@ def doctor() -> int:
     """Look whether this machine can train: versions, devices, optional parts, self-tests."""
     console, broken = Console(highlight=False, soft_wrap=True), 0
     for finding in examine():
-        broken += not finding.is_fine
+        broken += finding.mark == "broken"
         console.print(line(finding))
     console.print(f"{broken} to repair" if broken else "everything works")
     return 1 if broken else 0
@@ -29,11 +29,9 @@ def doctor() -> int:
 
 def line(finding: Finding) -> str:
     """A finding, in rich's markup."""
-    color, mark = ("green", "ok") if finding.is_fine else ("red", "broken")
-    if finding.is_fine and finding.advice:
-        color, mark = "yellow", "absent"
+    color = {"ok": "green", "broken": "red"}.get(finding.mark, "yellow")
     advice = f" -> {finding.advice}" if finding.advice else ""
-    return f"[{color}]{mark:>6}[/] [bold]{finding.what}[/] {escape(finding.found + advice)}"
+    return f"[{color}]{finding.mark:>7}[/] [bold]{finding.what}[/] {escape(finding.found + advice)}"
 
 
 def envs(pattern: Annotated[str, tyro.conf.Positional] = "*") -> int:

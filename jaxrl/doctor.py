@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib.metadata
 import importlib.util
 import math
@@ -11,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from jaxrl.types import Array, PyTree
 
@@ -36,9 +38,10 @@ class Finding(NamedTuple):
 
     what: str
     found: str
-    is_fine: bool = True
+    mark: Literal["ok", "absent", "limited", "broken"] = "ok"
+    """Absent is what jaxrl runs without; limited what runs, but not all of it."""
     advice: str = ""
-    """What to do, if it is not fine; or how to get what is optional."""
+    """What to do about it, if it is not ok."""
 
 
 def examine() -> Iterator[Finding]:
@@ -48,6 +51,7 @@ def examine() -> Iterator[Finding]:
     for check in (devices, accelerator, compilation_cache, ffmpeg):
         yield guarded(check)
     yield from optional_parts()
+    yield from known_limits()
     for test in (training, simulators):
         yield guarded(test)
 
@@ -59,7 +63,7 @@ def guarded(check: Callable[[], Finding]) -> Finding:
     except Exception as error:  # whatever is broken is what we are here for
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         name = check.__name__.replace("_", " ")
-        return Finding(name, text, False, "see the versions above, or install anew")
+        return Finding(name, text, "broken", "see the versions above, or install anew")
 
 
 def packages() -> Iterator[Finding]:
@@ -68,7 +72,9 @@ def packages() -> Iterator[Finding]:
         requirements = importlib.metadata.requires("jaxrl") or []
     except importlib.metadata.PackageNotFoundError:
         where = Path(__file__).parents[1]
-        yield Finding("jaxrl", f"not installed, found in {where}", False, f"pip install -e {where}")
+        yield Finding(
+            "jaxrl", f"not installed, found in {where}", "broken", f"pip install -e {where}"
+        )
         return
     for text in requirements:
         requirement = Requirement(text)
@@ -78,19 +84,45 @@ def packages() -> Iterator[Finding]:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(requirement.name, "missing", False, wanted)
+            yield Finding(requirement.name, "missing", "broken", wanted)
             continue
-        fits = requirement.specifier.contains(version, prereleases=True)
-        yield Finding(requirement.name, version, fits, "" if fits else wanted)
+        if requirement.specifier.contains(version, prereleases=True):
+            yield Finding(requirement.name, version)
+        else:
+            yield Finding(requirement.name, version, "broken", wanted)
 
 
 def optional_parts() -> Iterator[Finding]:
     """What jaxrl runs without."""
     for name, (purpose, command) in OPTIONAL.items():
         if importlib.util.find_spec(name) is None:
-            yield Finding(name, f"not installed; for {purpose}", True, command)
+            yield Finding(name, f"not installed; for {purpose}", "absent", command)
         else:
             yield Finding(name, f"{importlib.metadata.version(name)}; for {purpose}")
+
+
+def known_limits() -> Iterator[Finding]:
+    """Combinations of versions and libraries that are known not to do everything."""
+    newer_python = "Python 3.12, which gets a newer one"
+    if older_than("jax", "0.11"):
+        text = "programs that step envpool or Gymnasium are compiled again at each start"
+        yield Finding("jax", text, "limited", newer_python)
+    if older_than("envpool", "1.2.7"):
+        text = "ViZDoom may wait for ever, and MuJoCo's pictures need OpenGL"
+        yield Finding("envpool", text, "limited", newer_python)
+        if ctypes.util.find_library("Qt5Gui") is None:
+            advice = "apt-get install libqt5core5a libqt5gui5"
+            yield Finding("Procgen", "needs Qt 5", "limited", advice)
+    has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "MUJOCO_GL" in os.environ
+    if not has_screen and importlib.util.find_spec("mujoco") is not None:
+        text = "Gymnasium's draws nothing without a display"
+        advice = "MUJOCO_GL=egl, or MUJOCO_GL=osmesa after apt-get install libosmesa6"
+        yield Finding("mujoco", text, "limited", advice)
+
+
+def older_than(package: str, version: str) -> bool:
+    """Whether an installed package is."""
+    return Version(importlib.metadata.version(package)) < Version(version)
 
 
 def devices() -> Finding:
@@ -112,7 +144,7 @@ def accelerator() -> Finding:
         return Finding("GPU", "used")
     platforms = os.environ.get("JAX_PLATFORMS")
     advice = f"unset JAX_PLATFORMS={platforms}" if platforms else "pip install 'jaxrl[cuda]'"
-    return Finding("GPU", "there, but JAX does not use it", False, advice)
+    return Finding("GPU", "there, but JAX does not use it", "broken", advice)
 
 
 def compilation_cache() -> Finding:
@@ -121,9 +153,10 @@ def compilation_cache() -> Finding:
 
     path = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", cache_directory() / "xla"))
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    fits = os.access(existing, os.W_OK)
-    advice = "" if fits else "set JAX_COMPILATION_CACHE_DIR to where you may write"
-    return Finding("compiled programs", str(path), fits, advice)
+    if os.access(existing, os.W_OK):
+        return Finding("compiled programs", str(path))
+    advice = "set JAX_COMPILATION_CACHE_DIR to where you may write"
+    return Finding("compiled programs", str(path), "broken", advice)
 
 
 def ffmpeg() -> Finding:
@@ -149,9 +182,9 @@ def training() -> Finding:
         state, metrics = update(config, state)
         steps += int(np.asarray(metrics["valid_steps"]))
     rate = steps / (time.perf_counter() - began)
-    is_number = math.isfinite(float(metrics["loss"]))
-    advice = "" if is_number else "the loss is no number: reinstall jax and jaxlib"
-    return Finding("PPO on CartPole", f"{rate:,.0f} steps/s", is_number, advice)
+    if not math.isfinite(float(metrics["loss"])):
+        return Finding("PPO on CartPole", "the loss is no number", "broken", "reinstall jaxlib")
+    return Finding("PPO on CartPole", f"{rate:,.0f} steps/s")
 
 
 def simulators() -> Finding:

@@ -33,9 +33,9 @@ def test_missing_and_wrong_versions_say_what_to_install(monkeypatch):
     )
     monkeypatch.setattr(importlib.metadata, "version", version)
     gymnax, optax, rich = doctor.packages()
-    assert gymnax == Finding("gymnax", "0.1", False, "pip install 'gymnax<2,>=1.0.1'")
-    assert optax == Finding("optax", "missing", False, "pip install 'optax>=0.2'")
-    assert rich == Finding("rich", "99", True, "")
+    assert gymnax == Finding("gymnax", "0.1", "broken", "pip install 'gymnax<2,>=1.0.1'")
+    assert optax == Finding("optax", "missing", "broken", "pip install 'optax>=0.2'")
+    assert rich == Finding("rich", "99")
 
 
 def test_a_checkout_that_is_not_installed_is_said(monkeypatch):
@@ -44,7 +44,7 @@ def test_a_checkout_that_is_not_installed_is_said(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "requires", requires)
     (finding,) = doctor.packages()
-    assert not finding.is_fine
+    assert finding.mark == "broken"
     assert finding.advice.startswith("pip install -e ")
 
 
@@ -53,6 +53,24 @@ def test_what_is_absent_says_how_to_get_it(monkeypatch):
     found = {finding.what: finding for finding in doctor.optional_parts()}
     assert found["optuna"].advice == "pip install 'jaxrl[tune]'"
     assert "absent" in line(found["optuna"])
+
+
+def test_what_old_versions_cannot_do_is_said_with_the_way_out(monkeypatch):
+    installed = {"jax": "0.10.2", "envpool": "1.2.5"}
+    monkeypatch.setattr(importlib.metadata, "version", installed.get)
+    monkeypatch.setattr(doctor.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    found = {finding.what: finding for finding in doctor.known_limits()}
+    assert set(found) == {"jax", "envpool", "Procgen", "mujoco"}
+    assert {finding.mark for finding in found.values()} == {"limited"}
+    assert "Python 3.12" in found["envpool"].advice
+    assert "libqt5gui5" in found["Procgen"].advice
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    installed.update(jax="0.11.0", envpool="1.2.7")
+    assert list(doctor.known_limits()) == []
 
 
 def test_a_gpu_that_is_not_used_is_broken(monkeypatch):
@@ -65,7 +83,7 @@ def test_a_gpu_that_is_not_used_is_broken(monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "a" / "b"))
-    assert doctor.compilation_cache().is_fine
+    assert doctor.compilation_cache().mark == "ok"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "set JAX_COMPILATION_CACHE_DIR" in doctor.compilation_cache().advice
 
@@ -75,7 +93,7 @@ def test_a_check_that_fails_is_a_finding():
         raise RuntimeError("no such instruction\nand more")
 
     found = doctor.guarded(self_test)
-    assert found[:3] == ("self test", "RuntimeError: no such instruction", False)
+    assert found[:3] == ("self test", "RuntimeError: no such instruction", "broken")
 
 
 def test_ids_are_listed_with_their_spaces(capsys):
@@ -99,9 +117,9 @@ def test_no_match_is_said(capsys):
 
 
 def test_brackets_are_shown():
-    finding = Finding("x", "[1, 2] [red]", False, "pip install 'jaxrl[cuda]'")
+    finding = Finding("x", "[1, 2] [red]", "broken", "pip install 'jaxrl[cuda]'")
     shown = Text.from_markup(line(finding)).plain
-    assert shown == "broken x [1, 2] [red] -> pip install 'jaxrl[cuda]'"
+    assert shown == " broken x [1, 2] [red] -> pip install 'jaxrl[cuda]'"
 
 
 def test_a_reader_that_stops_reading_is_no_error():
