@@ -7,7 +7,8 @@ they do it in needs a memory.
 
 As in Cobbe et al. 2020 (arXiv 1912.01588): who knows few levels by heart fails on others, and the
 gap closes as K grows. Which mazes there are is data, so the agents of all K and seeds are one
-vmapped program. Procgen's levels are options of its simulator: its agents train one after another.
+vmapped program. Procgen's levels are options of its simulator: its agents train one after another,
+and after a stop `--resume` goes on with the one that was training.
 `memory` trains agents with a recurrent core and without, on mazes without limit.
 
 Prints a table, and writes a JSON and a picture under experiments/results/.
@@ -108,6 +109,10 @@ class Procgen(Args):
     """K."""
     seeds: int = 3
     total_steps: int = 5_000_000
+    runs: Path = Path("runs")
+    """Where the training of each agent is kept, in a run directory of its own."""
+    resume: bool = False
+    """Go on with the agents that are kept there."""
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_PROCGEN
 
 
@@ -208,8 +213,11 @@ def study_procgen(args: Procgen) -> None:
     scores = [
         [procgen_scores(args, number, seed) for seed in range(args.seeds)] for number in args.levels
     ]
-    name = args.env_id.partition("/")[2].lower()
-    report(name, jaxrl.ppo(make_procgen(args)), args, np.array(scores))
+    report(name_of(args), jaxrl.ppo(make_procgen(args)), args, np.array(scores))
+
+
+def name_of(args: Procgen) -> str:
+    return args.env_id.rpartition("/")[2].lower()
 
 
 def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
@@ -217,9 +225,19 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
     training = (seed * max(args.levels), number)
     algo = jaxrl.ppo(make_procgen(args, *training))
     config = args.config.replace(anneal_updates=updates_of(algo, args.config, args.total_steps))
-    print(f"{number} levels, seed {seed}")
-    result = jaxrl.run(algo, config, seed=seed, total_steps=args.total_steps, num_evaluations=0)
+    run_dir = args.runs / f"{name_of(args)}-levels{number}-seed{seed}"
+    print(run_dir)
+    result = jaxrl.run(
+        algo,
+        config,
+        seed=seed,
+        total_steps=args.total_steps,
+        run_dir=run_dir,
+        resume=args.resume,
+        num_evaluations=0,
+    )
     if result.interrupted:
+        print("interrupted; --resume goes on from here", file=sys.stderr)
         sys.exit(130)
     state = result.state._replace(simulation=None)
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
@@ -303,7 +321,8 @@ def text(of: dict[str, Any]) -> str:
 def record(algo: jaxrl.Algorithm, args: Args, results: list[dict[str, Any]]) -> dict[str, Any]:
     """What is kept of a study."""
     flags = dataclasses.asdict(args)
-    arguments = {name: flags[name] for name in flags if name not in ("config", "results")}
+    kept_elsewhere = ("config", "results", "runs", "resume")
+    arguments = {name: flags[name] for name in flags if name not in kept_elsewhere}
     return {"manifest": manifests.describe(algo, args.config, arguments), "settings": results}
 
 

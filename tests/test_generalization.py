@@ -88,7 +88,12 @@ def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
         pytest.skip("envpool's Procgen needs Qt 5")
     config = study.IN_PROCGEN.replace(torso="mlp", num_minibatches=2, **SMALL)
     flags = small | {"seeds": 1, "total_steps": 64, "num_envs": 2, "episodes": 2}
-    study.main(study.Procgen(levels=(1, 2), **flags | {"config": config}))
+    flags |= {"config": config, "runs": tmp_path / "runs"}
+    study.main(study.Procgen(levels=(1,), **flags))
+    trained = tmp_path / "runs" / "coinruneasy-v0-levels1-seed0" / "metrics.jsonl"
+    before = trained.read_text()
+    study.main(study.Procgen(levels=(1, 2), resume=True, **flags))
+    assert trained.read_text() == before
     result = read(tmp_path, "generalization-coinruneasy-v0")
     assert result["manifest"]["env"]["id"] == "envpool/CoinrunEasy-v0"
     assert [row["num_levels"] for row in result["settings"]] == [1, 2]
