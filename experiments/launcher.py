@@ -7,15 +7,15 @@ import ast
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from balance import fastest_settings
 from jaxrl import hosts
 from jaxrl.parallel import split_cpu, spread
 from play import record
@@ -57,6 +57,11 @@ class RunArgs:
     eval_episodes: int = 16
     log_every: int | None = None
     """Updates a row of metrics.jsonl; about 1000 rows by default."""
+    autotune: bool = False
+    """Choose for this machine, by short trials, what learning does not depend on: threads and
+    pools of simulators, or over how many devices the environments of JAX are spread."""
+    autotune_also: tuple[Literal["num_envs", "num_minibatches"], ...] = ()
+    """With --autotune, choose these too, on which learning depends."""
 
 
 PPO_FOR_MUJOCO = jaxrl.PPOConfig(
@@ -123,12 +128,10 @@ def launch(
     args: RunArgs,
     config: Any,
     env_options: dict[str, Any],
-    tune: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> jaxrl.RunResult:
     """Train as the flags say, then print where things are.
 
-    `tune(env_options)` gives the environments' options, and perhaps their number, that are best
-    here. Bad values end the program with one line, not a traceback.
+    Bad values end the program with one line, not a traceback.
     """
     try:
         together = args.cluster or args.coordinator is not None
@@ -140,17 +143,24 @@ def launch(
             hosts.connect(args.coordinator, args.num_hosts, args.host_id)
         if args.devices > 1:
             split_cpu(args.devices)
-        num_envs = args.num_envs
+        num_envs, devices = args.num_envs, args.devices
         env_options = env_options | pairs(args.env_options)
-        if tune is not None:
-            if together or args.devices > 1:
-                raise ValueError("settings are tuned on one device only; leave out --autotune")
-            env_options = env_options | tune(env_options)
-            num_envs = env_options.pop("num_envs", num_envs)
+        if args.autotune_also and not args.autotune:
+            raise ValueError("--autotune-also needs --autotune")
+        if args.autotune:
+            if together or devices > 1:
+                raise ValueError("--autotune chooses for one process; leave out it or --devices")
+            found = fastest_settings(
+                make_algorithm, config, args.env_id, num_envs, env_options, args.autotune_also
+            )
+            num_envs, devices = found.pop("num_envs", num_envs), found.pop("devices", 1)
+            if "num_minibatches" in found:
+                config = config.replace(num_minibatches=found.pop("num_minibatches"))
+            env_options = env_options | found
         env = jaxrl.make(args.env_id, num_envs=num_envs, **env_options)
         algo = make_algorithm(env)
-        if together or args.devices > 1:
-            algo = spread(algo, None if together else args.devices)
+        if together or devices > 1:
+            algo = spread(algo, None if together else devices)
         if args.anneal:
             num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
             config = config.replace(anneal_updates=num_updates)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -28,8 +29,10 @@ from rich.table import Table
 
 import grid
 import jaxrl
+from balance import Report
 from jaxrl import config as fields
 from jaxrl import tuning
+from jaxrl.autotuning import lanes_per_second
 from jaxrl.parallel import split_cpu
 from launcher import pairs, split
 from play import record
@@ -65,7 +68,10 @@ class Args:
     trials: int = 100
     """Of hyperband, its brackets decide instead."""
     lanes: int = 16
-    """Agents trained at the same time."""
+    """Agents trained at the same time; with --autotune, at most."""
+    autotune: bool = False
+    """Choose the number of lanes for this machine by short trials. The scheduler judges by what has
+    been reported before, so it may stop other trials."""
     phases: int = 10
     """Reports of a trial that is never stopped."""
     phase_length: int = 2500
@@ -111,12 +117,13 @@ def main(args: Args) -> tuning.SweepResult:
     run_dir = args.run_dir or Path("runs") / (
         f"sweep-{args.algo}-{env.id.partition('/')[2].replace('/', '-')}-seed{args.seed}"
     )
+    config = CONFIGS[args.algo]().replace(**pairs(args.set))
     result = tuning.sweep(
         algo,
-        CONFIGS[args.algo]().replace(**pairs(args.set)),
+        config,
         space,
         scheduler(args),
-        num_lanes=args.lanes,
+        num_lanes=fastest_lanes(algo, config, args, run_dir) if args.autotune else args.lanes,
         phase=tuning.Phase(args.phase_length, args.phase_unit),
         run_dir=run_dir,
         seed=args.seed,
@@ -133,6 +140,25 @@ def main(args: Args) -> tuning.SweepResult:
         film(result, args.seed)
     finish(args, result)
     return result
+
+
+def fastest_lanes(algo: jaxrl.Algorithm, config: Any, args: Args, run_dir: Path) -> int:
+    """Of up to `args.lanes`; of a sweep that is resumed, those that it has."""
+    if args.lanes < 2:
+        return args.lanes
+    if args.resume and (run_dir / "sweep.json").exists():
+        return json.loads((run_dir / "sweep.json").read_text())["lanes"]
+    numbers = sorted({args.lanes, *(2**i for i in range(args.lanes.bit_length()))})
+    report = Report()
+    found = jaxrl.autotune(
+        lambda lanes: (algo, jaxrl.population.stack(config, lanes)),
+        {"lanes": numbers},
+        [{"lanes": args.lanes}],
+        rate=lanes_per_second,
+        report=report,
+    )
+    report.end(found)
+    return found.best["lanes"]
 
 
 def scheduler(args: Args) -> Any:

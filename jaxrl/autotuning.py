@@ -24,7 +24,8 @@ from jaxrl.chunk import MAX_CHUNK, train_chunk
 from jaxrl.compilation import cache_directory, compiler_options
 from jaxrl.envs import host
 from jaxrl.envs.host import HostState
-from jaxrl.types import Algorithm
+from jaxrl.population import choose
+from jaxrl.types import Algorithm, PyTree
 
 Settings = dict[str, Any]
 
@@ -50,6 +51,7 @@ def autotune(
     knobs: Mapping[str, Sequence[Any]],
     starts: Sequence[Settings],
     *,
+    rate: Callable[[Algorithm, Any, float], float] | None = None,
     seconds: float = 2.0,
     max_trials: int = 40,
     cache: Path | bool | None = True,
@@ -61,9 +63,12 @@ def autotune(
     environments does; that of threads, pools or devices does not).
 
     Args:
-      build: `build(**settings) -> (algorithm, config)`; a `ValueError` refuses settings.
+      build: `build(**settings) -> (algorithm, config)`; a `ValueError` refuses settings, as does
+        what no memory is left for.
       knobs: the values of each setting, in an order in which speed rises and falls.
       starts: settings to begin from; the fastest is climbed from.
+      rate: `rate(algorithm, config, seconds)`, what is to be high: `steps_per_second` of one agent
+        by default; `lanes_per_second` takes the configs `[W]` of a population.
       seconds: length of a trial, without its compilation.
       cache: a file that keeps results by hardware, versions and program; True for one beside the
         compiled programs, False for none.
@@ -80,14 +85,19 @@ def autotune(
         trials = tuple(Trial(*trial) for trial in known[key]["trials"])
         return Tuning(known[key]["best"], trials)
 
+    rate = steps_per_second if rate is None else rate
+
     def measure(settings: Settings) -> float:
         try:
-            algo, config = build(**settings)
-            rate = steps_per_second(algo, config, seconds)
+            measured = rate(*build(**settings), seconds)
         except ValueError:
-            rate = 0.0
-        report(Trial(settings, rate))
-        return rate
+            measured = 0.0
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            measured = 0.0
+        report(Trial(settings, measured))
+        return measured
 
     found = climb(measure, knobs, starts, max_trials=max_trials)
     if path is not None:
@@ -159,6 +169,11 @@ def steps_per_second(algo: Algorithm, config: Any, seconds: float) -> float:
     if isinstance(state.simulation.env_state, HostState):
         host.release(state.simulation.env_state)
     return float(np.median(rates))
+
+
+def lanes_per_second(algo: Algorithm, configs: PyTree, seconds: float) -> float:
+    """Valid environment steps a second of a population in its fastest strategy."""
+    return max(choose(algo, configs, seconds / 4).steps_per_second.values())
 
 
 def _first(

@@ -3,10 +3,11 @@
 import itertools
 import json
 
+import jax
 import pytest
 
 import jaxrl
-from jaxrl.autotuning import autotune, climb
+from jaxrl.autotuning import autotune, climb, lanes_per_second
 
 KNOBS = {
     "num_envs": [8, 16, 32, 64, 128, 256],
@@ -87,6 +88,42 @@ def test_a_program_is_measured_once_on_a_machine(tmp_path):
     autotune(*arguments, **options)
     assert len(seen) > len(found.trials)
     assert len(json.loads(cache.read_text())) == 1
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_lanes_are_found_by_what_all_of_them_do():
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.A2CConfig(hidden_sizes=(8,))
+    found = autotune(
+        lambda lanes: (algo, jaxrl.population.stack(config, lanes)),
+        {"lanes": [1, 2]},
+        [{"lanes": 2}],
+        rate=lanes_per_second,
+        seconds=0.05,
+        cache=False,
+    )
+    assert [trial.settings for trial in found.trials] == [{"lanes": 2}, {"lanes": 1}]
+    assert all(trial.steps_per_second > 0 for trial in found.trials)
+
+
+@pytest.mark.parametrize("message", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: broken"])
+def test_what_no_memory_is_left_for_is_refused(message):
+    def build(num_envs):
+        return jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs)), jaxrl.A2CConfig()
+
+    def rate(algo, config, seconds):
+        if algo.env.num_envs > 1:
+            raise jax.errors.JaxRuntimeError(message)
+        return 1.0
+
+    def find():
+        return autotune(build, {"num_envs": [1, 2]}, [{"num_envs": 1}], rate=rate, cache=False)
+
+    if message.startswith("INTERNAL"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
+            find()
+    else:
+        assert [trial.steps_per_second for trial in find().trials] == [1.0, 0.0]
 
 
 def test_a_start_that_is_refused_says_why():

@@ -2,6 +2,7 @@
 
 import ctypes.util
 import functools
+import importlib
 import importlib.metadata
 import json
 import os
@@ -17,19 +18,20 @@ from packaging.version import Version
 
 import jaxrl
 import jaxrl.tuning
+from jaxrl.autotuning import Tuning
 from jaxrl.logging import read_jsonl
 
 ROOT = Path(__file__).parents[1]
 
 
-def script(name, *arguments, cwd):
+def script(name, *arguments, cwd, **env):
     return subprocess.run(
         [sys.executable, str(ROOT / "experiments" / name), *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
         timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | env,
     )
 
 
@@ -198,8 +200,8 @@ def test_runs_are_played_and_recorded(tmp_path):
         (["--env-id", "Pnog-v5"], "did you mean .*envpool/Pong-v5"),
         (["--num-pools", "3"], "8 environments cannot be split over 3 pools"),
         (["--num-hosts", "2"], "need --coordinator address:port"),
-        (["--autotune-num-envs"], "--autotune-num-envs needs --autotune"),
-        (["--devices", "2", "--autotune"], "settings are tuned on one device only"),
+        (["--autotune-also", "num_envs"], "--autotune-also needs --autotune"),
+        (["--devices", "2", "--autotune"], "leave out it or --devices"),
         (["--devices", "0"], "--devices must be >= 1, got 0"),
         (["--gamma", "1.5"], r"gamma must be within \[0, 1\], got 1.5"),
         (["--num-envs", "3", "--num-minibatches", "5"], "num_minibatches = 5"),
@@ -212,6 +214,85 @@ def test_bad_flags_end_in_one_clear_line(tmp_path, arguments, message):
     assert "Traceback" not in finished.stderr
     assert re.search(message, finished.stderr + finished.stdout)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_on_the_settings_that_are_fastest_here(tmp_path):
+    finished = script(
+        "a2c_gymnax.py", "cartpole", "--autotune", "--total-steps", 1, "--num-evaluations", 0,
+        "--run-dir", "run", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert "steps/s with devices 1" in finished.stderr
+    chosen = re.search(r"fastest of \d+: devices (\d)", finished.stderr)
+    assert chosen is not None
+    (kept,) = json.loads((tmp_path / "cache" / "jaxrl" / "autotune.json").read_text()).values()
+    assert kept["best"] == {"devices": int(chosen[1])}
+
+
+@pytest.fixture
+def balance(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    return importlib.import_module("balance")
+
+
+def test_each_backend_is_asked_for_the_settings_that_it_has(balance):
+    asked = {
+        id: balance.questions(jaxrl.make(id, 8), jaxrl.PPOConfig(), ("num_envs",))
+        for id in ("gymnax/CartPole-v1", "envpool/Pong-v5", "gymnasium/Acrobot-v1")
+    }
+    assert [list(knobs) for knobs, _ in asked.values()] == [
+        ["devices", "num_envs"],
+        ["num_threads", "num_pools", "asynchronous", "num_envs"],
+        ["num_pools", "asynchronous", "num_envs"],
+    ]
+    for knobs, starts in asked.values():
+        assert knobs["num_envs"] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+        for start in starts:
+            assert all(value in knobs[name] for name, value in start.items())
+    with pytest.raises(ValueError, match="A2CConfig has no such field"):
+        balance.questions(jaxrl.make("CartPole-v1"), jaxrl.A2CConfig(), ("num_minibatches",))
+
+
+def test_trials_are_of_the_settings_that_they_name(balance, monkeypatch):
+    built = []
+
+    def autotune(build, knobs, starts, report):
+        settings = {"devices": 2, "num_envs": 4, "num_minibatches": 8}
+        built.append(build(**settings))
+        return Tuning(settings, ())
+
+    monkeypatch.setattr(jaxrl, "autotune", autotune)
+    monkeypatch.setattr(balance, "split_cpu", lambda: None)  # which the tests have done
+    options = {"max_steps_in_episode": 7}
+    also = ("num_envs", "num_minibatches")
+    found = balance.fastest_settings(jaxrl.ppo, jaxrl.PPOConfig(), "CartPole-v1", 8, options, also)
+    assert found == {"devices": 2, "num_envs": 4, "num_minibatches": 8}
+    ((algo, config),) = built
+    assert (algo.env.num_envs, config.num_minibatches) == (4, 8)
+    assert algo.env.options == options
+    assert algo.name == "ppo"
+
+
+def test_the_lanes_of_a_sweep_are_at_most_those_asked_for(balance, monkeypatch, tmp_path):
+    sweep = importlib.import_module("sweep")
+    asked = []
+
+    def autotune(build, knobs, starts, rate, report):
+        asked.append((knobs, starts))
+        algo, configs = build(lanes=2)
+        assert algo.name == "a2c"
+        assert configs.learning_rate.shape == (2,)
+        return Tuning({"lanes": 2}, ())
+
+    monkeypatch.setattr(jaxrl, "autotune", autotune)
+    algo, config = jaxrl.a2c(jaxrl.make("CartPole-v1")), jaxrl.A2CConfig()
+    lanes = functools.partial(sweep.fastest_lanes, algo, config, run_dir=tmp_path)
+    assert lanes(sweep.Args(lanes=6)) == 2
+    assert asked == [({"lanes": [1, 2, 4, 6]}, [{"lanes": 6}])]
+    (tmp_path / "sweep.json").write_text('{"lanes": 3}')
+    assert lanes(sweep.Args(lanes=6, resume=True)) == 3
+    assert lanes(sweep.Args(lanes=1)) == 1
+    assert len(asked) == 1
 
 
 def run_snippet(name, *changes):

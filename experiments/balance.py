@@ -1,0 +1,89 @@
+"""`--autotune`: the settings that are fastest on the machine at hand, found by short trials before
+a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+import jaxrl
+from jaxrl.autotuning import Settings, Trial, Tuning
+from jaxrl.parallel import num_cores, split_cpu, spread
+
+
+def fastest_settings(
+    make_algorithm: Any,
+    config: Any,
+    env_id: str,
+    num_envs: int,
+    env_options: Settings,
+    also: tuple[str, ...] = (),
+) -> Settings:
+    """What the trials found: options of the environment, `devices`, and what `also` names."""
+    # Before anything is computed, since JAX counts the CPU's devices once.
+    split_cpu()
+
+    def build(
+        num_envs: int = num_envs,
+        num_minibatches: int | None = None,
+        devices: int = 1,
+        **changes: Any,
+    ) -> tuple[jaxrl.Algorithm, Any]:
+        algo = make_algorithm(jaxrl.make(env_id, num_envs, **env_options | changes))
+        if devices > 1:
+            algo = spread(algo, devices)
+        if num_minibatches is None:
+            return algo, config
+        return algo, config.replace(num_minibatches=num_minibatches)
+
+    env = jaxrl.make(env_id, num_envs, **env_options)
+    knobs, starts = questions(env, config, also)
+    report = Report()
+    found = jaxrl.autotune(build, knobs, starts, report=report)
+    report.end(found)
+    return dict(found.best)
+
+
+def questions(
+    env: jaxrl.Env, config: Any, also: tuple[str, ...] = ()
+) -> tuple[dict[str, list[Any]], list[Settings]]:
+    """The values that are tried of each setting, and where the trials begin."""
+    cores = num_cores()
+    upto_cores = sorted({2**i for i in range(cores.bit_length())} | {cores})
+    if env.checkpointable:
+        knobs: dict[str, list[Any]] = {"devices": upto_cores}
+        starts: list[Settings] = [{"devices": 1}]
+    else:
+        knobs = {"num_pools": [1, 2, 4, 8], "asynchronous": [False, True]}
+        start: Settings = {"num_pools": 1, "asynchronous": False}
+        if env.id.startswith("envpool/"):
+            knobs = {"num_threads": sorted({*upto_cores, 2 * cores}), **knobs}
+            start["num_threads"] = cores
+        starts = [start, start | {"num_pools": 2}]
+    for name in also:
+        now = env.num_envs if name == "num_envs" else getattr(config, name, None)
+        if now is None:
+            raise ValueError(f"--autotune-also {name}: {type(config).__name__} has no such field")
+        knobs[name] = [value for value in (now * 2**i // 8 for i in range(10)) if value]
+        starts = [start | {name: now} for start in starts]
+    return knobs, starts
+
+
+class Report:
+    """Says on stderr what was tried, as it is tried."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        self.console.print("looking for the fastest settings")
+
+    def __call__(self, trial: Trial) -> None:
+        rate = f"{trial.steps_per_second:8,.0f} steps/s" if trial.steps_per_second else "impossible"
+        self.console.print(f"{rate:>16} with {_text(trial.settings)}")
+
+    def end(self, found: Tuning) -> None:
+        self.console.print(f"fastest of {len(found.trials)}: {_text(found.best)}")
+
+
+def _text(settings: Settings) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
