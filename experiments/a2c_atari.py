@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from typing import Literal
 
 import tyro
 
 import jaxrl
-from atari import AtariArgs, launch_atari
+from atari import AtariArgs, from_preset, launch_atari
 
 
 @dataclasses.dataclass
@@ -54,17 +53,6 @@ PRESETS = {
 }
 
 
-def chosen_preset(argv: list[str]) -> str:
-    """The value of `--preset`, which decides the other flags' defaults."""
-    for flag, value in zip(argv, [*argv[1:], ""], strict=True):
-        name, _, inline = flag.partition("=")
-        if name == "--preset":
-            return inline or value
-    return "ga3c"
-
-
 if __name__ == "__main__":
-    chosen = chosen_preset(sys.argv[1:])
-    # An unknown preset is left for the parser to refuse.
-    args = tyro.cli(Args, default=PRESETS.get(chosen, Args()))
+    args = from_preset(PRESETS, "ga3c")
     launch_atari(jaxrl.a2c, args, args.config)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import itertools
+import sys
+from typing import Any, TypeVar
+
+import tyro
 
 import jaxrl
 from jaxrl.envs.hosted import OVERLAPPING
 from launcher import RunArgs, launch
+
+Args = TypeVar("Args")
 
 
 @dataclasses.dataclass
@@ -33,6 +39,18 @@ class AtariArgs(RunArgs):
     send_ahead: bool = False
     """Send each rollout's last actions before the agent learns, so that they simulate meanwhile;
     the policy that chose them lags by an update."""
+
+
+def from_preset(presets: dict[str, Args], usual: str) -> Args:
+    """The flags, whose defaults are those of the preset that `--preset` names."""
+    chosen = usual
+    for flag, value in itertools.pairwise([*sys.argv[1:], ""]):
+        name, _, inline = flag.partition("=")
+        if name == "--preset":
+            chosen = inline or value
+    # An unknown preset is left for the parser to refuse.
+    default = presets.get(chosen, presets[usual])
+    return tyro.cli(type(default), default=default)
 
 
 def launch_atari(make_algorithm: Any, args: AtariArgs, config: Any) -> jaxrl.RunResult:

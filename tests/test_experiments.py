@@ -143,14 +143,17 @@ def test_every_algorithm_has_a_script_that_trains(tmp_path, command):
     assert summary["updates"] == 1
 
 
-def test_the_presets_of_a2c_differ_and_unknown_ones_are_refused(tmp_path):
-    shown = [
-        script("a2c_atari.py", "--preset", name, "--help", cwd=tmp_path).stdout
-        for name in ("ga3c", "baselines")
-    ]
-    assert "(default: 0.0003)" in shown[0]
-    assert "(default: 0.0007)" in shown[1]
-    refused = script("a2c_atari.py", "--preset=other", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a2c_atari.py", {"ga3c": "(default: 0.0003)", "baselines": "(default: 0.0007)"}),
+        ("ppo_atari.py", {"huang": "(default: auto)", "laptop": "(default: ga3c_cnn)"}),
+    ],
+)
+def test_presets_differ_and_unknown_ones_are_refused(tmp_path, name, shown):
+    for preset, default in shown.items():
+        assert default in script(name, "--preset", preset, "--help", cwd=tmp_path).stdout
+    refused = script(name, "--preset=other", cwd=tmp_path)
     assert refused.returncode != 0
     assert "'other'" in refused.stdout + refused.stderr
 
