@@ -14,6 +14,7 @@ queue and resumes. One that has finished or failed does not. The jobs themselves
 experiments/cluster/*.sh.
 
 `--workers N` makes an array of N tasks that search together: one study, a run directory each.
+`--nodes N` starts the command on N machines of Slurm, with `--cluster`: one agent, trained by all.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ class Args:
     scheduler: str = "slurm"
     """slurm or sge."""
     gpus: int = 0
+    """Of each node."""
     cpus: int = 1
+    """Of each node."""
+    nodes: int = 1
+    """Machines that train one agent together, each in a process; of Slurm."""
     hours: float = 24.0
     """Until the job is stopped with a checkpoint and queued again."""
     container: str | None = None
@@ -92,14 +97,19 @@ def make_job(args: Args, command: Sequence[str]) -> Job:
     for what, value, least in (
         ("gpus", args.gpus, 0),
         ("cpus", args.cpus, 1),
+        ("nodes", args.nodes, 1),
         ("workers", 1 if args.workers is None else args.workers, 1),
     ):
         if value < least:
             raise ValueError(f"{what} must be >= {least}, got {value}")
     if any("\n" in text for text in args.extra):
         raise ValueError("extra options must be of one line each")
+    if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
+        raise ValueError("several nodes are of a Slurm job without --workers")
     run_dir, rest = take(command, "--run-dir")
-    rest = [word for word in rest if word != "--resume"]
+    rest = [word for word in rest if word not in ("--resume", "--cluster")]
+    if args.nodes > 1:
+        rest.append("--cluster")
     if args.workers is not None:
         if take(rest, "--storage")[0] is None:
             raise ValueError("workers share a database: the command needs --storage")
@@ -137,13 +147,14 @@ def slurm_script(job: Job) -> str:
         "slurm.sh",
         name=job.args.name,
         log="%x-%A_%a.log" if is_array else "%x-%j.log",
+        nodes=job.args.nodes,
         cpus=job.args.cpus,
         time=_clock(job.args.hours * 3600),
         directives="".join(f"#SBATCH --{option}\n" for option in options),
         run_dir=_run_dir(job, "$SLURM_ARRAY_TASK_ID"),
         # An array's tasks have job ids of their own, but the last one's is that of the whole array.
         job='"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if is_array else '"$SLURM_JOB_ID"',
-        command=shlex.join([*_container(job), job.python, *job.command]),
+        command=shlex.join([*_srun(job), *_container(job), job.python, *job.command]),
         worker=_worker(job),
     )
 
@@ -192,6 +203,12 @@ def _run_dir(job: Job, task: str) -> str:
 def _worker(job: Job) -> str:
     """A task that comes back on another machine goes on with its trials."""
     return "" if job.args.workers is None else ' --worker "$run_dir"'
+
+
+def _srun(job: Job) -> list[str]:
+    """A process on each node. It passes signals on, and gives the others a minute once one has
+    ended: to write a checkpoint, or to be stopped if that one has failed."""
+    return [] if job.args.nodes == 1 else ["srun", "--wait=60"]
 
 
 def _container(job: Job) -> list[str]:

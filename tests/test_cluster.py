@@ -46,6 +46,11 @@ PROGRAMS = {
     'shift; exec "$@"',
     "scontrol": 'if [ "$1" = show ]; then echo "   JobState=$STATE Reason=None"; '
     'else echo "$@" >> scontrol.log; fi',
+    # Two nodes, here directories, and srun's signals and status.
+    "srun": """shift; trap 'kill -TERM $first $second' TERM
+mkdir -p 0 1; cp train.py 0; cp train.py 1
+(cd 0; exec "$@") & first=$!; (cd 1; exec "$@") & second=$!
+wait $first; wait $first; status=$?; wait $second || status=$?; exit $status""",
     "sbatch": 'echo "$@" > sbatch.log',
     "qsub": "exit 3",
 }
@@ -119,6 +124,7 @@ def test_the_job_for_slurm(submit, place):
     assert filled(path, "slurm.sh") == [
         "#SBATCH --job-name=pong",
         "#SBATCH --output=runs/%x-%j.log",
+        "#SBATCH --nodes=1",
         "#SBATCH --cpus-per-task=16",
         "#SBATCH --time=36:30:00",
         "#SBATCH --gres=gpu:2",
@@ -138,6 +144,7 @@ def test_the_array_for_slurm(submit, place):
     assert filled(path, "slurm.sh") == [
         "#SBATCH --job-name=pong",
         "#SBATCH --output=runs/%x-%A_%a.log",
+        "#SBATCH --nodes=1",
         "#SBATCH --cpus-per-task=1",
         "#SBATCH --time=24:00:00",
         "#SBATCH --array=1-8",
@@ -184,6 +191,24 @@ def test_slurm_stops_a_run_with_a_checkpoint_and_starts_it_again(submit, place):
     argv = (place / "runs/pong/argv").read_text().split("\n")
     assert argv == ["--seed", "3", "--run-dir", "runs/pong", "--resume"]
     assert (place / "apptainer.log").read_text().startswith("exec --nv x.sif python train.py")
+
+
+def test_processes_on_several_nodes_stop_together_and_go_on(submit, place):
+    path = write(
+        submit, "--nodes", "2", "--gpus", "4", "--container", "x.sif", "--", "train.py", "--seed",
+        "3", "--resume",
+    )  # fmt: skip
+    assert "#SBATCH --nodes=2" in path.read_text().splitlines()
+    job = start(path)
+    for node in ("0", "1"):
+        wait_for(place / node / "runs/pong/ready")
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.wait(10) == 130
+    assert requeued() == ["requeue 7"]
+    assert start(path).wait(10) == 0
+    expected = ["--seed", "3", "--cluster", "--run-dir", "runs/pong", "--resume"]
+    for node in ("0", "1"):
+        assert (place / node / "runs/pong/argv").read_text().split("\n") == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
@@ -263,6 +288,8 @@ def test_jobs_are_submitted(submit, place):
         (["--gpus", "-1", "--", "train.py"], "gpus must be >= 0, got -1"),
         (["--workers", "0", *SWEEP], "workers must be >= 1, got 0"),
         (["--workers", "2", "--", "train.py"], "the command needs --storage"),
+        (["--nodes", "2", "--workers", "2", *SWEEP], "a Slurm job without --workers"),
+        (["--nodes", "2", "--scheduler", "sge", "--", "train.py"], "of a Slurm job"),
         (["--scheduler", "pbs", "--", "train.py"], "unknown scheduler 'pbs'; there are slurm, sge"),
         (["--name", "a b", "--", "train.py"], "got 'a b'"),
         (["--extra", "a=1\nrm x", "--", "train.py"], "of one line each"),

@@ -2,14 +2,14 @@
 #SBATCH --job-name=@@name
 #SBATCH --output=runs/@@log
 #SBATCH --open-mode=append
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --nodes=@@nodes
+#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=@@cpus
 #SBATCH --time=@@time
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue
 @@directives
-# Facts about Slurm: https://slurm.schedmd.com/sbatch.html, scontrol.html, preempt.html.
+# Facts about Slurm: https://slurm.schedmd.com/sbatch.html, srun.html, scontrol.html, preempt.html.
 
 run_dir=@@run_dir
 job=@@job
