@@ -2,8 +2,9 @@
 arXiv 1902.02725, on one machine.
 
     python experiments/hypertrick_vs_hyperband.py
-    python experiments/hypertrick_vs_hyperband.py --env-id Breakout-v5 --num-envs 8 --seeds 1 \
-        --lanes 4 --phases 4 --eta 2 --updates-per-phase 40 --set torso=ga3c_cnn clip_epsilon=0.1
+    python experiments/hypertrick_vs_hyperband.py --env-id Pong-v5 --num-envs 8 --seeds 1 \
+        --env-options img_height=42 img_width=42 --set torso=ga3c_cnn normalize_observations=True \
+        clip_epsilon=0.1 num_minibatches=4 --lanes 4 --phases 4 --eta 2 --updates-per-phase 36
 
 All search the same space with PPO, with the same seeds, and each has as many trials as make it do
 the same number of phases (those of HyperBand) on average, were scores exchangeable. On device
@@ -22,6 +23,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import math
 import sys
 import tempfile
 import time
@@ -42,8 +44,9 @@ from jaxrl import population as populations
 from jaxrl import tuning
 from jaxrl.parallel import split_cpu
 from jaxrl.tuning import space as spaces
+from launcher import pairs
 from record import keep
-from sweep import ATARI_OPTIONS, pairs
+from sweep import environment
 
 SPACE = {
     "learning_rate": tuning.LogUniform(1e-5, 1e-2),
@@ -60,6 +63,8 @@ class Args:
 
     env_id: str = "Breakout-MinAtar"
     num_envs: int = 64
+    env_options: tuple[str, ...] = ()
+    """name=value for the backend; Atari learns from single lives and clipped rewards by default."""
     set: tuple[str, ...] = ()
     """name=value for config fields."""
     seeds: int = 3
@@ -69,6 +74,8 @@ class Args:
     eta: int = 3
     eviction: float = 0.25
     updates_per_phase: int = 8
+    strategy: str = "auto"
+    """vmap, map, shard-vmap, shard-map, or the fastest of them."""
     schedulers: tuple[str, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
     results: Path = Path(__file__).parent / "results"
 
@@ -169,7 +176,7 @@ def one_program(
 def by_sweep(
     algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
 ) -> Callable[[int], Outcome]:
-    """Searches on a host environment, by seed; all lanes share one pool."""
+    """Searches on a host environment, by seed."""
 
     def by_seed(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory() as directory:
@@ -184,18 +191,21 @@ def by_sweep(
         for trial in trials:
             known = [np.nan if s is None else float(s) for s in trial["scores"]]
             scores[trial["trial"], : len(known)] = known
-        ends = sorted({span["end"] for span in spans})
-        when = {(s["trial"], s["phase"]): round_of(s["end"], ends) for s in spans}
         seconds = result.summary["seconds"]
-        return outcome(scores, when, result.best["values"], seconds, args.lanes)
+        return outcome(scores, rounds(spans), result.best["values"], seconds, args.lanes)
 
     return by_seed
 
 
-def round_of(end: float, ends: list[float]) -> int:
-    """Phases that were reported within a tenth of a second ended in the same round."""
-    gaps = np.diff(ends) > 0.1
-    return int(np.concatenate([[0], np.cumsum(gaps)])[ends.index(end)])
+def rounds(spans: list[dict[str, Any]]) -> dict[tuple[int, int], int]:
+    """The round of each phase: those of one round run side by side, so none begins after another
+    has ended."""
+    when, current, first_end = {}, -1, -math.inf
+    for span in sorted(spans, key=lambda span: span["end"]):
+        if span["begin"] >= first_end:
+            current, first_end = current + 1, span["end"]
+        when[span["trial"], span["phase"]] = current
+    return when
 
 
 def outcome(
@@ -225,12 +235,10 @@ def outcome(
 
 def main(args: Args) -> None:
     split_cpu()
-    env = jaxrl.make(args.env_id, num_envs=args.num_envs)
-    if getattr(env, "is_atari", False):
-        env = jaxrl.make(args.env_id, num_envs=args.num_envs, **ATARI_OPTIONS)
+    env = environment(args.env_id, args.num_envs, args.env_options)
     algo, config = jaxrl.ppo(env), PRESET.replace(**pairs(args.set))
-    strategy = "vmap"
-    if env.checkpointable:
+    strategy = args.strategy
+    if strategy == "auto":
         choice = populations.choose(algo, populations.stack(config, args.lanes))
         print(f"strategy {choice.strategy}: {choice.steps_per_second}")
         strategy = choice.strategy
@@ -303,7 +311,8 @@ def write(
             for name, outcomes in found.items()
         },
     }
-    name = f"hypertrick-vs-hyperband-{args.env_id.lower()}"
+    name = algo.env.id.partition("/")[2].replace("/", "-").lower()
+    name = f"hypertrick-vs-hyperband-{name}"
     figure.savefig(keep(args.results, name, everything))
 
 

@@ -105,10 +105,7 @@ class Args:
 
 def main(args: Args) -> tuning.SweepResult:
     split_cpu(args.cpu_devices)
-    env = jaxrl.make(args.env_id, num_envs=args.num_envs, **pairs(args.env_options))
-    if getattr(env, "is_atari", False):
-        options = ATARI_OPTIONS | pairs(args.env_options)
-        env = jaxrl.make(args.env_id, num_envs=args.num_envs, **options)
+    env = environment(args.env_id, args.num_envs, args.env_options)
     algo = getattr(jaxrl, args.algo)(env)
     space = {name: distribution(text) for name, text in split(args.space)} or default_space(args)
     for name, part in space.items():
@@ -140,6 +137,14 @@ def main(args: Args) -> tuning.SweepResult:
         film(result, args.seed)
     finish(args, result)
     return result
+
+
+def environment(env_id: str, num_envs: int, options: tuple[str, ...]) -> jaxrl.Env:
+    """With `ATARI_OPTIONS` beneath the options where they are for it."""
+    env = jaxrl.make(env_id, num_envs, **pairs(options))
+    if getattr(env, "is_atari", False):
+        env = jaxrl.make(env_id, num_envs, **ATARI_OPTIONS | pairs(options))
+    return env
 
 
 def fastest_lanes(algo: jaxrl.Algorithm, config: Any, args: Args, run_dir: Path) -> int:

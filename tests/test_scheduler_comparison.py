@@ -1,0 +1,92 @@
+"""The comparison of schedulers: its accounts, and small searches on device and host."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxrl import tuning
+
+ROOT = Path(__file__).parents[1]
+SMALL = ("num_steps=32", "num_minibatches=2", "num_epochs=1", "hidden_sizes=(8,)")
+
+
+@pytest.fixture
+def comparison(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    module = importlib.import_module("hypertrick_vs_hyperband")
+    monkeypatch.setattr(module, "split_cpu", lambda: None)  # which the tests have done
+    return module
+
+
+def test_each_scheduler_is_given_as_much_work(comparison):
+    args = comparison.Args(phases=9, eta=3)
+    chosen = comparison.schedulers(args)
+    assert tuple(chosen) == args.schedulers
+    budget = comparison.expected_phases(chosen["hyperband"])
+    # Of 9 rounds: 9 trials for 1, 3 for 3, 1 for 9; 5 for 3, 1 for 9; 3 for 9.
+    assert budget == (9 + 3 * 2 + 6) + (5 * 3 + 6) + 3 * 9
+    for scheduler in chosen.values():
+        expected = comparison.expected_phases(scheduler)
+        assert abs(expected - budget) <= scheduler.num_phases / 2
+    assert comparison.expected_phases(tuning.HyperTrick(100, 10, 0.25)) == pytest.approx(
+        100 * 10 * 0.3775, rel=1e-3
+    )
+
+
+def test_the_account_of_a_search(comparison):
+    nan = np.nan
+    scores = np.array([[1.0, 5.0], [2.0, nan], [nan, nan], [4.0, 3.0]])
+    when = {(0, 0): 0, (1, 0): 0, (0, 1): 1, (3, 0): 1, (3, 1): 2}
+    found = comparison.outcome(scores, when, {"gamma": 0.9}, 7.0, lanes=2)
+    assert found.best_by_phase == [1, 2, 5, 5, 5]
+    assert found.best_by_round == [2, 5, 5]
+    assert (found.best_score, found.rounds, found.rounds_to_best) == (5, 3, 2)
+    assert (found.phases, found.trials, found.occupancy) == (5, 3, 5 / 6)
+    assert [found.best_within(budget) for budget in (1, 2, 9)] == [1, 2, 5]
+
+
+def test_phases_that_run_side_by_side_are_one_round(comparison):
+    spans = [  # two lanes, then one that waits for nobody
+        {"trial": 0, "phase": 0, "begin": 0.0, "end": 1.0},
+        {"trial": 1, "phase": 0, "begin": 0.0, "end": 1.001},
+        {"trial": 0, "phase": 1, "begin": 1.0, "end": 1.011},
+        {"trial": 2, "phase": 0, "begin": 1.001, "end": 1.012},
+        {"trial": 2, "phase": 1, "begin": 1.012, "end": 2.0},
+    ]
+    expected = {(0, 0): 0, (1, 0): 0, (0, 1): 1, (2, 0): 1, (2, 1): 2}
+    assert comparison.rounds(spans[::-1]) == expected
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
+def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys, env_id):
+    comparison.main(
+        comparison.Args(
+            env_id=env_id,
+            env_options=(),
+            num_envs=4,
+            set=SMALL,
+            seeds=1,
+            lanes=2,
+            phases=2,
+            eta=2,
+            updates_per_phase=2,
+            strategy="vmap",
+            schedulers=("hypertrick", "random"),
+            results=tmp_path,
+        )
+    )
+    assert "hypertrick: 4 trials" in capsys.readouterr().out
+    (path,) = tmp_path.rglob("*.json")
+    result = json.loads(path.read_text())
+    assert path.with_suffix(".png").stat().st_size > 1000
+    for kept in result["schedulers"].values():
+        (search,) = kept["searches"]
+        assert 0 < search["occupancy"] <= 1
+        assert search["trials"] == kept["num_trials"]
+        assert search["best_by_phase"] == sorted(search["best_by_phase"])
+        assert search["best_by_phase"][-1] == search["best_score"] > 5
+        assert set(search["best_values"]) == set(comparison.SPACE)
