@@ -61,16 +61,19 @@ def bootstrap(apply: Apply, simulation: Simulation) -> Array:
 
 
 def act(
-    agent: Agent, config: Any, params: PyTree, memory: Any, obs: PyTree, key: Array, greedy: bool
+    agent: Agent, config: Any, state: Any, memory: Any, obs: PyTree, key: Array, greedy: bool
 ) -> tuple[Memory, Array]:
     """One action for each observation `[N, ...]`, and the memory after it.
 
     Args:
+      state: the algorithm's, with `params` and `obs_statistics`.
       memory: a `Memory`, or `()` at the start of episodes.
     """
     memory = memory or agent.start_memory(config, obs)
     inputs = recurrence.one_step(recurrence.recall(memory, obs))
-    core, (distribution, _) = agent.unroll(config, params, memory.core, inputs)
+    core, (distribution, _) = agent.unroll(
+        config, state.params, memory.core, inputs, state.obs_statistics
+    )
     distribution = jax.tree.map(lambda x: x[0], distribution)
     action = distribution.mode() if greedy else distribution.sample(key)
     return recurrence.remember(memory, core, action), action

@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 
 from jaxrl import recurrence
+from jaxrl.normalize import RunningStatistics, standardize
 from jaxrl.simulation import Simulation, start
 from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree
 
@@ -42,9 +43,16 @@ class Agent:
         return recurrence.init(self.network_of(config), network_key, inputs), simulation
 
     def unroll(
-        self, config: Any, params: PyTree, core: PyTree, inputs: Inputs
+        self,
+        config: Any,
+        params: PyTree,
+        core: PyTree,
+        inputs: Inputs,
+        obs_statistics: RunningStatistics | None = None,
     ) -> tuple[PyTree, Any]:
-        """The core's state after `inputs`, and the network's outputs, both `[T, N, ...]`."""
+        """The core's state after `inputs`, and the network's outputs, both `[T, N, ...]`;
+        observations are standardized by their statistics, if there are any."""
+        inputs = inputs._replace(obs=standardize(obs_statistics, inputs.obs))
         return recurrence.unroll(self.network_of(config), params, core, inputs)
 
     def initial_core(self, config: Any, num_envs: int) -> PyTree:

@@ -29,12 +29,14 @@ def start(shape: tuple[int, ...]) -> RunningStatistics:
     )
 
 
-def start_observations(space: ObservationSpace) -> RunningStatistics:
-    """For observations of a `Box`.
+def start_observations(space: ObservationSpace, wanted: bool) -> RunningStatistics | None:
+    """For observations of a `Box`, if `wanted`.
 
     Raises:
       ValueError: if they are a `Dict`.
     """
+    if not wanted:
+        return None
     if not isinstance(space, Box):
         raise ValueError(f"normalize_observations takes arrays, but observations are {space}")
     return start(space.shape)
@@ -125,20 +127,21 @@ def scale_rewards(
     return RewardScale(statistics, running), rescale(statistics, rewards)
 
 
-def take_in(
-    obs_statistics: RunningStatistics | None,
-    reward_scale: RewardScale | None,
-    trajectory: Trajectory,
-    gamma: Array | float,
-    axis: Axis = ALONE,
-) -> tuple[RunningStatistics | None, RewardScale | None, Trajectory]:
-    """Statistics after a rollout, and the rollout with scaled rewards; None switches either off."""
-    if obs_statistics is not None:
-        obs_statistics = update(obs_statistics, trajectory.obs, trajectory.valid, axis)
-    if reward_scale is not None:
-        ended = trajectory.terminated | trajectory.truncated
-        reward_scale, reward = scale_rewards(
-            reward_scale, trajectory.reward, ended, trajectory.valid, gamma, axis
-        )
-        trajectory = trajectory._replace(reward=reward)
-    return obs_statistics, reward_scale, trajectory
+def take_in_observations(
+    statistics: RunningStatistics | None, trajectory: Trajectory, axis: Axis = ALONE
+) -> RunningStatistics | None:
+    """Statistics after a rollout; None stays."""
+    if statistics is None:
+        return None
+    return update(statistics, trajectory.obs, trajectory.valid, axis)
+
+
+def take_in_rewards(
+    scale: RewardScale | None, trajectory: Trajectory, gamma: Array | float, axis: Axis = ALONE
+) -> tuple[RewardScale | None, Trajectory]:
+    """The scale after a rollout, and the rollout with scaled rewards; None leaves it as it is."""
+    if scale is None:
+        return None, trajectory
+    ended = trajectory.terminated | trajectory.truncated
+    scale, reward = scale_rewards(scale, trajectory.reward, ended, trajectory.valid, gamma, axis)
+    return scale, trajectory._replace(reward=reward)

@@ -321,6 +321,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "min_training_batch": 16,
         "eps_inside_root": False,
         "sum_losses": True,
+        "normalize_observations": True,
     },
     "impala-lstm": NETWORK | MEMORY | LEARNING | ACTOR_CRITIC | {
         "trace_lambda": 0.5,
@@ -332,6 +333,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "lag": 2,
         "off_policy_correction": False,
         "sum_losses": False,
+        "normalize_observations": True,
     },
     "dqn-prioritized": NETWORK | LEARNING | Q_LEARNING | {
         "initial_epsilon": 0.5,
@@ -541,6 +543,7 @@ BAD: dict[Any, list[tuple[str, Any]]] = {
         ("min_training_batch", 0),
         ("eps_inside_root", 1),
         ("sum_losses", None),
+        ("normalize_observations", "yes"),
         ("core", "transformer"),
         ("core_size", 0),
         ("sees_last", "yes"),
@@ -565,6 +568,7 @@ BAD: dict[Any, list[tuple[str, Any]]] = {
         ("lag", True),
         ("off_policy_correction", "no"),
         ("sum_losses", 0),
+        ("normalize_observations", 1),
         ("core", "transformer"),
     ],
     jaxrl.DQNConfig: [

@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, optim, overlap, returns
+from jaxrl import actor_critic, networks, normalize, optim, overlap, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
@@ -58,6 +58,7 @@ class A2CConfig(networks.NetworkConfig):
     """RMSProp's epsilon inside the root, as in A3C's paper, or outside, as in PyTorch."""
     sum_losses: bool = fields.static(False)
     """Sum the losses of a batch, as A3C and GA3C do, instead of averaging them."""
+    normalize_observations: bool = fields.static(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +71,7 @@ class A2CConfig(networks.NetworkConfig):
             fields.check_not_negative(self, "final_entropy_coef")
         fields.check_unit_interval(self, "gamma", "gae_lambda", "rmsprop_decay")
         fields.check_count(self, "num_steps", "min_training_batch")
-        fields.check_switch(self, "eps_inside_root", "sum_losses")
+        fields.check_switch(self, "eps_inside_root", "sum_losses", "normalize_observations")
 
 
 class A2CState(NamedTuple):
@@ -81,6 +82,7 @@ class A2CState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
+    obs_statistics: normalize.RunningStatistics | None
 
 
 def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -112,20 +114,23 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         params, simulation = agent.start(
             config, network_key, env_key, simulation, actor_critic.no_extras(env)
         )
-        return A2CState(params, optimizer_of(config).init(params), simulation, key, jnp.int32(0))
+        obs_statistics = normalize.start_observations(
+            env.observation_space, config.normalize_observations
+        )
+        opt_state = optimizer_of(config).init(params)
+        return A2CState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
-        behave = partial(agent.unroll, config, state.params)
+        unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
+        behave = partial(unroll, state.params)
         simulation, trajectory = actor_critic.collect(
             env, behave, state.simulation, rollout_key, num_steps(config)
         )
         last_value = actor_critic.bootstrap(behave, simulation)
 
         def objective(params: PyTree) -> tuple[Array, Metrics]:
-            _, (distribution, value) = agent.unroll(
-                config, params, state.simulation.core, trajectory.inputs
-            )
+            _, (distribution, value) = unroll(params, state.simulation.core, trajectory.inputs)
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
             return loss(config, distribution, value, advantage, trajectory, state.num_updates, axis)
 
@@ -141,12 +146,15 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
             "gradient_steps": jnp.int32(1),
             "policy_lag": jnp.float32(overlap.lag(env, num_steps(config))),
         }
-        return A2CState(params, opt_state, simulation, key, state.num_updates + 1), metrics
+        obs_statistics = normalize.take_in_observations(state.obs_statistics, trajectory, axis)
+        return A2CState(
+            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics
+        ), metrics
 
     def act(
         config: A2CConfig, state: A2CState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
+        return actor_critic.act(agent, config, state, memory, obs, key, greedy)
 
     return Algorithm(
         init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c

@@ -20,7 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, optim, overlap, returns
+from jaxrl import actor_critic, networks, normalize, optim, overlap, returns
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
@@ -57,6 +57,7 @@ class ImpalaConfig(networks.NetworkConfig):
     """False takes every importance weight for 1, to see what V-trace is for."""
     sum_losses: bool = fields.static(True)
     """Sum the losses of a batch, as the paper does, instead of averaging them."""
+    normalize_observations: bool = fields.static(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +68,7 @@ class ImpalaConfig(networks.NetworkConfig):
         fields.check_unit_interval(self, "gamma", "trace_lambda", "rmsprop_decay")
         fields.check_count(self, "num_steps")
         fields.check_count(self, "lag", least=0)
-        fields.check_switch(self, "off_policy_correction", "sum_losses")
+        fields.check_switch(self, "off_policy_correction", "sum_losses", "normalize_observations")
 
 
 class ImpalaState(NamedTuple):
@@ -80,6 +81,7 @@ class ImpalaState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
+    obs_statistics: normalize.RunningStatistics | None
 
 
 def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -102,19 +104,23 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
+        obs_statistics = normalize.start_observations(
+            env.observation_space, config.normalize_observations
+        )
         opt_state = optimizer_of(config).init(params)
-        return ImpalaState(params, past, opt_state, simulation, key, jnp.int32(0))
+        return ImpalaState(params, past, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: ImpalaConfig, state: ImpalaState) -> tuple[ImpalaState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
         actor_params, past_params = exchange(config, state)
-        behave = partial(agent.unroll, config, actor_params)
+        unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
+        behave = partial(unroll, actor_params)
         simulation, trajectory = actor_critic.collect(
             env, behave, state.simulation, rollout_key, config.num_steps
         )
 
         def objective(params: PyTree) -> tuple[Array, Metrics]:
-            evaluate = partial(agent.unroll, config, params)
+            evaluate = partial(unroll, params)
             core, (distribution, values) = evaluate(state.simulation.core, trajectory.inputs)
             after = simulation._replace(core=jax.lax.stop_gradient(core))
             last_value = actor_critic.bootstrap(evaluate, after)
@@ -131,14 +137,16 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         policy_lag = jnp.minimum(state.num_updates, config.lag).astype(jnp.float32)
         policy_lag += overlap.lag(env, config.num_steps)
         metrics |= {"gradient_steps": jnp.int32(1), "policy_lag": policy_lag}
+        obs_statistics = normalize.take_in_observations(state.obs_statistics, trajectory, axis)
+        num_updates = state.num_updates + 1
         return ImpalaState(
-            params, past_params, opt_state, simulation, key, state.num_updates + 1
+            params, past_params, opt_state, simulation, key, num_updates, obs_statistics
         ), metrics
 
     def act(
         config: ImpalaConfig, state: ImpalaState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
+        return actor_critic.act(agent, config, state, memory, obs, key, greedy)
 
     return Algorithm(
         init, update, act, env, network, "impala", ImpalaConfig, agent.initial_core, make=impala

@@ -122,23 +122,16 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
     """
     agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
 
-    def apply(
-        config: PPOConfig, state: PPOState, params: PyTree, core: PyTree, inputs: Inputs
-    ) -> Any:
-        obs = normalize.standardize(state.obs_statistics, inputs.obs)
-        return agent.unroll(config, params, core, inputs._replace(obs=obs))
-
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
         check_sizes(config, env, agent.network_of(config))
         network_key, env_key, key = jax.random.split(key, 3)
         params, simulation = agent.start(
             config, network_key, env_key, simulation, actor_critic.no_extras(env)
         )
-        obs_statistics = reward_scale = None
-        if config.normalize_observations:
-            obs_statistics = normalize.start_observations(env.observation_space)
-        if config.normalize_rewards:
-            reward_scale = normalize.start_rewards(env.num_envs)
+        obs_statistics = normalize.start_observations(
+            env.observation_space, config.normalize_observations
+        )
+        reward_scale = normalize.start_rewards(env.num_envs) if config.normalize_rewards else None
         opt_state = optim.adam(config.adam_eps, config.max_grad_norm).init(params)
         return PPOState(
             params, opt_state, simulation, key, jnp.int32(0), obs_statistics, reward_scale
@@ -146,11 +139,12 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
-        behave = partial(apply, config, state, state.params)
+        unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
+        behave = partial(unroll, state.params)
 
         def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
             core = jax.tree.map(lambda x: x[0], batch.core)
-            _, (distribution, value) = apply(config, state, params, core, batch.inputs)
+            _, (distribution, value) = unroll(params, core, batch.inputs)
             return loss(config, distribution, value, batch, axis, surrogate)
 
         simulation, trajectory = actor_critic.collect(
@@ -162,8 +156,9 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
             _, (_, values) = behave((), trajectory.inputs)
         last_value = actor_critic.bootstrap(behave, simulation)
         metrics = episode_metrics(env, simulation, trajectory)
-        obs_statistics, reward_scale, trajectory = normalize.take_in(
-            state.obs_statistics, state.reward_scale, trajectory, config.gamma, axis
+        obs_statistics = normalize.take_in_observations(state.obs_statistics, trajectory, axis)
+        reward_scale, trajectory = normalize.take_in_rewards(
+            state.reward_scale, trajectory, config.gamma, axis
         )
         batch = targets(config, state.simulation.core, trajectory, values, last_value)
         if not recurrence.is_recurrent(agent.network_of(config)):
@@ -181,8 +176,7 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
     def act(
         config: PPOConfig, state: PPOState, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        obs = normalize.standardize(state.obs_statistics, obs)
-        return actor_critic.act(agent, config, state.params, memory, obs, key, greedy)
+        return actor_critic.act(agent, config, state, memory, obs, key, greedy)
 
     name = "ppo" if surrogate is clipped else surrogate.__name__
     make = partial(ppo, surrogate=surrogate)
