@@ -2,7 +2,7 @@
 they do it in needs a memory.
 
     python experiments/generalization.py maze
-    python experiments/generalization.py procgen --env-id envpool/CoinrunEasy-v0
+    python experiments/generalization.py procgen --env-id envpool/StarpilotEasy-v0
     python experiments/generalization.py memory
 
 As in Cobbe et al. 2020 (arXiv 1912.01588): who knows few levels by heart fails on others, and the
@@ -195,18 +195,19 @@ def study_maze(args: Maze) -> None:
     algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", args.num_envs, size=args.size))
     seeds = jnp.tile(jnp.arange(args.seeds), len(args.levels))
     numbers = jnp.repeat(jnp.array(args.levels), args.seeds)
-    # Each seed has levels of its own, so that the intervals are of other levels, too.
+    # Each seed has levels of its own, to train on and for the test, so that the intervals are of
+    # other levels, too.
     training = jnp.stack([seeds * max(args.levels), numbers], 1)
-    unseen = jnp.broadcast_to(jnp.array(unseen_levels(args)), training.shape)
+    unseen = jnp.stack(jnp.broadcast_arrays(*unseen_levels(args, seeds)), 1)
     states, _ = train(algo, args.config, seeds, training, args.total_steps)
     sets = jnp.stack([training, unseen], 1)
     scores = mean_returns(algo, args.config, states, sets, args.episodes)
     report("maze", algo, args, scores.reshape(len(args.levels), args.seeds, 2))
 
 
-def unseen_levels(args: Maze | Procgen) -> tuple[int, int]:
-    """The first level that no agent trains on, and how many are tested from there on."""
-    return args.seeds * max(args.levels), UNSEEN
+def unseen_levels(args: Maze | Procgen, seed: Any) -> tuple[Any, int]:
+    """The first of a seed's levels that no agent trains on, and how many there are."""
+    return args.seeds * max(args.levels) + seed * UNSEEN, UNSEEN
 
 
 def study_procgen(args: Procgen) -> None:
@@ -241,7 +242,7 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
         sys.exit(130)
     state = result.state._replace(simulation=None)
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
-    envs = [make_procgen(args, *levels) for levels in (training, unseen_levels(args))]
+    envs = [make_procgen(args, *levels) for levels in (training, unseen_levels(args, seed))]
     return [
         float(
             evaluate(
