@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 from rich.console import Console
 
 import jaxrl
@@ -49,16 +50,15 @@ def questions(
     env: jaxrl.Env, config: Any, also: tuple[str, ...] = ()
 ) -> tuple[dict[str, list[Any]], list[Settings]]:
     """The values that are tried of each setting, and where the trials begin."""
-    cores = num_cores()
-    upto_cores = sorted({2**i for i in range(cores.bit_length())} | {cores})
     if env.checkpointable:
-        knobs: dict[str, list[Any]] = {"devices": upto_cores}
+        knobs: dict[str, list[Any]] = {"devices": doublings(jax.device_count())}
         starts: list[Settings] = [{"devices": 1}]
     else:
         knobs = {"num_pools": [1, 2, 4, 8], "asynchronous": [False, True]}
         start: Settings = {"num_pools": 1, "asynchronous": False}
         if env.id.startswith("envpool/"):
-            knobs = {"num_threads": sorted({*upto_cores, 2 * cores}), **knobs}
+            cores = num_cores()
+            knobs = {"num_threads": [*doublings(cores), 2 * cores], **knobs}
             start["num_threads"] = cores
         starts = [start, start | {"num_pools": 2}]
     for name in also:
@@ -68,6 +68,11 @@ def questions(
         knobs[name] = [value for value in (now * 2**i // 8 for i in range(10)) if value]
         starts = [start | {name: now} for start in starts]
     return knobs, starts
+
+
+def doublings(most: int) -> list[int]:
+    """1, 2, 4 and so on, and `most`."""
+    return sorted({2**i for i in range(most.bit_length())} | {most})
 
 
 class Report:

@@ -29,7 +29,7 @@ from rich.table import Table
 
 import grid
 import jaxrl
-from balance import Report
+from balance import Report, doublings
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.autotuning import lanes_per_second
@@ -153,11 +153,10 @@ def fastest_lanes(algo: jaxrl.Algorithm, config: Any, args: Args, run_dir: Path)
         return args.lanes
     if args.resume and (run_dir / "sweep.json").exists():
         return json.loads((run_dir / "sweep.json").read_text())["lanes"]
-    numbers = sorted({args.lanes, *(2**i for i in range(args.lanes.bit_length()))})
     report = Report()
     found = jaxrl.autotune(
         lambda lanes: (algo, jaxrl.population.stack(config, lanes)),
-        {"lanes": numbers},
+        {"lanes": doublings(args.lanes)},
         [{"lanes": args.lanes}],
         rate=lanes_per_second,
         report=report,

@@ -59,6 +59,7 @@ class A2CConfig(networks.NetworkConfig):
     sum_losses: bool = fields.static(False)
     """Sum the losses of a batch, as A3C and GA3C do, instead of averaging them."""
     normalize_observations: bool = fields.static(False)
+    """By the running mean and variance of each element; of images, each pixel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,6 +58,7 @@ class ImpalaConfig(networks.NetworkConfig):
     sum_losses: bool = fields.static(True)
     """Sum the losses of a batch, as the paper does, instead of averaging them."""
     normalize_observations: bool = fields.static(False)
+    """By the running mean and variance of each element; of images, each pixel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

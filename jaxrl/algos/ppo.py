@@ -58,6 +58,7 @@ class PPOConfig(networks.NetworkConfig):
     rewards of small scale, such as Atari's clipped ones."""
     normalize_advantages: bool = fields.static(True)
     normalize_observations: bool = fields.static(False)
+    """By the running mean and variance of each element; of images, each pixel."""
     normalize_rewards: bool = fields.static(False)
 
     def __post_init__(self) -> None:
