@@ -149,7 +149,7 @@ def launch(
             raise ValueError("--autotune-also needs --autotune")
         if args.autotune:
             if together or devices > 1:
-                raise ValueError("--autotune chooses for one process; leave out it or --devices")
+                raise ValueError("--autotune chooses for one process; leave it or --devices out")
             found = fastest_settings(
                 make_algorithm, config, args.env_id, num_envs, env_options, args.autotune_also
             )

@@ -107,8 +107,8 @@ def make_job(args: Args, command: Sequence[str]) -> Job:
     if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
         raise ValueError("several nodes are of a Slurm job without --workers")
     run_dir, rest = take(command, "--run-dir")
-    rest = [word for word in rest if word not in ("--resume", "--cluster")]
-    if args.nodes > 1:
+    rest = [word for word in rest if word != "--resume"]
+    if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")
     if args.workers is not None:
         if take(rest, "--storage")[0] is None:

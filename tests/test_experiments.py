@@ -204,7 +204,7 @@ def test_runs_are_played_and_recorded(tmp_path):
         (["--num-pools", "3"], "8 environments cannot be split over 3 pools"),
         (["--num-hosts", "2"], "need --coordinator address:port"),
         (["--autotune-also", "num_envs"], "--autotune-also needs --autotune"),
-        (["--devices", "2", "--autotune"], "leave out it or --devices"),
+        (["--devices", "2", "--autotune"], "leave it or --devices out"),
         (["--devices", "0"], "--devices must be >= 1, got 0"),
         (["--gamma", "1.5"], r"gamma must be within \[0, 1\], got 1.5"),
         (["--num-envs", "3", "--num-minibatches", "5"], "num_minibatches = 5"),
