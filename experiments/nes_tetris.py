@@ -20,24 +20,40 @@ import numpy as np
 
 
 class FrameSkip(gymnasium.Wrapper):
-    """The same action for `frames` pictures, whose rewards are added."""
+    """The same action for `frames` pictures, whose rewards are added; it draws the last of them."""
 
-    def __init__(self, env: gymnasium.Env, frames: int):
+    def __init__(self, env: gymnasium.Env, frames: int, render_mode: str | None):
         super().__init__(env)
-        self.frames = frames
+        self.frames, self._render_mode = frames, render_mode
+
+    @property
+    def render_mode(self) -> str | None:
+        return self._render_mode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self.picture, info = self.env.reset(seed=seed, options=options)
+        return self.picture, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         total = 0.0
         for _ in range(self.frames):
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            self.picture, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
             if terminated or truncated:
                 break
-        return obs, total, terminated, truncated, info
+        return self.picture, total, terminated, truncated, info
+
+    def render(self) -> Any:
+        return np.array(self.picture) if self.render_mode == "rgb_array" else None
 
 
 def nes_tetris(
-    frame_skip: int = 4, penalize_height: bool = True, max_episode_steps: int = 10_000
+    frame_skip: int = 4,
+    penalize_height: bool = True,
+    max_episode_steps: int = 10_000,
+    render_mode: str | None = None,
 ) -> gymnasium.Env:
     """Game A, paid for lines.
 
@@ -45,6 +61,7 @@ def nes_tetris(
       frame_skip: pictures for which an action is held.
       penalize_height: whether a row that the pile grows costs what a line pays.
       max_episode_steps: the time limit, in actions.
+      render_mode: "rgb_array" for `render`, of what the agent sees.
     """
     # Gym says on import that it is no longer maintained.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
@@ -58,7 +75,8 @@ def nes_tetris(
     TetrisEnv._read_bcd = _read_bcd
     rewards = {"reward_score": False, "reward_lines": True, "penalize_height": penalize_height}
     env = GymV21CompatibilityV0(env=JoypadSpace(TetrisEnv(**rewards), SIMPLE_MOVEMENT))
-    return gymnasium.wrappers.TimeLimit(FrameSkip(env, frame_skip), max_episode_steps)
+    held = FrameSkip(env, frame_skip, render_mode)
+    return gymnasium.wrappers.TimeLimit(held, max_episode_steps)
 
 
 def _read_bcd(env: Any, address: int, length: int, little_endian: bool = True) -> int:

@@ -110,6 +110,9 @@ def test_nes_tetris_is_played(tmp_path):
         "    assert env.observation_space.shape == (240, 256, 3)\n"
         "    assert env.action_space == jaxrl.Discrete(6)\n"
         "    jaxrl.check_env(env, num_steps=40)\n"
+        "    env = env.for_rendering()\n"
+        "    state, timestep = env.init(jax.random.key(0))\n"
+        "    assert (env.render(state) == timestep.obs[0]).all()\n"
     )
     path = tmp_path / "play_tetris.py"
     path.write_text(code)
