@@ -4,7 +4,7 @@ arXiv 1902.02725, on one machine.
     python experiments/hypertrick_vs_hyperband.py
     python experiments/hypertrick_vs_hyperband.py --env-id Pong-v5 --num-envs 8 --seeds 1 \
         --env-options img_height=42 img_width=42 --set torso=ga3c_cnn normalize_observations=True \
-        clip_epsilon=0.1 num_minibatches=4 --lanes 4 --phases 4 --eta 2 --updates-per-phase 36
+        clip_epsilon=0.1 num_minibatches=4 --lanes 4 --phases 4 --eta 2 --updates-per-phase 24
 
 All search the same space with PPO, with the same seeds, and each has as many trials as make it do
 the same number of phases (those of HyperBand) on average, were scores exchangeable. On device

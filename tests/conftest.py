@@ -23,12 +23,18 @@ def quick_compilation():
 
 
 @pytest.fixture
-def preset(monkeypatch):
+def experiment(monkeypatch):
+    """`experiment(name)`: a script of experiments/, as a module."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def preset(experiment):
     """`preset(algorithm, name)`: the settings that the script of an algorithm runs by default."""
 
     def find(algorithm, name):
-        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
-        return importlib.import_module(f"{algorithm}_gymnax").PRESETS[name][1]
+        return experiment(f"{algorithm}_gymnax").PRESETS[name][1]
 
     return find
 

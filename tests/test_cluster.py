@@ -57,15 +57,13 @@ wait $first; wait $first; status=$?; wait $second || status=$?; exit $status""",
 
 
 @pytest.fixture
-def submit(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    return importlib.import_module("submit")
+def submit(experiment):
+    return experiment("submit")
 
 
 @pytest.fixture
-def habitat(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    return importlib.import_module("cluster.habitat_flags")
+def habitat(experiment):
+    return experiment("cluster.habitat_flags")
 
 
 @pytest.fixture
@@ -251,7 +249,7 @@ def test_a_cancelled_job_is_not_requeued(submit, place):
     assert requeued() == []
 
 
-def test_the_tasks_of_an_array_share_a_study_and_nothing_else(submit, place, monkeypatch):
+def test_the_tasks_of_an_array_share_a_study_and_nothing_else(submit, place, experiment):
     path = write(submit, "--workers", "2", *SWEEP, "--trials", "4")
     tasks = [start(path, SLURM_ARRAY_JOB_ID="6", SLURM_ARRAY_TASK_ID=str(task)) for task in (1, 2)]
     for task in (1, 2):
@@ -262,8 +260,7 @@ def test_the_tasks_of_an_array_share_a_study_and_nothing_else(submit, place, mon
     assert tasks[0].poll() is None
     os.kill(tasks[0].pid, signal.SIGTERM)
     assert tasks[0].wait(10) == 130
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    sweep = importlib.import_module("sweep")
+    sweep = experiment("sweep")
     for task in (1, 2):
         run_dir = Path(f"runs/pong/worker-{task}")
         args = tyro.cli(sweep.Args, args=(run_dir / "argv").read_text().split("\n"))

@@ -1,6 +1,5 @@
 """The page that compares runs: its numbers, what it refuses, and what a browser shows of it."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -287,9 +286,8 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_cannot_be_compared_is_refused(case, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    script = importlib.import_module("plot")
+def test_what_cannot_be_compared_is_refused(case, tmp_path, experiment):
+    script = experiment("plot")
     run_dirs, message, *out = case(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises((ValueError, OSError)) as refusal:

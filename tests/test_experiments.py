@@ -236,9 +236,8 @@ def test_a_run_on_the_settings_that_are_fastest_here(tmp_path):
 
 
 @pytest.fixture
-def balance(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    return importlib.import_module("balance")
+def balance(experiment):
+    return experiment("balance")
 
 
 def test_each_backend_is_asked_for_the_settings_that_it_has(balance):
@@ -275,12 +274,13 @@ def test_trials_are_of_the_settings_that_they_name(balance, monkeypatch):
     assert found == {"devices": 2, "num_envs": 4, "num_minibatches": 8}
     ((algo, config),) = built
     assert (algo.env.num_envs, config.num_minibatches) == (4, 8)
+    assert algo.lane_axis is not None  # as of agents that are spread over devices
     assert algo.env.options == options
     assert algo.name == "ppo"
 
 
-def test_the_lanes_of_a_sweep_are_at_most_those_asked_for(balance, monkeypatch, tmp_path):
-    sweep = importlib.import_module("sweep")
+def test_the_lanes_of_a_sweep_are_at_most_those_asked_for(experiment, monkeypatch, tmp_path):
+    sweep = experiment("sweep")
     asked = []
 
     def autotune(build, knobs, starts, rate, report):

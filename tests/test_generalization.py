@@ -1,6 +1,5 @@
 """The study of training and unseen levels, at a small size."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -20,9 +19,8 @@ SMALL = {"num_steps": 32, "num_epochs": 1, "hidden_sizes": (8,)}
 
 
 @pytest.fixture
-def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    return importlib.import_module("generalization")
+def study(experiment):
+    return experiment("generalization")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Agents side by side: tiles in their places, and the script's video and numbers."""
 
-import importlib
 import json
 import os
 import shutil
@@ -74,9 +73,8 @@ def test_no_videos_and_no_columns_are_refused():
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    return importlib.import_module("grid")
+def script(experiment):
+    return experiment("grid")
 
 
 @pytest.fixture(scope="module")

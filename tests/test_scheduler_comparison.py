@@ -1,22 +1,18 @@
 """The comparison of schedulers: its accounts, and small searches on device and host."""
 
-import importlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxrl import tuning
 
-ROOT = Path(__file__).parents[1]
 SMALL = ("num_steps=32", "num_minibatches=2", "num_epochs=1", "hidden_sizes=(8,)")
 
 
 @pytest.fixture
-def comparison(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    module = importlib.import_module("hypertrick_vs_hyperband")
+def comparison(experiment, monkeypatch):
+    module = experiment("hypertrick_vs_hyperband")
     monkeypatch.setattr(module, "split_cpu", lambda: None)  # which the tests have done
     return module
 
