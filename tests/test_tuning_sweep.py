@@ -27,6 +27,8 @@ from jaxrl.tuning import (
     search,
     sweep,
 )
+from jaxrl.tuning.crew import Crew
+from jaxrl.tuning.gang import Gang
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -110,6 +112,46 @@ def test_static_fields_form_groups_that_lanes_move_between(tmp_path):
     assert max(len(groups) for groups in groups_of_lane.values()) > 1
 
 
+def test_lanes_of_groups_on_several_devices_find_what_they_find_on_one(tmp_path, monkeypatch):
+    used = set()
+    original = Gang.train
+
+    def train(self, *arguments):
+        metrics = original(self, *arguments)
+        used.update(metrics["loss"].devices())
+        return metrics
+
+    monkeypatch.setattr(Gang, "train", train)
+    outcomes = []
+    for strategy, devices in (("vmap", 1), ("auto", 2), ("shard-vmap", 2)):
+        used.clear()
+        result = run(
+            tmp_path / strategy, RandomSearch(9, 2), STATIC, num_lanes=4, strategy=strategy
+        )
+        assert len(used) == min(devices, jax.local_device_count())
+        outcomes.append(outcome(result))
+    assert len(outcomes[0]) == 9
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_devices_do_not_wait_for_each_others_lanes(tmp_path, monkeypatch):
+    """One device does an update in the time in which the other does a phase of three."""
+    original = Crew._train
+
+    def train(self, gang, left, active, seconds):
+        return original(self, gang, min(left, 1) if gang == 0 else left, active, seconds)
+
+    monkeypatch.setattr(Crew, "_train", train)
+    result = run(
+        tmp_path / "x", RandomSearch(12, 1), STATIC,
+        num_lanes=2, strategy="shard-vmap", chunk_seconds=1e9,
+    )  # fmt: skip
+    lanes = [span["lane"] for span in result.summary["spans"]]
+    assert len(outcome(result)) == 12
+    assert lanes.count(1) >= 2 * lanes.count(0) > 0
+
+
 @pytest.mark.parametrize(
     ("phase", "updates"), [(Phase(3), 3), (Phase(17, "steps"), 5), (Phase(40, "episodes"), 16)]
 )
@@ -190,6 +232,19 @@ def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, 
     rows = read_jsonl(tmp_path / "cut" / "metrics.jsonl")
     done = [(row["trial"], row["trial_update"]) for row in rows]
     assert len(set(done)) == len(done) == sum(3 * len(t["scores"]) for t in outcome(result))
+
+
+def test_a_sweep_on_several_devices_goes_on_after_a_kill(tmp_path, monkeypatch):
+    scheduler = ASHA(9, 9)  # of which trials pause, and move between devices
+    with monkeypatch.context() as patch:
+        killed_after(patch, 3)
+        with pytest.raises(KilledError):
+            run(tmp_path / "x", scheduler, STATIC, strategy="auto", checkpoint_seconds=0.0)
+    result = run(tmp_path / "x", scheduler, STATIC, strategy="auto", resume=True)
+    spans = [(span["trial"], span["phase"]) for span in result.summary["spans"]]
+    reported = [(t["trial"], phase) for t in outcome(result) for phase in range(len(t["scores"]))]
+    assert sorted(spans) == sorted(reported)
+    assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
 
 
 def test_a_finished_sweep_can_be_resumed_to_no_effect(tmp_path):
@@ -309,6 +364,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
         ({"phase": Phase(3, "hours")}, "phases are counted in .*, got 'hours'"),
         ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
         ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
+        ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
     ],
 )

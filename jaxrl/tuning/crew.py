@@ -2,34 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxrl import population as populations
+from jaxrl.chunk import MAX_CHUNK
 from jaxrl.envs import pools
 from jaxrl.population import Strategy
 from jaxrl.tuning.display import Board
-from jaxrl.tuning.gang import Gang
+from jaxrl.tuning.gang import Gang, Placement
 from jaxrl.tuning.groups import Group, Groups
 from jaxrl.tuning.progress import Progress
 from jaxrl.tuning.schedulers import Status
 from jaxrl.types import Algorithm, PyTree
 
 
+class Trained(NamedTuple):
+    """What a gang did in a chunk."""
+
+    updates: int
+    metrics: dict[str, np.ndarray]
+    """`[W, MAX_CHUNK]`, zeros past the updates."""
+
+
 class Crew:
-    """The lanes of a sweep, as one gang or, if static fields are searched, as a gang each."""
+    """The lanes of a sweep, as one gang or, if static fields are searched, as a gang each.
+
+    Gangs that share a device are a team: they train in turns, and their lanes report together, in
+    their order. Teams train at the same time and do not wait for each other.
+    """
 
     def __init__(self, num_lanes: int, strategy: str | Strategy, groups: Groups):
         self._groups = groups
         if groups.static:
             pools.keep_pools(num_lanes + 1)  # of host environments each lane has one, or makes it
-            self.gangs = [Gang(1, "vmap") for _ in range(num_lanes)]
+            devices = _devices(strategy, num_lanes, groups)
+            count = len(devices)
+            self.gangs = [Gang(1, "vmap", devices[lane % count]) for lane in range(num_lanes)]
             self.lanes_of = [[lane] for lane in range(num_lanes)]
+            self.teams = [list(range(first, num_lanes, count)) for first in range(count)]
         else:
             self.gangs = [Gang(num_lanes, strategy)]
             self.lanes_of = [list(range(num_lanes))]
+            self.teams = [[0]]
+        self._waiting: dict[int, tuple[Algorithm, dict[int, Placement]]] = {}
+        self._seconds_per_update: list[float | None] = [None] * len(self.gangs)
+
+    def place(self, gang: int, algo: Algorithm, placements: dict[int, Placement]) -> None:
+        """Put trials on lanes of a gang when it trains next."""
+        self._waiting[gang] = algo, placements
+
+    def train(self, left: list[int], active: list[bool], seconds: float) -> dict[int, Trained]:
+        """Train for about so many seconds.
+
+        Args:
+          left: updates that each gang may do at most.
+          active: whether each lane runs a trial.
+        """
+
+        def train(team: list[int]) -> dict[int, Trained]:
+            share = seconds / len(team)
+            return {gang: self._train(gang, left[gang], active, share) for gang in team}
+
+        busy = [some for team in self.teams if (some := [gang for gang in team if left[gang]])]
+        if len(busy) == 1:
+            return train(busy[0])
+        with ThreadPoolExecutor(len(busy)) as threads:
+            return {gang: done for team in threads.map(train, busy) for gang, done in team.items()}
+
+    def _train(self, gang: int, left: int, active: list[bool], seconds: float) -> Trained:
+        if gang in self._waiting:
+            self.gangs[gang].place(*self._waiting.pop(gang))
+        known = self._seconds_per_update[gang]
+        wanted = 1 if known is None else int(seconds / max(known, 1e-6))
+        updates = min(left, max(wanted, 1), MAX_CHUNK)
+        began = time.perf_counter()
+        metrics = self.gangs[gang].train(updates, [active[lane] for lane in self.lanes_of[gang]])
+        metrics = jax.device_get(metrics)
+        self._seconds_per_update[gang] = (time.perf_counter() - began) / updates
+        return Trained(updates, metrics)
 
     def learner(self, lane: int) -> PyTree:
         """A lane's agent: all of its state but host environments."""
@@ -81,6 +137,18 @@ class Crew:
         lanes = self.lanes_of[gang]
         run = next(run for lane in lanes if (run := progress.runs[lane]) is not None)
         return self._groups.of(progress.values[run.trial])
+
+
+def _devices(
+    strategy: str | Strategy, num_lanes: int, groups: Groups
+) -> Sequence[jax.Device | None]:
+    """Those that lanes in groups of their own are dealt to."""
+    count = min(num_lanes, jax.local_device_count())
+    if strategy != "auto":
+        count = populations.as_strategy(strategy, num_lanes).num_devices
+    if count == 1 or groups.spread:
+        return (None,)
+    return jax.local_devices()[:count]
 
 
 def fastest(algo: Algorithm, config: Any, num_lanes: int, board: Board) -> Strategy:

@@ -7,7 +7,9 @@ trials.
 
 If only traced fields are searched, all lanes are one gang: one program, compiled once. If static
 ones are searched too, each lane is a gang of its own that runs whichever program its trial needs,
-compiled once for each combination of static values.
+compiled for each combination of static values on each device. The lanes are dealt to the devices,
+which do not wait for each other; so which trials have reported before another depends on their
+speed there. With all lanes on one device (`strategy="vmap"`) it does not.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def sweep(
 
     Ctrl-C and SIGTERM stop after the current chunk, with a checkpoint. A resumed sweep ends with
     the same trials, scores and decisions as an uninterrupted one, if its environments run on the
-    device and no other worker interferes.
+    device, no other worker interferes, and lanes of static fields share one device.
 
     Args:
       config: gives the values that are not searched.
@@ -79,7 +81,9 @@ def sweep(
         trials that have ended.
       storage: a database URL (see `Store`); several workers with one URL and `study_name` share
         the trials. Schedulers that pause trials need all of them in one process.
-      strategy: of `jaxrl.population`, or "auto" for the fastest by a short measurement.
+      strategy: of `jaxrl.population`, or "auto" for the fastest by a short measurement. Of static
+        fields only the devices matter: one, or as many as divide the lanes evenly ("shard-..."), or
+        all ("auto").
       keep_best: how many of the best agents are kept, for `jaxrl.load_policy`.
       keep_best_per: keep the best agent of each value of this hyperparameter too.
       worker: this process's name in the study, the same after a restart; None for one made of the

@@ -56,8 +56,9 @@ def _programs(
 class Gang:
     """W lanes of agents whose configs differ in traced fields only, at any one time."""
 
-    def __init__(self, num_lanes: int, strategy: str | Strategy):
-        self.num_lanes, self.strategy = num_lanes, strategy
+    def __init__(self, num_lanes: int, strategy: str | Strategy, device: jax.Device | None = None):
+        """All on `device`, unless it is None."""
+        self.num_lanes, self.strategy, self._device = num_lanes, strategy, device
         self.algo: Algorithm | None = None
         self._programs: Programs
         self._configs: list[Any] = []
@@ -72,7 +73,8 @@ class Gang:
             self._states = None
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
-        keys = jnp.stack([placements.get(lane, some).key for lane in range(self.num_lanes)])
+        keys = [placements.get(lane, some).key for lane in range(self.num_lanes)]
+        keys = self._put(jnp.stack(keys))
         if self._states is None:
             self._states = self._programs.init(self._stacked, keys)
             placements = {lane: p for lane, p in placements.items() if p.saved is not None}
@@ -84,7 +86,8 @@ class Gang:
             change[lane] = FRESH if placement.saved is None else RESUME
             if placement.saved is not None:
                 saved = self._learners() if saved is None else saved
-                saved = jax.tree.map(lambda all, one: all.at[lane].set(one), saved, placement.saved)  # noqa: B023
+                one = self._put(placement.saved)
+                saved = jax.tree.map(lambda all, one: all.at[lane].set(one), saved, one)  # noqa: B023
         self._states = self._programs.refill(
             self._stacked, self._states, keys, jnp.asarray(change), saved
         )
@@ -116,9 +119,9 @@ class Gang:
         self._begin(algo, configs)
         if not algo.env.checkpointable:
             keys = jax.random.split(jax.random.key(0), self.num_lanes)
-            states = self._programs.init(self._stacked, keys)
+            states = self._programs.init(self._stacked, self._put(keys))
             saved = saved._replace(simulation=states.simulation)
-        self._states = saved
+        self._states = self._put(saved)
 
     def _begin(self, algo: Algorithm, configs: list[Any]) -> None:
         self.algo, self._configs = algo, configs
@@ -131,7 +134,12 @@ class Gang:
 
     @property
     def _stacked(self) -> Any:
-        return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(one) for one in x]), *self._configs)
+        configs = self._configs
+        stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(one) for one in x]), *configs)
+        return self._put(stacked)
+
+    def _put(self, tree: PyTree) -> PyTree:
+        return tree if self._device is None else jax.device_put(tree, self._device)
 
     def _learners(self) -> PyTree:
         assert self.algo is not None

@@ -23,6 +23,8 @@ class Groups:
         self._algo, self._config = algo, config
         self.static = spaces.static_names(space, type(config))
         """The searched fields that shape the program."""
+        self.spread = algo.lane_axis is not None
+        """Whether each agent is spread over devices already."""
         self._groups: dict[Any, Group] = {}
 
     def of(self, values: dict[str, Any]) -> tuple[Any, Group]:

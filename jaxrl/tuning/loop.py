@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl import manifest as manifests
 from jaxrl.checkpoint import Checkpoints
-from jaxrl.chunk import MAX_CHUNK, SUMS
+from jaxrl.chunk import SUMS
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink
 from jaxrl.tuning import record, schedulers
@@ -73,7 +73,7 @@ class Sweep:
             strategy = fastest(algo, config, settings.num_lanes, board)
             description["strategy"] = str(strategy)
         self.crew = Crew(settings.num_lanes, strategy, self.groups)
-        self.seconds_per_update: list[float | None] = [None] * len(self.crew.gangs)
+        self.progress.left = [0] * len(self.crew.gangs)
         if self.checkpoints.latest() is not None:
             self._restore()
         self.progress.values |= self.store.ended()
@@ -87,16 +87,16 @@ class Sweep:
         saved_at = time.perf_counter()
         with Interrupt() as interrupt:
             while not interrupt.requested:
-                if not any(self.progress.left):
-                    self._fill_lanes()
+                for team in self._teams_at_rest():
+                    self._fill_lanes(team)
                 if not any(self.progress.left):
                     if not self.store.is_running_elsewhere():
                         break
                     time.sleep(0.2)
                     continue
                 self._train_chunk()
-                if not any(self.progress.left):
-                    self._judge()
+                for team in self._teams_at_rest():
+                    self._judge(team)
                 self.board.show(self._now(), self.progress.lines(), self.progress.trials())
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
@@ -107,12 +107,17 @@ class Sweep:
             self._end()
         return self._write_summary(), interrupt.requested
 
-    def _fill_lanes(self) -> None:
-        """Give free lanes their next trials; then every gang trains up to where its next lane may
-        report."""
-        for gang in range(len(self.crew.gangs)):
+    def _teams_at_rest(self) -> list[list[int]]:
+        """Those whose gangs have all trained up to where their next lane may report."""
+        left = self.progress.left
+        return [team for team in self.crew.teams if not any(left[gang] for gang in team)]
+
+    def _fill_lanes(self, team: list[int]) -> None:
+        """Give a team's free lanes their next trials; then its gangs may train."""
+        for gang in team:
             self._fill(gang)
-        self.progress.left = [self._updates_left(gang) for gang in range(len(self.crew.gangs))]
+        for gang in team:
+            self.progress.left[gang] = self._updates_left(gang)
 
     def _fill(self, gang: int) -> None:
         """Give the free lanes of a gang their next trials."""
@@ -127,7 +132,7 @@ class Sweep:
             key = trial_key(self.key, trial)
             placements[place] = Placement(config, key, self.kept.pop(trial, None))
         if group is not None:
-            self.crew.gangs[gang].place(group.algo, placements)
+            self.crew.place(gang, group.algo, placements)
 
     def _next_trial(self) -> int | None:
         progress = self.progress
@@ -143,32 +148,21 @@ class Sweep:
         return index
 
     def _train_chunk(self) -> None:
-        """Train the gangs for a while, at the same time."""
+        """Train all gangs that may, for a while."""
         progress = self.progress
-        begun = {}
-        for gang, left in enumerate(progress.left):
-            if left:
-                updates = min(left, self._chunk_length(gang))
-                active = [progress.runs[lane] is not None for lane in self.crew.lanes_of[gang]]
-                began = time.perf_counter()
-                begun[gang] = updates, began, self.crew.gangs[gang].train(updates, active)
+        active = [run is not None for run in progress.runs]
+        trained = self.crew.train(progress.left, active, self.settings.chunk_seconds)
         progress.chunks += 1
-        for gang, (updates, began, metrics) in begun.items():
-            metrics = jax.device_get(metrics)
-            self.seconds_per_update[gang] = (time.perf_counter() - began) / updates
+        for gang, (updates, metrics) in trained.items():
             progress.left[gang] -= updates
             self._count(gang, metrics, updates)
 
-    def _judge(self) -> None:
-        """Let lanes report whose phase is over, in their order whatever the gangs' speed."""
-        for lane, run in enumerate(self.progress.runs):
+    def _judge(self, team: list[int]) -> None:
+        """Let a team's lanes report whose phase is over, in their order whatever their speed."""
+        for lane in sorted(lane for gang in team for lane in self.crew.lanes_of[gang]):
+            run = self.progress.runs[lane]
             if run is not None and self.settings.phase.is_over(run, self._steps_per_update(run)):
                 self._report(lane, run)
-
-    def _chunk_length(self, gang: int) -> int:
-        seconds = self.seconds_per_update[gang]
-        length = 1 if seconds is None else int(self.settings.chunk_seconds / max(seconds, 1e-6))
-        return min(max(length, 1), MAX_CHUNK)
 
     def _updates_left(self, gang: int) -> int:
         """Until the first of the gang's lanes may report."""
