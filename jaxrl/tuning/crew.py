@@ -65,15 +65,15 @@ class Crew:
           active: whether each lane runs a trial.
         """
 
-        def train(team: list[int]) -> dict[int, Trained]:
-            share = seconds / len(team)
-            return {gang: self._train(gang, left[gang], active, share) for gang in team}
+        def work(gangs: list[int]) -> dict[int, Trained]:
+            share = seconds / len(gangs)
+            return {gang: self._train(gang, left[gang], active, share) for gang in gangs}
 
-        busy = [some for team in self.teams if (some := [gang for gang in team if left[gang]])]
+        busy = [gangs for team in self.teams if (gangs := [gang for gang in team if left[gang]])]
         if len(busy) == 1:
-            return train(busy[0])
+            return work(busy[0])
         with ThreadPoolExecutor(len(busy)) as threads:
-            return {gang: done for team in threads.map(train, busy) for gang, done in team.items()}
+            return {gang: done for team in threads.map(work, busy) for gang, done in team.items()}
 
     def _train(self, gang: int, left: int, active: list[bool], seconds: float) -> Trained:
         if gang in self._waiting:
