@@ -247,6 +247,36 @@ def test_a_sweep_on_several_devices_goes_on_after_a_kill(tmp_path, monkeypatch):
     assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
 
 
+class StopAfterThreeChunks:
+    """In place of `Interrupt`: as if somebody pressed Ctrl-C."""
+
+    def __init__(self):
+        self.chunks = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    @property
+    def requested(self):
+        self.chunks += 1
+        return self.chunks > 3
+
+
+@pytest.mark.parametrize("every", [0.0, 1e9], ids=["saved each chunk", "saved when stopped"])
+def test_a_stopped_sweep_resumes_to_the_same_leaderboard(tmp_path, monkeypatch, every):
+    scheduler = HyperTrick(12, 4)
+    expected = run(tmp_path / "whole", scheduler)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "Interrupt", StopAfterThreeChunks)
+        stopped = run(tmp_path / "cut", scheduler, checkpoint_seconds=every)
+    assert stopped.interrupted
+    assert len(outcome(stopped)) < 12
+    assert outcome(run(tmp_path / "cut", scheduler, resume=True)) == outcome(expected)
+
+
 def test_a_finished_sweep_can_be_resumed_to_no_effect(tmp_path):
     first = run(tmp_path / "x", HyperTrick(6, 2))
     again = run(tmp_path / "x", HyperTrick(6, 2), resume=True)

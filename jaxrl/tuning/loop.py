@@ -252,7 +252,9 @@ class Sweep:
         return self.progress.seconds + time.perf_counter() - self.began
 
     def _save(self) -> None:
-        """A checkpoint of all lanes and of where the sweep stands."""
+        """A checkpoint of all lanes and of where the sweep stands, unless there is one."""
+        if self.checkpoints.latest() == self.progress.chunks:
+            return
         kept = {str(trial): state for trial, state in self.kept.items()}
         state = {"gangs": self.crew.save(self.progress), "kept": kept}
         self._write_best()
