@@ -57,8 +57,10 @@ def rollout(
 
     if overlap.applies(env):
         return overlap.rollout(env, policy, simulation, noise(num_steps + 1), num_steps)
-    # A step of a few pure environments costs less than the loop around it.
-    unroll = 4 if env.checkpointable and env.num_envs <= 16 else 1
+    # A step of a few pure environments costs less than the loop around it. But where no loop is
+    # left, XLA may compile for longer than anyone waits (experiments/benchmarks/NOTES.md).
+    few = env.checkpointable and env.num_envs <= 16
+    unroll = max(1, min(4, num_steps // 2)) if few else 1
     randomness = (noise(num_steps), jax.random.split(env_key, num_steps))
     return jax.lax.scan(step, simulation, randomness, num_steps, unroll=unroll)
 

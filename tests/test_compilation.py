@@ -48,3 +48,16 @@ def test_results_are_the_same(dense):
     plain = lowered.compile()(config, jax.random.key(0))
     wide = lowered.compile(OPTIONS)(config, jax.random.key(0))
     chex.assert_trees_all_close(wide[1], plain[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5, 7, 8, 30])
+def test_of_every_rollout_a_loop_is_left(num_steps):
+    """What XLA is given in one piece instead, it may never finish compiling."""
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
+    config = jaxrl.A2CConfig(num_steps=num_steps)
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))
+    equations = jax.make_jaxpr(algo.update)(config, state).eqns
+    scans = [eqn.params for eqn in equations if eqn.primitive.name == "scan"]
+    rollout = max(scans, key=lambda scan: len(scan["jaxpr"].eqns))
+    assert rollout["length"] == num_steps
+    assert rollout["unroll"] == (4 if num_steps >= 8 else max(num_steps // 2, 1))
