@@ -34,7 +34,8 @@ class Crew:
     """The lanes of a sweep, as one gang or, if static fields are searched, as a gang each.
 
     Gangs that share a device are a team: they train in turns, and their lanes report together, in
-    their order. Teams train at the same time and do not wait for each other.
+    their order. Teams train at the same time, chunk by chunk, so one may wait while another
+    compiles; no team waits for another's phases.
     """
 
     def __init__(self, num_lanes: int, strategy: str | Strategy, groups: Groups):
