@@ -235,7 +235,7 @@ def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, 
 
 
 def test_a_sweep_on_several_devices_goes_on_after_a_kill(tmp_path, monkeypatch):
-    scheduler = ASHA(9, 9)  # of which trials pause, and move between devices
+    scheduler = ASHA(9, 9)  # of which trials pause, and may go on on another device
     with monkeypatch.context() as patch:
         killed_after(patch, 3)
         with pytest.raises(KilledError):

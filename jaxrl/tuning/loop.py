@@ -116,7 +116,6 @@ class Sweep:
         """Give a team's free lanes their next trials; then its gangs may train."""
         for gang in team:
             self._fill(gang)
-        for gang in team:
             self.progress.left[gang] = self._updates_left(gang)
 
     def _fill(self, gang: int) -> None:
