@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -70,8 +71,8 @@ class Args:
     lanes: int = 16
     """Agents trained at the same time; with --autotune, at most."""
     autotune: bool = False
-    """Choose the number of lanes for this machine by short trials. The scheduler judges by what has
-    been reported before, so it may stop other trials."""
+    """Choose the number of lanes for this machine by short trials; one a device, if static fields
+    are searched. The scheduler judges by what was reported before, so it may stop other trials."""
     phases: int = 10
     """Reports of a trial that is never stopped."""
     phase_length: int = 2500
@@ -115,12 +116,15 @@ def main(args: Args) -> tuning.SweepResult:
         f"sweep-{args.algo}-{env.id.partition('/')[2].replace('/', '-')}-seed{args.seed}"
     )
     config = CONFIGS[args.algo]().replace(**pairs(args.set))
+    num_lanes = args.lanes
+    if args.autotune:
+        num_lanes = fastest_lanes(algo, config, space, args, run_dir)
     result = tuning.sweep(
         algo,
         config,
         space,
         scheduler(args),
-        num_lanes=fastest_lanes(algo, config, args, run_dir) if args.autotune else args.lanes,
+        num_lanes=num_lanes,
         phase=tuning.Phase(args.phase_length, args.phase_unit),
         run_dir=run_dir,
         seed=args.seed,
@@ -147,12 +151,19 @@ def environment(env_id: str, num_envs: int, options: tuple[str, ...]) -> jaxrl.E
     return env
 
 
-def fastest_lanes(algo: jaxrl.Algorithm, config: Any, args: Args, run_dir: Path) -> int:
+def fastest_lanes(
+    algo: jaxrl.Algorithm, config: Any, space: tuning.Space, args: Args, run_dir: Path
+) -> int:
     """Of up to `args.lanes`; of a sweep that is resumed, those that it has."""
     if args.lanes < 2:
         return args.lanes
     if args.resume and (run_dir / "sweep.json").exists():
         return json.loads((run_dir / "sweep.json").read_text())["lanes"]
+    if static := tuning.static_names(space, type(config)):
+        lanes = min(args.lanes, jax.local_device_count())
+        names = ", ".join(static)
+        print(f"a lane a device ({lanes}), since each has a program of its own: {names}")
+        return lanes
     report = Report()
     found = jaxrl.autotune(
         lambda lanes: (algo, jaxrl.population.stack(config, lanes)),

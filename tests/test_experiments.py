@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from packaging.version import Version
@@ -20,6 +21,7 @@ import jaxrl
 import jaxrl.tuning
 from jaxrl.autotuning import Tuning
 from jaxrl.logging import read_jsonl
+from jaxrl.tuning import GA3C_SPACE, Uniform
 
 ROOT = Path(__file__).parents[1]
 
@@ -292,13 +294,24 @@ def test_the_lanes_of_a_sweep_are_at_most_those_asked_for(experiment, monkeypatc
 
     monkeypatch.setattr(jaxrl, "autotune", autotune)
     algo, config = jaxrl.a2c(jaxrl.make("CartPole-v1")), jaxrl.A2CConfig()
-    lanes = functools.partial(sweep.fastest_lanes, algo, config, run_dir=tmp_path)
+    gamma = {"gamma": Uniform(0.9, 0.99)}
+    lanes = functools.partial(sweep.fastest_lanes, algo, config, gamma, run_dir=tmp_path)
     assert lanes(sweep.Args(lanes=6)) == 2
     assert asked == [({"lanes": [1, 2, 4, 6]}, [{"lanes": 6}])]
     (tmp_path / "sweep.json").write_text('{"lanes": 3}')
     assert lanes(sweep.Args(lanes=6, resume=True)) == 3
     assert lanes(sweep.Args(lanes=1)) == 1
     assert len(asked) == 1
+
+
+def test_lanes_with_programs_of_their_own_are_one_a_device(experiment, tmp_path, capsys):
+    sweep = experiment("sweep")
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
+    lanes = functools.partial(
+        sweep.fastest_lanes, algo, jaxrl.A2CConfig(), GA3C_SPACE, run_dir=tmp_path
+    )
+    assert lanes(sweep.Args(lanes=16)) == jax.local_device_count()
+    assert "since each has a program of its own: num_steps" in capsys.readouterr().out
 
 
 def run_snippet(name, *changes):

@@ -12,7 +12,16 @@ from jaxrl.tuning.program import SearchResult, search, trial_key, trial_values
 from jaxrl.tuning.pruner import hypertrick_pruner
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
 from jaxrl.tuning.settings import Phase
-from jaxrl.tuning.space import GA3C_SPACE, Choice, Integer, LogUniform, QLogUniform, Uniform
+from jaxrl.tuning.space import (
+    GA3C_SPACE,
+    Choice,
+    Integer,
+    LogUniform,
+    QLogUniform,
+    Space,
+    Uniform,
+    static_names,
+)
 from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 
 __all__ = [
@@ -28,6 +37,7 @@ __all__ = [
     "QLogUniform",
     "RandomSearch",
     "SearchResult",
+    "Space",
     "Span",
     "Status",
     "SuccessiveHalving",
@@ -37,6 +47,7 @@ __all__ = [
     "occupancy",
     "search",
     "simulate",
+    "static_names",
     "sweep",
     "trial_key",
     "trial_values",

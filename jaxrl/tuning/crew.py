@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -34,8 +34,8 @@ class Crew:
     """The lanes of a sweep, as one gang or, if static fields are searched, as a gang each.
 
     Gangs that share a device are a team: they train in turns, and their lanes report together, in
-    their order. Teams train at the same time, chunk by chunk, so one may wait while another
-    compiles; no team waits for another's phases.
+    their order. Teams train at the same time, each in a thread of its own, and none waits for
+    another's phases or compilations.
     """
 
     def __init__(self, num_lanes: int, strategy: str | Strategy, groups: Groups):
@@ -53,28 +53,35 @@ class Crew:
             self.teams = [[0]]
         self._waiting: dict[int, tuple[Algorithm, dict[int, Placement]]] = {}
         self._seconds_per_update: list[float | None] = [None] * len(self.gangs)
+        self._threads = ThreadPoolExecutor(len(self.teams))
+        self._training: dict[Future[dict[int, Trained]], list[int]] = {}
 
     def place(self, gang: int, algo: Algorithm, placements: dict[int, Placement]) -> None:
         """Put trials on lanes of a gang when it trains next."""
         self._waiting[gang] = algo, placements
 
-    def train(self, left: list[int], active: list[bool], seconds: float) -> dict[int, Trained]:
-        """Train for about so many seconds.
+    def begin(self, left: list[int], active: list[bool], seconds: float) -> None:
+        """Let every team that rests train for about so many seconds.
 
         Args:
           left: updates that each gang may do at most.
           active: whether each lane runs a trial.
         """
+        for team in self.teams:
+            gangs = {gang: left[gang] for gang in team if left[gang]}
+            if gangs and team not in self._training.values():
+                self._training[self._threads.submit(self._work, gangs, active, seconds)] = team
 
-        def work(gangs: list[int]) -> dict[int, Trained]:
-            share = seconds / len(gangs)
-            return {gang: self._train(gang, left[gang], active, share) for gang in gangs}
+    def wait(self, until: str = FIRST_COMPLETED) -> dict[int, Trained]:
+        """What the gangs did whose teams have come to rest: of one team at least, or of all."""
+        done, _ = wait(self._training, return_when=until)
+        for future in done:
+            del self._training[future]
+        return {gang: trained for future in done for gang, trained in future.result().items()}
 
-        busy = [gangs for team in self.teams if (gangs := [gang for gang in team if left[gang]])]
-        if len(busy) == 1:
-            return work(busy[0])
-        with ThreadPoolExecutor(len(busy)) as threads:
-            return {gang: done for team in threads.map(work, busy) for gang, done in team.items()}
+    def _work(self, left: dict[int, int], active: list[bool], seconds: float) -> dict[int, Trained]:
+        share = seconds / len(left)
+        return {gang: self._train(gang, updates, active, share) for gang, updates in left.items()}
 
     def _train(self, gang: int, left: int, active: list[bool], seconds: float) -> Trained:
         if gang in self._waiting:
@@ -87,6 +94,10 @@ class Crew:
         metrics = jax.device_get(metrics)
         self._seconds_per_update[gang] = (time.perf_counter() - began) / updates
         return Trained(updates, metrics)
+
+    def close(self) -> None:
+        """Wait for the teams that train."""
+        self._threads.shutdown()
 
     def learner(self, lane: int) -> PyTree:
         """A lane's agent: all of its state but host environments."""

@@ -8,8 +8,8 @@ trials.
 If only traced fields are searched, all lanes are one gang: one program, compiled once. If static
 ones are searched too, each lane is a gang of its own that runs whichever program its trial needs,
 compiled for each combination of static values on each device. The lanes are dealt to the devices,
-and no phase waits for one on another device; so which trials have reported before another depends
-on their speed there. With all lanes on one device (`strategy="vmap"`) it does not.
+none of which waits for another, but for checkpoints; so which trials have reported before another
+depends on their speed there. With all lanes on one device (`strategy="vmap"`) it does not.
 """
 
 from __future__ import annotations

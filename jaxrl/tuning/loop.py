@@ -7,6 +7,7 @@ the ledger agree on every score, since a score is stored before anything is deci
 from __future__ import annotations
 
 import time
+from concurrent.futures import ALL_COMPLETED
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink
 from jaxrl.tuning import record, schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.crew import Crew, fastest
+from jaxrl.tuning.crew import Crew, Trained, fastest
 from jaxrl.tuning.display import Board
 from jaxrl.tuning.gang import Placement
 from jaxrl.tuning.groups import Groups
@@ -95,8 +96,6 @@ class Sweep:
                     time.sleep(0.2)
                     continue
                 self._train_chunk()
-                for team in self._teams_at_rest():
-                    self._judge(team)
                 self.board.show(self._now(), self.progress.lines(), self.progress.trials())
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
@@ -147,14 +146,21 @@ class Sweep:
         return index
 
     def _train_chunk(self) -> None:
-        """Train all gangs that may, for a while."""
-        progress = self.progress
-        active = [run is not None for run in progress.runs]
-        trained = self.crew.train(progress.left, active, self.settings.chunk_seconds)
-        progress.chunks += 1
+        """Let the teams train that may, until one of them has for a while."""
+        active = [run is not None for run in self.progress.runs]
+        self.crew.begin(self.progress.left, active, self.settings.chunk_seconds)
+        self._take_in(self.crew.wait())
+
+    def _take_in(self, trained: dict[int, Trained]) -> None:
+        """Count what gangs did, and judge the teams that have done their part."""
+        if not trained:
+            return
+        self.progress.chunks += 1
         for gang, (updates, metrics) in trained.items():
-            progress.left[gang] -= updates
+            self.progress.left[gang] -= updates
             self._count(gang, metrics, updates)
+        for team in self._teams_at_rest():
+            self._judge(team)
 
     def _judge(self, team: list[int]) -> None:
         """Let a team's lanes report whose phase is over, in their order whatever their speed."""
@@ -251,7 +257,8 @@ class Sweep:
         return self.progress.seconds + time.perf_counter() - self.began
 
     def _save(self) -> None:
-        """A checkpoint of all lanes and of where the sweep stands, unless there is one."""
+        """A checkpoint of lanes at rest and of where the sweep stands, unless there is one."""
+        self._take_in(self.crew.wait(ALL_COMPLETED))
         if self.checkpoints.latest() == self.progress.chunks:
             return
         kept = {str(trial): state for trial, state in self.kept.items()}
@@ -293,8 +300,8 @@ class Sweep:
         return summary
 
     def close(self) -> None:
+        self.crew.close()
         self.board.close()
         self.store.close()
         self.checkpoints.close()
-        if hasattr(self, "sink"):
-            self.sink.close()
+        self.sink.close()

@@ -56,7 +56,7 @@ class Progress:
     left: list[int] = field(default_factory=list)
     """Updates of each gang until lanes may report."""
     chunks: int = 0
-    """How often all gangs have trained for a while."""
+    """How often gangs have come back from training for a while."""
     seconds: float = 0.0
 
     def phase(self, trial: int) -> int:
