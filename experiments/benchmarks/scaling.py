@@ -8,11 +8,12 @@ as it has devices. Weak scaling: every device has `num_envs` environments; stron
 together have. Efficiency is the rate over D times the rate of one device, valid steps only,
 compiled before. Points are measured in turn, several times.
 
-The model adds to the time of an update on one device what its sums over devices cost: a latency
-that grows with log2(D), and bytes of gradients at the bandwidth of a ring, 2 (D - 1) / D of them a
-device. Both are measured here by all-reduces in a loop, and extrapolated to more devices with the
-same links. What devices share, such as memory bandwidth, slows them down beyond that: it is the
-difference between model and measurement.
+What bounds it is measured apart. "crowded" are devices that train an agent each at the same time:
+what they lose, they lose to what a machine's devices share (memory bandwidth, clock, simulators),
+not to each other's gradients. The model adds to an update among a full machine's devices what the
+sums over devices cost: a latency that grows with log2(D), and bytes of gradients at the bandwidth
+of a ring, 2 (D - 1) / D of them a device. Both are measured here by all-reduces in a loop, and
+extrapolated to more machines with the same links.
 """
 
 from __future__ import annotations
@@ -64,13 +65,17 @@ PREDICTED = (8, 64, 512)
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One measurement: so many processes, each with so many devices, train one agent."""
+    """One measurement: so many processes, each with so many devices, train one agent.
+
+    Crowded, they train an agent each.
+    """
 
     task: str
     num_envs: int
     devices: int
     processes: int = 1
     seconds: float = 3.0
+    crowded: bool = False
     address: str = ""
     process_id: int = 0
 
@@ -110,7 +115,8 @@ def measure_point(point: Point) -> dict[str, float]:
         hosts.connect(point.address, point.processes, point.process_id)
     env_id, _, config = CONFIGS[point.task]
     algo = jaxrl.ppo(jaxrl.make(env_id, num_envs=point.num_envs))
-    if point.total > 1:
+    together = 1 if point.crowded else point.total
+    if together > 1:
         algo = spread(algo)
     state = jax.jit(algo.init).lower(config, jax.random.key(0)).compile()(config, jax.random.key(0))
     program = train_chunk.lower(algo, config, state, jnp.int32(1)).compile(
@@ -131,8 +137,8 @@ def measure_point(point: Point) -> dict[str, float]:
     return {
         "steps_per_second": steps / elapsed,
         "update_seconds": elapsed / updates,
-        "gradient_seconds": all_reduce_seconds(params, point.total),
-        "scalar_seconds": all_reduce_seconds(jnp.float32(0), point.total),
+        "gradient_seconds": all_reduce_seconds(params, together),
+        "scalar_seconds": all_reduce_seconds(jnp.float32(0), together),
         "gradient_bytes": sum(x.size * 4 for x in jax.tree.leaves(params)),
     }
 
@@ -162,7 +168,7 @@ def all_reduce_seconds(tree: Any, num_devices: int, repeats: int = 100) -> float
 
 
 def run_point(point: Point) -> dict[str, float]:
-    """In processes of their own; the first one's answer."""
+    """In processes of their own; the first one's answer, or if crowded the mean of all."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -176,17 +182,21 @@ def run_point(point: Point) -> dict[str, float]:
     answers = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
         raise RuntimeError(f"{point} failed")
-    return json.loads(answers[0].splitlines()[-1])
+    rows = [json.loads(answer.splitlines()[-1]) for answer in answers]
+    if not point.crowded:
+        return rows[0]
+    mean = {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
+    return mean | {"steps_per_second": sum(row["steps_per_second"] for row in rows)}
 
 
 def predicted_seconds(
-    config: jaxrl.PPOConfig, base: dict[str, Any], links: dict[str, Any], num_devices: int
+    config: jaxrl.PPOConfig, crowded: dict[str, Any], links: dict[str, Any], num_devices: int
 ) -> float:
     """Of an update on so many devices, each with the environments that one has alone.
 
     Args:
-      base: measured on one device.
-      links: measured on two.
+      crowded: measured on a machine's devices that train an agent each.
+      links: measured on two devices that train one.
     """
     steps = config.num_epochs * config.num_minibatches
     latency = links["scalar_seconds"] * math.log2(num_devices)
@@ -194,7 +204,7 @@ def predicted_seconds(
     transfer = max(links["gradient_seconds"] - links["scalar_seconds"], 0.0)
     share = 2 * (num_devices - 1) / num_devices
     # The gradient, and four scalars: how many are valid, two moments of the advantages, losses.
-    return base["update_seconds"] + steps * (5 * latency + transfer * share)
+    return crowded["update_seconds"] + steps * (5 * latency + transfer * share)
 
 
 def main(args: Args) -> dict[str, Any] | None:
@@ -205,12 +215,15 @@ def main(args: Args) -> dict[str, Any] | None:
         raise ValueError(f"unknown task {args.task!r}; there are {list(CONFIGS)}")
     _, num_envs, config = CONFIGS[args.task]
     points: dict[str, Point] = {}
-    for n in sorted({1, *args.devices}):
+    for n in sorted({1, 2, *args.devices}):
         points[f"weak, {n} devices"] = Point(args.task, num_envs * n, n, 1, args.seconds)
-    for n in sorted({*args.devices} - {1}):
+    for n in sorted({2, *args.devices} - {1}):
         points[f"strong, {n} devices"] = Point(args.task, num_envs, n, 1, args.seconds)
     for n in args.processes:
         points[f"weak, {n} processes"] = Point(args.task, num_envs * n, 1, n, args.seconds)
+    crowd = max(2, *args.devices, *args.processes)
+    crowded = f"crowded, {crowd} devices"
+    points[crowded] = Point(args.task, num_envs, 1, crowd, args.seconds, crowded=True)
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in points}
     for _ in range(args.repeats):
         for name, point in points.items():
@@ -225,10 +238,10 @@ def main(args: Args) -> dict[str, Any] | None:
     for name in several:
         ideal = points[name].total * base["steps_per_second"]
         measured[name]["efficiency"] = measured[name]["steps_per_second"] / ideal
-    first = next(name for name in several if points[name].total == 2)
     model = {
-        str(n): base["update_seconds"] / predicted_seconds(config, base, measured[first], n)
-        for n in (2, *PREDICTED)
+        str(n): base["update_seconds"]
+        / predicted_seconds(config, measured[crowded], measured["weak, 2 devices"], n)
+        for n in (crowd, *PREDICTED)
     }
     results = {
         "machine": machine(),
@@ -275,6 +288,7 @@ def plot(
         ("weak, devices", "o"),
         ("strong, devices", "s"),
         ("weak, processes", "^"),
+        ("crowded, devices", "x"),
     ):
         scaling, what = kind.split(", ")
         chosen = [n for n in points if n.startswith(scaling) and n.endswith(what)]
