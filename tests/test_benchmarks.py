@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
+import jaxrl
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "experiments" / "benchmarks"
 
 
@@ -73,3 +75,28 @@ def test_a_second_start_finds_its_programs(monkeypatch: pytest.MonkeyPatch) -> N
     phases = startup.measure("CartPole-v1", num_envs=2, repeats=1)
     assert phases["empty cache"]["programs_hit"] == 0 < phases["filled cache"]["programs_hit"]
     assert startup.table({"CartPole-v1": phases}).row_count == len(phases["empty cache"])
+
+
+def test_the_model_of_scaling_adds_the_sums_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 gradient steps an update; each adds five latencies and the bytes that a ring moves."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    scaling = importlib.import_module("scaling")
+    config = jaxrl.PPOConfig(num_epochs=4, num_minibatches=4)
+    crowded, links = {"update_seconds": 1.0}, {"scalar_seconds": 0.001, "gradient_seconds": 0.005}
+    for devices, seconds in ((2, 1 + 16 * (0.005 + 0.004)), (8, 1 + 16 * (0.015 + 0.007))):
+        predicted = scaling.predicted_seconds(config, crowded, links, devices)
+        assert predicted == pytest.approx(seconds)
+
+
+@pytest.mark.slow
+def test_scaling_is_measured_and_predicted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    scaling = importlib.import_module("scaling")
+    output = tmp_path / "scaling.json"
+    results = scaling.main(scaling.Args(task="cartpole", repeats=1, seconds=0.1, output=output))
+    points = results["points"]
+    assert all(points[name]["efficiency"] > 0 for name in points if not name.endswith("1 devices"))
+    assert points["crowded, 2 devices"]["gradient_seconds"] == 0
+    assert points["weak, 2 processes"]["gradient_seconds"] > 0
+    assert list(results["predicted_efficiency"]) == ["2", "8", "64", "512"]
+    assert output.with_suffix(".png").stat().st_size > 1000

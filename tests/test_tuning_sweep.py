@@ -412,6 +412,13 @@ def test_bad_arguments_are_refused_by_name(tmp_path, arguments, message):
         run(tmp_path / "x", HyperTrick(4, 2), **arguments)
 
 
+def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="2 are joined; start a worker in each, not joined"):
+        run(tmp_path / "x", HyperTrick(4, 2))
+    assert not (tmp_path / "x").exists()
+
+
 def test_another_sweep_in_the_same_directory_is_refused(tmp_path):
     run(tmp_path / "x", HyperTrick(4, 2))
     with pytest.raises(ValueError, match="already holds a sweep"):

@@ -18,6 +18,8 @@ import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.population import Strategy
 from jaxrl.tuning import record
@@ -90,7 +92,8 @@ def sweep(
         host and the run directory.
 
     Raises:
-      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs.
+      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs; in
+        processes joined by `jaxrl.hosts`.
       ImportError: without Optuna.
     """
     directory = Path(run_dir)
@@ -133,6 +136,11 @@ def _check(
     phase: Phase,
     keep_best_per: str | None,
 ) -> None:
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"a sweep has a process of its own, but {jax.process_count()} are joined; start a "
+            "worker in each, not joined, and let them share a study (storage, study_name)"
+        )
     spaces.check(space, config)
     if phase.unit not in UNITS:
         raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
