@@ -1,29 +1,22 @@
-"""What must hold before JAX starts: two CPU devices, so that sharded programs are tested too, and a
-compiler in a hurry."""
+"""What must hold before JAX starts: two CPU devices, so that sharded programs are tested too."""
 
 import gc
 import importlib
 import os
 from pathlib import Path
 
-import jax
 import pytest
 
-DEVICES = "--xla_force_host_platform_device_count"
-# Compiles in half the time what then runs at worst at half the speed. The suite mostly compiles.
-HURRY = "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
-
-flags = os.environ.get("XLA_FLAGS", "")
-if DEVICES not in flags:
-    flags = f"{flags} {DEVICES}=2".strip()
-os.environ["XLA_FLAGS"] = f"{flags} {HURRY}"
-jax.devices()  # reads the flags
-os.environ["XLA_FLAGS"] = flags  # programs that tests start are compiled as their users' are
+FLAG = "--xla_force_host_platform_device_count"
+if FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}=2".strip()
 
 
 @pytest.fixture(scope="module")
 def quick_compilation():
     """For programs that run for milliseconds, and would be optimized for seconds."""
+    import jax
+
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
@@ -50,5 +43,7 @@ def preset(experiment):
 def _forget_programs():
     """A compiled program holds memory mappings, of which Linux gives a process 65,530."""
     yield
+    import jax
+
     jax.clear_caches()
     gc.collect()

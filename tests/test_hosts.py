@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import hurry
 import numpy as np
 import pytest
 
@@ -29,7 +30,9 @@ PONG = (
 def environment():
     flags = os.environ.get("XLA_FLAGS", "").split()
     kept = [flag for flag in flags if "device_count" not in flag]
-    return os.environ | {"XLA_FLAGS": " ".join([*kept, "--xla_backend_optimization_level=0"])}
+    return os.environ | {
+        "XLA_FLAGS": " ".join([*kept, hurry.FLAG, "--xla_backend_optimization_level=0"])
+    }
 
 
 def begin(*arguments):

@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import chex
+import hurry
 import jax
 import jax.numpy as jnp
 import pytest
@@ -38,12 +39,14 @@ ALGORITHMS = {
     ),
 }
 
+TRAIN = hurry.jit(jaxrl.train, static_argnums=(0, 3))
+
 
 @functools.cache
 def trained(name, **pools):
     make, config = ALGORITHMS[name]
     env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, **pools)
-    return learned(jax.jit(jaxrl.train, static_argnums=(0, 3)), make(env), config)
+    return learned(TRAIN, make(env), config)
 
 
 def learned(train, algo, config, key=None):
@@ -76,7 +79,7 @@ def test_pools_change_nothing_on_atari(asynchronous):
             asynchronous=asynchronous and num_pools > 1,
         )  # fmt: skip
         config = jaxrl.A2CConfig(**RMSPROP, torso="mlp")
-        return learned(jax.jit(jaxrl.train, static_argnums=(0, 3)), jaxrl.a2c(env), config)
+        return learned(TRAIN, jaxrl.a2c(env), config)
 
     chex.assert_trees_all_close(play(2), play(1), rtol=1e-4, atol=1e-5)
 
@@ -91,12 +94,12 @@ def test_a_population_over_two_pools_is_its_members(asynchronous):
     algo = make(env)
 
     def train(algo, config, keys, num_updates):
-        return jax.jit(jax.vmap(lambda key: jaxrl.train(algo, config, key, num_updates)))(keys)
+        return hurry.jit(jax.vmap(lambda key: jaxrl.train(algo, config, key, num_updates)))(keys)
 
     population = learned(train, algo, config, keys)
     alone = make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1))
     for member, key in enumerate(keys):
-        one = learned(jax.jit(jaxrl.train, static_argnums=(0, 3)), alone, config, key)
+        one = learned(TRAIN, alone, config, key)
         of_member = jax.tree.map(lambda x, m=member: x[m], population)
         chex.assert_trees_all_close(of_member, one, rtol=1e-4, atol=1e-5)
 
@@ -104,7 +107,7 @@ def test_a_population_over_two_pools_is_its_members(asynchronous):
 def test_every_device_has_pools_of_its_own():
     make, config = ALGORITHMS["a2c"]
     algo = spread(make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2)), 2)
-    state, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 6)
+    state, metrics = TRAIN(algo, config, jax.random.key(0), 6)
     chex.assert_trees_all_close(metrics, trained("a2c")[1], rtol=1e-4, atol=1e-5)
     assert len(set(state.simulation.env_state.pool.tolist())) == 2
 
@@ -128,8 +131,7 @@ def test_an_agent_that_does_not_change_does_the_same_ahead(pools):
             initial_epsilon=0.0, final_epsilon=0.0, learning_rate=0.0
         )
         env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, **options)
-        train = jax.jit(jaxrl.train, static_argnums=(0, 3))
-        state, metrics = learned(train, jaxrl.dqn(env), config)
+        state, metrics = learned(TRAIN, jaxrl.dqn(env), config)
         return state.memory, metrics["valid_steps"], metrics["episode_return_sum"]
 
     chex.assert_trees_all_close(memory(send_ahead=True, **pools), memory(), rtol=1e-6)
@@ -193,7 +195,7 @@ def test_a_search_refills_lanes_whose_environments_simulate():
     search = functools.partial(
         tuning.search, algo, config, {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}, scheduler
     )
-    result = jax.jit(search, static_argnums=(0, 1))(2, 12, jax.random.key(0))
+    result = hurry.jit(search, static_argnums=(0, 1))(2, 12, jax.random.key(0))
     reported = jnp.arange(2) < result.ledger.reported[:, None]
     assert (result.ledger.reported >= 1).all()
     assert jnp.isfinite(result.ledger.scores[reported]).all()
@@ -202,7 +204,7 @@ def test_a_search_refills_lanes_whose_environments_simulate():
 def test_every_device_sends_ahead():
     make, config = ALGORITHMS["a2c"]
     algo = spread(make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)), 2)
-    _, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 6)
+    _, metrics = TRAIN(algo, config, jax.random.key(0), 6)
     expected = trained("a2c", send_ahead=True)[1]
     chex.assert_trees_all_close(metrics, expected, rtol=1e-4, atol=1e-5)
 
@@ -210,7 +212,7 @@ def test_every_device_sends_ahead():
 def test_simulators_that_simulate_can_be_closed():
     env = jaxrl.make("gymnasium/CartPole-v1", 2, send_ahead=True)
     make, config = ALGORITHMS["a2c"]
-    state, _ = jax.jit(jaxrl.train, static_argnums=(0, 3))(make(env), config, jax.random.key(0), 2)
+    state, _ = TRAIN(make(env), config, jax.random.key(0), 2)
     pool: Any = host.entry_of(state.simulation.env_state).pools[0]
     workers = pool.envs.processes
     assert all(worker.is_alive() for worker in workers)

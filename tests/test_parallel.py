@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import chex
+import hurry
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -310,7 +311,7 @@ def test_every_algorithm_on_eight_devices():
             these,
             __file__,
         ],
-        env=os.environ | {"XLA_FLAGS": " ".join([*flags, EIGHT])},
+        env=os.environ | {"XLA_FLAGS": " ".join([*flags, hurry.FLAG, EIGHT])},
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
