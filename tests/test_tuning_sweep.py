@@ -138,7 +138,7 @@ def test_lanes_of_groups_on_several_devices_find_what_they_find_on_one(tmp_path,
 
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 def test_a_device_that_takes_long_keeps_no_other_waiting(tmp_path, monkeypatch):
-    """One device's first update begins when the other has done nine trials."""
+    """One device's first update begins when the other has done eight trials, in nine chunks."""
     original = Crew._train
     others = threading.Event()
     chunks = itertools.count(1)
@@ -157,7 +157,7 @@ def test_a_device_that_takes_long_keeps_no_other_waiting(tmp_path, monkeypatch):
     )  # fmt: skip
     lanes = [span["lane"] for span in result.summary["spans"]]
     assert len(outcome(result)) == 12
-    assert lanes[:9] == [1] * 9
+    assert lanes[:8] == [1] * 8
     assert lanes.count(0) > 0
 
 
