@@ -160,7 +160,8 @@ def fastest_lanes(
     if args.resume and (run_dir / "sweep.json").exists():
         return json.loads((run_dir / "sweep.json").read_text())["lanes"]
     if static := tuning.static_names(space, type(config)):
-        lanes = min(args.lanes, jax.local_device_count())
+        devices = 1 if args.strategy in ("vmap", "map") else jax.local_device_count()
+        lanes = min(args.lanes, devices)
         names = ", ".join(static)
         print(f"a lane a device ({lanes}), since each has a program of its own: {names}")
         return lanes

@@ -317,6 +317,7 @@ def test_lanes_with_programs_of_their_own_are_one_a_device(experiment, tmp_path,
         sweep.fastest_lanes, algo, jaxrl.A2CConfig(), GA3C_SPACE, run_dir=tmp_path
     )
     assert lanes(sweep.Args(lanes=16)) == jax.local_device_count()
+    assert lanes(sweep.Args(lanes=16, strategy="vmap")) == 1
     assert "since each has a program of its own: num_steps" in capsys.readouterr().out
 
 
