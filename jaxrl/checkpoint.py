@@ -4,6 +4,10 @@ A checkpoint holds every array of the state (parameters, optimizer, keys, counte
 environments) and the run's progress. Host environments cannot be saved: their part of the state,
 `state.simulation`, is left out, and a resumed run starts new episodes with an exact learner.
 Saves are atomic, so a kill at any moment leaves the checkpoints before it intact.
+
+Of several processes that train one agent, each writes and reads the parts of arrays that lie on its
+devices, so no process needs room for the whole. A checkpoint does not depend on how many devices
+there were: it is restored onto those of the state that it is to replace.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.types import PyTree
@@ -21,34 +26,35 @@ EPISODES_KEPT_APART = "simulation"
 
 def is_key(x: Any) -> bool:
     """Whether an array holds typed random keys."""
-    return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _to_host(state: PyTree) -> PyTree:
-    """NumPy copies; typed keys become their data. Copies, because the state will be donated."""
-    return jax.tree.map(
-        lambda x: np.array(jax.random.key_data(x) if is_key(x) else x, copy=True), state
-    )
+def _plain(state: PyTree) -> PyTree:
+    """Typed keys become their data."""
+    return jax.tree.map(lambda x: _key_data(x) if is_key(x) else x, state)
+
+
+_key_data = jax.jit(jax.random.key_data)  # compiled, since other processes may have parts of it
 
 
 def _template(state: PyTree) -> PyTree:
-    """Zeros in the shape that `_to_host` gives to a state of this abstract shape."""
+    """What `_plain` gives to such a state: on its devices, or NumPy's where it names none."""
 
-    def zeros(x: Any) -> np.ndarray:
-        if is_key(x):
-            x = jax.eval_shape(jax.random.key_data, x)
-        return np.zeros(x.shape, x.dtype)
+    def abstract(x: Any) -> jax.ShapeDtypeStruct | np.ndarray:
+        data = jax.eval_shape(jax.random.key_data, x) if is_key(x) else x
+        if getattr(x, "sharding", None) is None:
+            return np.zeros(data.shape, data.dtype)
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
 
-    return jax.tree.map(zeros, state)
+    return jax.tree.map(abstract, state)
 
 
 def _like(saved: PyTree, state: PyTree) -> PyTree:
-    """Device arrays from NumPy, keys where `state` has keys."""
+    """Device arrays, keys where `state` has keys."""
 
-    def convert(x: np.ndarray, like: Any) -> jax.Array:
-        if is_key(like):
-            return jax.random.wrap_key_data(jax.numpy.asarray(x))
-        return jax.numpy.array(x, like.dtype)
+    def convert(x: Any, like: Any) -> jax.Array:
+        x = x if isinstance(x, jax.Array) else jnp.array(x)  # a copy, because it will be donated
+        return jax.random.wrap_key_data(x) if is_key(like) else x
 
     return jax.tree.map(convert, saved, state)
 
@@ -57,18 +63,15 @@ def _learner(state: Any, with_environments: bool) -> Any:
     return state if with_environments else state._replace(**{EPISODES_KEPT_APART: None})
 
 
-def blank(like: Any, whole: bool) -> Any:
-    """Zeros in the shape of what `Checkpoints.restore` gives."""
-    learner = _learner(like, whole)
-    return _like(_template(learner), learner)
-
-
 class Checkpoints:
     """The checkpoints of one run directory, the newest `keep` of them."""
 
-    def __init__(self, directory: str | Path, keep: int = 2):
+    def __init__(self, directory: str | Path, keep: int = 2, together: bool = False):
+        """`together`: all processes have the directory and call each method at the same time."""
         import orbax.checkpoint as ocp  # a third of a second, which runs without a directory save
 
+        own = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._args = ocp.args
@@ -78,9 +81,8 @@ class Checkpoints:
                 max_to_keep=keep,
                 create=False,
                 enable_async_checkpointing=False,
-                # Others hand their part to the process that writes.
-                multiprocessing_options=ocp.options.MultiprocessingOptions(
-                    primary_host=jax.process_index(), active_processes={jax.process_index()}
+                multiprocessing_options=(
+                    ocp.options.MultiprocessingOptions() if together else alone
                 ),
             ),
         )
@@ -99,7 +101,7 @@ class Checkpoints:
             self._manager.save(
                 num_updates,
                 args=self._args.Composite(
-                    state=self._args.StandardSave(_to_host(_learner(state, whole))),
+                    state=self._args.StandardSave(_plain(_learner(state, whole))),
                     progress=self._args.JsonSave(progress),
                 ),
                 force=True,
@@ -114,7 +116,8 @@ class Checkpoints:
     def restore(self, like: Any, whole: bool) -> tuple[Any, dict[str, Any]]:
         """The newest state, in the shape of `like` (a state or its `eval_shape`), and progress.
 
-        Without `whole`, `simulation` is None.
+        Its arrays lie on the devices on which `like` has them. Without `whole`, `simulation` is
+        None.
 
         Raises:
           FileNotFoundError: if there is no checkpoint.

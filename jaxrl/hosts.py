@@ -2,7 +2,8 @@
 
 Every process runs the same script. `connect` joins them before JAX's first computation; then
 `jaxrl.parallel.spread` takes the devices of all. They must do the same things in the same order, so
-whatever depends on a clock or a signal is agreed on. The first process alone writes files.
+whatever depends on a clock or a signal is agreed on. The first process alone writes files, but for
+checkpoints, of which each writes its part into the same directory.
 
 With one process, every function here does nothing.
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -127,17 +130,26 @@ def agree_on_text(text: str) -> str:
     return bytes(agree(coded if is_first() else own)).decode()
 
 
-def gathered(state: PyTree) -> PyTree:
-    """A state whose arrays every process has as a whole."""
+def check_shared(path: Path, seconds: float = 10.0) -> None:
+    """Refuse a directory that processes do not share, by a file that the first one wrote there.
+
+    Args:
+      seconds: how long a network's file system may take to show it.
+
+    Raises:
+      ValueError: on all of them, if one does not see it.
+    """
     if jax.process_count() == 1:
-        return state
-
-    def whole(x: jax.Array) -> Any:
-        if x.is_fully_replicated:
-            return x.addressable_data(0)
-        return multihost_utils.process_allgather(x, tiled=True)
-
-    return jax.tree.map(whole, state)
+        return
+    text = agree_on_text(path.read_text() if is_first() else "")
+    deadline = time.monotonic() + seconds
+    while not (seen := path.exists() and path.read_text() == text) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if any_of(not seen):
+        raise ValueError(
+            f"not all {jax.process_count()} processes see the same {path}, but each writes its "
+            "part of checkpoints there; choose a directory on a file system that all machines share"
+        )
 
 
 def replicated_part(state: PyTree) -> PyTree:
@@ -145,15 +157,3 @@ def replicated_part(state: PyTree) -> PyTree:
     if jax.process_count() == 1:
         return state
     return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else None, state)
-
-
-def placed(state: PyTree, like: PyTree) -> PyTree:
-    """A state that every process has as a whole, laid out over the devices as another one is."""
-
-    def put(x: Any, like: jax.Array) -> jax.Array:
-        if is_key(like):
-            data = jax.random.key_data(x)
-            return jax.random.wrap_key_data(jax.device_put(data, like.sharding))
-        return jax.device_put(x, like.sharding)
-
-    return jax.tree.map(put, state, like)

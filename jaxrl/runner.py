@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import gauges, hosts, plots
-from jaxrl.checkpoint import Checkpoints, blank
+from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
 from jaxrl.compilation import compiler_options
 from jaxrl.evaluate import evaluate
@@ -51,8 +51,6 @@ class Settings(NamedTuple):
     chunk_updates: int | None
     chunk_seconds: float
     checkpoint_seconds: float
-    saves: bool
-    """Whether there is a run directory, which only the first process has."""
 
 
 class Runner:
@@ -69,13 +67,16 @@ class Runner:
         sinks: list[Sink],
         progress_bar: bool,
     ):
+        """`run_dir` is None where nothing is kept; logs are the first process's alone."""
         self.algo, self.config, self.seed, self.init = algo, config, seed, init
         self.settings, self.run_dir, self.sinks = settings, run_dir, sinks
         self.progress = Progress()
         self.interrupted = False
         self.evaluation: dict[str, float] = {}
         self.bar = ProgressBar(settings.num_updates * settings.steps_per_update, progress_bar)
-        self.checkpoints = None if run_dir is None else Checkpoints(run_dir / "checkpoints")
+        self.checkpoints = (
+            None if run_dir is None else Checkpoints(run_dir / "checkpoints", together=True)
+        )
 
     def run(self) -> RunResult:
         state = self.start()
@@ -87,10 +88,14 @@ class Runner:
         """The first state, or the saved one."""
         self.bar.say("initializing")
         state = self.init.compile()(self.config, jax.random.key(self.seed))
-        has_saved = self.checkpoints is not None and self.checkpoints.latest() is not None
-        if hosts.agree(np.bool_(has_saved)):
-            state = self.restore(state)
-        if self.run_dir is not None:
+        if jax.process_count() > 1 and all(x.is_fully_addressable for x in jax.tree.leaves(state)):
+            raise ValueError(
+                f"{jax.process_count()} processes are joined, but {self.algo.name!r} trains on "
+                "one's devices alone; spread it over those of all by jaxrl.parallel.spread"
+            )
+        if self.checkpoints is not None and self.checkpoints.latest() is not None:
+            state = self.restore(self.checkpoints, state)
+        if self.run_dir is not None and hosts.is_first():
             update = self.progress.update
             self.sinks += [
                 JsonlSink(self.run_dir / "metrics.jsonl", update),
@@ -98,21 +103,16 @@ class Runner:
             ]
         return state
 
-    def restore(self, state: Any) -> Any:
+    def restore(self, checkpoints: Checkpoints, state: Any) -> Any:
         """The saved state, laid out as this run's is, on one device or several."""
-        whole, progress = self.algo.env.checkpointable, {}
-        if self.checkpoints is None:
-            saved = blank(state, whole)
-        else:
-            saved, progress = self.checkpoints.restore(state, whole)
-        saved = hosts.agree(saved)
-        vars(self.progress).update(json.loads(hosts.agree_on_text(json.dumps(progress))))
+        whole = self.algo.env.checkpointable
+        saved, progress = checkpoints.restore(state, whole)
+        vars(self.progress).update(progress)
         self.bar.announce(
             f"resumed after update {self.progress.update:,}"
             + ("" if whole else "; the environments start new episodes")
         )
-        saved = saved if whole else saved._replace(simulation=state.simulation)
-        return hosts.placed(saved, state)
+        return saved if whole else saved._replace(simulation=state.simulation)
 
     def train(self, state: Any) -> Any:
         """All chunks."""
@@ -210,12 +210,9 @@ class Runner:
         self.bar.say("training")
 
     def save(self, state: Any) -> None:
+        """A checkpoint, unless there is none to be or it is there."""
         update, whole = self.progress.update, self.algo.env.checkpointable
-        is_saved = self.checkpoints is not None and self.checkpoints.latest() == update
-        if not self.settings.saves or hosts.agree(np.bool_(is_saved)):
-            return
-        state = hosts.gathered(state if whole else state._replace(simulation=None))
-        if self.checkpoints is not None:
+        if self.checkpoints is not None and self.checkpoints.latest() != update:
             self.checkpoints.save(update, state, vars(self.progress), whole)
 
     def finish(self) -> dict[str, Any]:
@@ -234,7 +231,7 @@ class Runner:
             **{"eval_return": None, "eval_return_std": None, **self.evaluation},
             "interrupted": self.interrupted,
         }
-        if self.run_dir is not None:
+        if self.run_dir is not None and hosts.is_first():
             if not self.evaluation:
                 evaluated = [
                     row

@@ -54,7 +54,8 @@ def run(
     """Train with progress, logs, evaluations and checkpoints.
 
     Of several processes that train one agent (`jaxrl.hosts`), all call this with the same
-    arguments; the first one writes and evaluates.
+    arguments and a `run_dir` that all can reach; the first one evaluates and writes what is there
+    but for checkpoints, of which each writes its part.
 
     Ctrl-C and SIGTERM stop after the current chunk, with a checkpoint; a kill loses at most what
     came after the last checkpoint. Resuming continues bit for bit for environments that can be
@@ -82,8 +83,7 @@ def run(
     _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
-    path = None if run_dir is None else Path(run_dir)
-    directory = path if hosts.is_first() else None
+    directory = None if run_dir is None else Path(run_dir)
     log_every = _row_length(log_every, num_updates, directory if resume else None)
     settings = Settings(
         num_updates=num_updates,
@@ -96,7 +96,6 @@ def run(
         chunk_updates=chunk_updates,
         chunk_seconds=chunk_seconds,
         checkpoint_seconds=checkpoint_seconds,
-        saves=path is not None,
     )
     arguments = {
         "seed": seed,
@@ -108,9 +107,10 @@ def run(
     assert set(arguments) == set(manifests.ARGUMENTS)
     # Tracing finds sizes that do not fit before anything is written.
     init = jax.jit(algo.init).lower(config, jax.random.key(seed))
-    if path is not None:
+    if directory is not None:
         manifest = manifests.describe(algo, config, arguments)
-        hosts.on_first(lambda: open_run_dir(path, manifest, resume))
+        hosts.on_first(lambda: open_run_dir(directory, manifest, resume))
+        hosts.check_shared(directory / manifests.NAME)
     enable_compilation_cache()
     if not hosts.is_first():
         sinks, progress_bar = (), False

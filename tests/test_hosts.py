@@ -42,12 +42,15 @@ def begin(*arguments):
     )  # fmt: skip
 
 
-def begin_two(*arguments):
-    """Two processes of two devices each."""
+def free_address():
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    joined = ("--devices", 2, "--coordinator", address, "--num-hosts", 2, "--host-id")
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def begin_two(*arguments):
+    """Two processes of two devices each."""
+    joined = ("--devices", 2, "--coordinator", free_address(), "--num-hosts", 2, "--host-id")
     return [begin(*arguments, *joined, number) for number in (0, 1)]
 
 
@@ -93,6 +96,8 @@ def test_a_signal_to_one_stops_both_and_any_number_of_processes_goes_on(tmp_path
     processes[1].send_signal(signal.SIGTERM)
     finish(processes, status=130)
     done, _ = losses(two)
+    parts = {path.name for path in (two / "checkpoints").glob(f"{done[-1]}/state/ocdbt.process_*")}
+    assert parts == {"ocdbt.process_0", "ocdbt.process_1"}
     total = ("--total-steps", 64 * (done[-1] + 3))
     # One process goes on with what two have saved, and two with that.
     finish([begin(*CARTPOLE, *total, "--devices", 2, "--resume", "--run-dir", two)])
@@ -110,6 +115,39 @@ def test_a_mistake_of_the_run_directory_ends_both(tmp_path):
     processes = begin_two(*CARTPOLE, "--total-steps", 64, "--run-dir", tmp_path)
     for text in finish(processes, status=1):
         assert f"error: {tmp_path} is not empty and holds no run" in text
+
+
+JOINED = """
+import sys
+import jaxrl
+from jaxrl import hosts, parallel
+address, number, spread, run_dir = sys.argv[1:]
+hosts.connect(address, 2, int(number))
+algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+algo = parallel.spread(algo) if spread == "spread" else algo
+config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1)
+try:
+    jaxrl.run(algo, config, total_steps=64, run_dir=run_dir, num_evaluations=0, progress_bar=False)
+except ValueError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("spread", "names", "message"),
+    [
+        ("spread", ("same", "other"), "not all 2 processes see the same"),
+        ("alone", ("same", "same"), "2 processes are joined, but 'ppo' trains on one's devices"),
+    ],
+)
+def test_what_would_damage_checkpoints_is_refused_by_both(tmp_path, spread, names, message):
+    address = free_address()
+    processes = [
+        begin("-c", JOINED, address, number, spread, tmp_path / name)
+        for number, name in enumerate(names)
+    ]
+    for text in finish(processes):
+        assert f"refused: {message}" in text, text
 
 
 def test_a_missing_process_is_told_in_one_line():
@@ -133,4 +171,4 @@ def test_one_process_agrees_with_itself():
     assert not hosts.any_of(False)
     assert hosts.agree_on_text("so be it") == "so be it"
     tree = {"x": np.arange(3)}
-    assert hosts.agree(tree) is hosts.gathered(tree) is hosts.replicated_part(tree) is tree
+    assert hosts.agree(tree) is hosts.replicated_part(tree) is tree

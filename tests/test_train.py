@@ -10,6 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 import jaxrl
 from jaxrl import manifest as manifests
+from jaxrl import parallel
 from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import train_chunk
 from jaxrl.logging import JsonlSink, read_jsonl
@@ -233,6 +235,26 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="checkpoint"):
         jaxrl.load_policy(tmp_path / "run")
+
+
+def test_a_checkpoint_lands_on_the_devices_of_the_state_that_it_replaces(tmp_path):
+    algo, key = algorithm(), jax.random.key(0)
+    states = [
+        jax.jit(parallel.spread(algo, size).init)(CONFIG, key)
+        if size > 1
+        else algo.init(CONFIG, key)
+        for size in (1, 2)
+    ]
+    for saved in states:
+        directory = tmp_path / str(saved.num_updates.sharding.num_devices)
+        checkpoints = Checkpoints(directory)
+        checkpoints.save(1, saved, {}, whole=True)
+        for like in states:
+            restored, _ = checkpoints.restore(like, whole=True)
+            chex.assert_trees_all_equal(restored, like)
+            for x, y in zip(jax.tree.leaves(restored), jax.tree.leaves(like), strict=True):
+                assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+        checkpoints.close()
 
 
 def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
