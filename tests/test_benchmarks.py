@@ -58,6 +58,7 @@ def test_unknown_task_is_an_error(benchmark: ModuleType) -> None:
         benchmark.Args(tasks=("tetris",))
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_overlap_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     overlap = importlib.import_module("overlap")

@@ -25,6 +25,8 @@ from jaxrl.logging import read_jsonl
 from jaxrl.tuning import GA3C_SPACE, Uniform
 
 ROOT = Path(__file__).parents[1]
+# For scripts that do a few updates, which are mostly compiled.
+HURRIED = {"XLA_FLAGS": hurry.FLAG, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 def script(name, *arguments, cwd, **env):
@@ -34,12 +36,8 @@ def script(name, *arguments, cwd, **env):
         text=True,
         cwd=cwd,
         timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | env,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | HURRIED | env,
     )
-
-
-# For scripts that do an update or two, which are mostly compiled.
-HURRIED = {"XLA_FLAGS": hurry.FLAG, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 def test_ppo_trains_on_real_atari_and_is_recorded_and_played(tmp_path):
@@ -64,7 +62,7 @@ def test_ppo_trains_on_real_atari_and_is_recorded_and_played(tmp_path):
 def test_every_gymnax_preset_trains(tmp_path, preset):
     finished = script(
         "ppo_gymnax.py", preset, "--total-steps", 1, "--eval-episodes", 1, "--seed", 7,
-        "--num-evaluations", 0, cwd=tmp_path, **HURRIED,
+        "--num-evaluations", 0, cwd=tmp_path,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert len(list((tmp_path / "runs").glob("ppo-*-seed7/summary.json"))) == 1
@@ -79,7 +77,7 @@ def test_every_envpool_preset_trains(tmp_path, preset):
         pytest.skip("ViZDoom hangs in envpool < 1.2.7, which Python 3.11 resolves to")
     finished = script(
         "ppo_envpool.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
-        "run", cwd=tmp_path, **HURRIED,
+        "run", cwd=tmp_path,
     )  # fmt: skip
     if preset == "procgen" and "Qt" in finished.stderr:
         assert "Traceback" not in finished.stderr
@@ -92,7 +90,7 @@ def test_every_envpool_preset_trains(tmp_path, preset):
 def test_every_gymnasium_preset_trains_and_is_filmed(tmp_path, monkeypatch, preset):
     finished = script(
         "ppo_gymnasium.py", preset, "--total-steps", 8, *SMALL, "--num-evaluations", 0, "--run-dir",
-        "run", "--env-options", "num_pools=2", cwd=tmp_path, **HURRIED,
+        "run", "--env-options", "num_pools=2", cwd=tmp_path,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
@@ -100,7 +98,7 @@ def test_every_gymnasium_preset_trains_and_is_filmed(tmp_path, monkeypatch, pres
     has_osmesa = ctypes.util.find_library("OSMesa") is not None
     if has_osmesa:  # which MuJoCo does not find by itself
         monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    played = script("play.py", "run", "--episodes", 0, "--max-steps", 5, cwd=tmp_path, **HURRIED)
+    played = script("play.py", "run", "--episodes", 0, "--max-steps", 5, cwd=tmp_path)
     if preset == "mujoco" and not has_osmesa and "OpenGL" in played.stderr:
         assert "set MUJOCO_GL=egl" in played.stderr
         pytest.skip("MuJoCo cannot draw without OpenGL")
@@ -146,7 +144,6 @@ SCRIPTS = [
 def test_every_algorithm_has_a_script_that_trains(tmp_path, command):
     finished = script(
         *command, "--total-steps", 1, "--num-evaluations", 0, "--run-dir", "run", cwd=tmp_path,
-        **HURRIED,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -233,7 +230,7 @@ def test_bad_flags_end_in_one_clear_line(tmp_path, arguments, message):
 def test_a_run_on_the_settings_that_are_fastest_here(tmp_path):
     finished = script(
         "a2c_gymnax.py", "cartpole", "--autotune", "--total-steps", 1, "--num-evaluations", 0,
-        "--run-dir", "run", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"), **HURRIED,
+        "--run-dir", "run", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"),
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert "steps/s with devices 1" in finished.stderr

