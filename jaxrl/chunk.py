@@ -23,12 +23,13 @@ def chunk(
 
     Metrics are `[size]`, zeros past the updates done.
     """
-    _, metrics = jax.eval_shape(algo.update, config, state)
+    update = jax.jit(algo.update, inline=True)  # so that it is traced only once
+    _, metrics = jax.eval_shape(update, config, state)
     rows = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), metrics)
 
     def step(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
         state, rows = carry
-        state, metrics = algo.update(config, state)
+        state, metrics = update(config, state)
         return state, jax.tree.map(lambda all, one: all.at[i].set(one), rows, metrics)
 
     return jax.lax.fori_loop(0, num_updates, step, (state, rows))

@@ -83,14 +83,14 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
     used = np.array(devices[: num_lane_devices * size]).reshape(num_lane_devices, size)
     mesh = Mesh(used, (LANE_AXIS, AXIS))
 
+    # Compiled functions remember their shapes.
+    init_whole = jax.jit(algo.init)
+    init_parts = jax.jit(jax.vmap(part.init, (None, None), axis_name=AXIS, axis_size=size))
+
     def specs(config: Any) -> PyTree:
         """How each leaf of a state lies on the devices."""
         key = jax.random.key(0)
-        whole = jax.eval_shape(algo.init, config, key)
-        parts = jax.eval_shape(
-            jax.vmap(lambda _: part.init(config, key), axis_name=AXIS, axis_size=size),
-            np.arange(size),
-        )
+        whole, parts = (jax.eval_shape(init, config, key) for init in (init_whole, init_parts))
         return jax.tree.map(_spec, whole, parts, is_leaf=lambda x: isinstance(x, HostState))
 
     def over_devices(function: Any, in_specs: PyTree, out_specs: PyTree) -> Any:

@@ -11,10 +11,9 @@ from jaxrl.envs.deferred import defer_import
 from jaxrl.types import Env
 
 # gymnax computes when it is imported, and that starts JAX's backend, after which nobody can choose
-# its devices. It also imports seaborn to draw one game, which takes a second. Gymnasium takes a
-# fifth of a second.
-defer_import("gymnax")
-defer_import("seaborn")
+# its devices. It also imports what draws its games, for a second and a half. Gymnasium takes
+# a fifth of a second.
+defer_import("gymnax", ("seaborn", "matplotlib.pyplot"))
 defer_import("jaxrl.envs.gymnasium")
 from jaxrl.envs import envpool, gymnasium, gymnax, maze, probes  # noqa: E402
 

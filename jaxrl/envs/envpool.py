@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxrl.envs import spaces
+from jaxrl.envs.deferred import set_aside
 from jaxrl.envs.host import HostState
 from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
 from jaxrl.envs.pools import RawStep
@@ -97,7 +98,8 @@ def ids() -> list[str]:
 
 def _envpool() -> Any:
     try:
-        import envpool
+        with set_aside("matplotlib.pyplot"):  # a third of a second, to draw Jumanji's games
+            import envpool
     except ImportError as error:
         raise ImportError(
             "envpool is not installed on this platform (it has wheels for Linux, macOS and "
