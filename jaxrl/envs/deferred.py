@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ class _Deferred(ModuleType):
 
 
 @contextmanager
-def set_aside(*names: str) -> Iterator[None]:
+def set_aside(*names: str) -> Generator[None]:
     """Who imports these modules within the block gets them at their first use."""
     waiting = {name: _Deferred(name) for name in names if name not in sys.modules}
     sys.modules.update(waiting)
