@@ -70,8 +70,7 @@ class Checkpoints:
         """`together`: all processes have the directory and call each method at the same time."""
         import orbax.checkpoint as ocp  # a third of a second, which runs without a directory save
 
-        own = jax.process_index()
-        alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+        options, own = ocp.options.MultiprocessingOptions, jax.process_index()
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._args = ocp.args
@@ -82,7 +81,7 @@ class Checkpoints:
                 create=False,
                 enable_async_checkpointing=False,
                 multiprocessing_options=(
-                    ocp.options.MultiprocessingOptions() if together else alone
+                    options() if together else options(primary_host=own, active_processes={own})
                 ),
             ),
         )

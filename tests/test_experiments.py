@@ -423,7 +423,7 @@ def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():
     code = """
 import sys, jaxrl
 jaxrl.make("CartPole-v1")
-print(not {"scipy.stats", "orbax", "matplotlib.pyplot"} & set(sys.modules))
+print(not {"scipy.stats", "orbax", "matplotlib.pyplot", "seaborn"} & set(sys.modules))
 from gymnax.environments.bsuite import catch
 import matplotlib.pyplot
 print(catch.plt.subplots is matplotlib.pyplot.subplots)

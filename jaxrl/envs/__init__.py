@@ -11,7 +11,7 @@ from jaxrl.envs.deferred import defer_import
 from jaxrl.types import Env
 
 # gymnax computes when it is imported, and that starts JAX's backend, after which nobody can choose
-# its devices. It also imports what draws its games, for a second and a half. Gymnasium takes
+# its devices. It also imports what draws its games, which takes more than a second. Gymnasium takes
 # a fifth of a second.
 defer_import("gymnax", ("seaborn", "matplotlib.pyplot"))
 defer_import("jaxrl.envs.gymnasium")

@@ -98,7 +98,7 @@ def ids() -> list[str]:
 
 def _envpool() -> Any:
     try:
-        with set_aside("matplotlib.pyplot"):  # a third of a second, to draw Jumanji's games
+        with set_aside("matplotlib.pyplot"):  # a sixth of a second, to draw Jumanji's games
             import envpool
     except ImportError as error:
         raise ImportError(
