@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.test_util import check_grads
 
+from jaxrl import convolution
 from jaxrl.convolution import Conv, convolve, max_pool
 
 NATURE = [((8, 8), (4, 4)), ((4, 4), (2, 2)), ((3, 3), (1, 1))]
@@ -50,23 +51,35 @@ def assert_all_close(actual, desired, tolerance=1e-4):
         np.testing.assert_allclose(a, d, rtol=tolerance, atol=tolerance * max(1, abs(d).max()))
 
 
+@pytest.fixture(params=["channels last", "channels first"])
+def channels_first(request, monkeypatch):
+    """In either layout, which is otherwise chosen by the sizes of a kernel."""
+    monkeypatch.setattr(convolution, "WIDE", 1 if request.param == "channels first" else 10**6)
+
+
 SIDES = st.tuples(st.integers(5, 13), st.integers(5, 13))
 WINDOWS = st.tuples(st.integers(1, 5), st.integers(1, 5))
 STRIDES = st.tuples(st.integers(1, 4), st.integers(1, 4))
 PADDINGS = st.sampled_from(["VALID", "SAME"])
+FEATURES = st.sampled_from([1, 2, 8])
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(SIDES, WINDOWS, STRIDES, PADDINGS, st.integers(1, 3), st.sampled_from([1, 2, 8]))
-@example((20, 20), (8, 8), (4, 4), "VALID", 4, 8)  # both strides folded
-@example((11, 10), (4, 4), (2, 2), "SAME", 3, 2)  # folded and padded, with rows added
-@example((9, 9), (3, 3), (1, 1), "VALID", 2, 8)  # whole patches
-@example((9, 8), (1, 1), (2, 3), "SAME", 3, 2)  # kernel smaller than the stride
-@example((9, 8), (3, 4), (2, 2), "VALID", 3, 2)  # one stride divides, one does not
-@example((2, 3), (5, 4), (1, 2), "SAME", 3, 2)  # kernel larger than the image
-def test_convolve_and_gradients(sides, window, strides, padding, channels, features):
+@given(SIDES, WINDOWS, STRIDES, PADDINGS, st.integers(1, 3), FEATURES, st.sampled_from([1, 128]))
+@example((20, 20), (8, 8), (4, 4), "VALID", 4, 8, 128)  # both strides folded
+@example((20, 20), (8, 8), (4, 4), "VALID", 4, 8, 1)  # the same, channels first
+@example((11, 10), (4, 4), (2, 2), "SAME", 3, 2, 128)  # folded and padded, with rows added
+@example((11, 10), (4, 4), (2, 2), "SAME", 3, 2, 1)
+@example((9, 9), (3, 3), (1, 1), "VALID", 2, 8, 128)  # whole patches
+@example((9, 9), (3, 3), (1, 1), "VALID", 2, 8, 1)
+@example((9, 8), (1, 1), (2, 3), "SAME", 3, 2, 128)  # kernel smaller than the stride
+@example((9, 8), (3, 4), (2, 2), "VALID", 3, 2, 1)  # one stride divides, one does not
+@example((2, 3), (5, 4), (1, 2), "SAME", 3, 2, 1)  # kernel larger than the image
+def test_convolve_and_gradients(sides, window, strides, padding, channels, features, wide):
     x, kernel = normal(0, 2, *sides, channels), normal(1, *window, channels, features)
-    actual = with_gradients(lambda x, k: convolve(x, k, strides, padding), x, kernel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution, "WIDE", wide)
+        actual = with_gradients(lambda x, k: convolve(x, k, strides, padding), x, kernel)
     desired = with_gradients(lambda x, k: native(x, k, strides, padding), x, kernel)
     assert_all_close(actual, desired)
 
@@ -99,6 +112,7 @@ def test_images_of_integers(dtype):
     )
 
 
+@pytest.mark.usefixtures("channels_first")
 @pytest.mark.parametrize("in_axes", [(0, 0), (None, 0), (0, None)])
 def test_vmap_is_a_loop(in_axes):
     n = 3
@@ -117,6 +131,7 @@ def test_vmap_is_a_loop(in_axes):
     assert_all_close(jax.jit(jax.vmap(run, in_axes))(x, kernel), loop)
 
 
+@pytest.mark.usefixtures("channels_first")
 def test_jit_is_eager():
     x, kernel = normal(0, 2, 10, 10, 3), normal(1, 4, 4, 3, 5)
     eager = convolve(x, kernel, (2, 2), "SAME")
@@ -125,6 +140,7 @@ def test_jit_is_eager():
     assert_all_close(jax.jit(max_pool, static_argnums=(1, 2))(x, (3, 3), (2, 2)), eager)
 
 
+@pytest.mark.usefixtures("channels_first")
 def test_forward_and_second_derivatives():
     x, kernel = normal(0, 1, 5, 5, 2), normal(1, 2, 2, 2, 2)
 
@@ -181,6 +197,7 @@ def test_integer_images_have_no_gradient_work():
     assert str(jax.jit(gradient).lower(kernel).compile().as_text()).count(" dot(") == 1
 
 
+@pytest.mark.usefixtures("channels_first")
 def test_patches_are_no_residuals_of_a_loop():
     """Backpropagation through time keeps no array larger than the images of all steps."""
     x, kernel = normal(0, 3, 2, 12, 12, 4), normal(1, 4, 4, 4, 2)
