@@ -19,8 +19,8 @@ The CPU way is built to move as few bytes as it can, and to keep the products fa
   smaller, they are used.
 * Integer images are gathered as they are and become floating point last.
 * Where products are deep or wide, the channels come first in memory. The gradient of a kernel is a
-  sum over all positions, and with the positions last its product runs up to twice as fast. In
-  between, activations keep that layout, so nothing is transposed.
+  sum over all positions, and with the positions last its product runs up to twice as fast.
+  Activations keep that layout from one convolution to the next.
 
 Patches are never residuals: they are marked for recomputation. Where the gradient is taken within
 a loop body, as in a learner, XLA finds the forward pass's patches and recomputes nothing. Where
