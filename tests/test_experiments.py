@@ -423,10 +423,15 @@ def test_importing_jaxrl_leaves_heavy_modules_until_they_are_used():
     code = """
 import sys, jaxrl
 jaxrl.make("CartPole-v1")
-print(not {"scipy.stats", "orbax", "matplotlib.pyplot", "seaborn"} & set(sys.modules))
+jaxrl.make("Pong-v5")
+print(not {"scipy.stats", "orbax", "matplotlib", "seaborn"} & set(sys.modules))
 from gymnax.environments.bsuite import catch
+from gymnax.environments.misc import pong
+from envpool.jumanji import jumanji_official_render
 import matplotlib.pyplot
 print(catch.plt.subplots is matplotlib.pyplot.subplots)
+print(pong.colors.ListedColormap is matplotlib.colors.ListedColormap)
+print(jumanji_official_render.logic.plt.subplots is matplotlib.pyplot.subplots)
 """
     finished = subprocess.run(
         [sys.executable, "-c", code],
@@ -435,7 +440,7 @@ print(catch.plt.subplots is matplotlib.pyplot.subplots)
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert finished.stdout.split() == ["True", "True"]
+    assert finished.stdout.split() == ["True"] * 4
 
 
 def test_importing_jaxrl_does_not_start_a_backend():

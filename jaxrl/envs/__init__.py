@@ -13,7 +13,7 @@ from jaxrl.types import Env
 # gymnax computes when it is imported, and that starts JAX's backend, after which nobody can choose
 # its devices. It also imports what draws its games, which takes more than a second. Gymnasium takes
 # a fifth of a second.
-defer_import("gymnax", ("seaborn", "matplotlib.pyplot"))
+defer_import("gymnax", ("seaborn", "matplotlib", "matplotlib.colors", "matplotlib.pyplot"))
 defer_import("jaxrl.envs.gymnasium")
 from jaxrl.envs import envpool, gymnasium, gymnax, maze, probes  # noqa: E402
 

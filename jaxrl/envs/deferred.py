@@ -31,6 +31,12 @@ class _Deferred(ModuleType):
 def set_aside(*names: str) -> Generator[None]:
     """Who imports these modules within the block gets them at their first use."""
     waiting = {name: _Deferred(name) for name in names if name not in sys.modules}
+    for name, module in waiting.items():
+        package, _, child = name.rpartition(".")
+        if package in waiting:  # `from package import child` asks the package for both
+            spec = importlib.util.find_spec(package)
+            path = None if spec is None else spec.submodule_search_locations
+            waiting[package].__dict__.update({"__path__": path, child: module})
     sys.modules.update(waiting)
     try:
         yield

@@ -96,9 +96,15 @@ def ids() -> list[str]:
     return list(_envpool().list_all_envs())
 
 
+_DRAWING = tuple(
+    f"envpool.jumanji._official_render.{name}" for name in ("logic", "packing", "routing", "swarms")
+)
+"""What draws Jumanji's games imports matplotlib, which takes a third of a second."""
+
+
 def _envpool() -> Any:
     try:
-        with set_aside("matplotlib.pyplot"):  # a sixth of a second, to draw Jumanji's games
+        with set_aside(*_DRAWING):
             import envpool
     except ImportError as error:
         raise ImportError(
