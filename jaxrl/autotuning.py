@@ -68,38 +68,54 @@ def autotune(
       knobs: the values of each setting, in an order in which speed rises and falls.
       starts: settings to begin from; the fastest is climbed from.
       rate: `rate(algorithm, config, seconds)`, what is to be high: `steps_per_second` of one agent
-        by default; `lanes_per_second` takes the configs `[W]` of a population.
+        by default; `lanes_per_second` takes the configs `[W]` of a population. What a function of
+        your own finds is not cached.
       seconds: length of a trial, without its compilation.
       cache: a file that keeps results by hardware, versions and program; True for one beside the
         compiled programs, False for none.
       report: called after each trial, and not for what the cache has.
 
     Raises:
-      ValueError: if all starts are refused, with the reason.
+      ValueError: if a start has values that its knobs lack, or all settings tried are refused,
+        with the reason.
+      jax.errors.JaxRuntimeError: if no memory is left for any of them.
     """
+    _check_starts(knobs, starts)
+    rate = steps_per_second if rate is None else rate
     path = cache_directory() / "autotune.json" if cache is True else (cache or None)
+    if rate not in (steps_per_second, lanes_per_second):
+        path = None
     algo, config = _first(build, starts)
-    key = _fingerprint(algo, config, knobs, starts)
+    question = {
+        "knobs": {name: list(values) for name, values in knobs.items()},
+        "starts": list(starts),
+        "rate": rate.__name__,
+        "seconds": seconds,
+        "max_trials": max_trials,
+    }
+    key = _fingerprint(algo, config, question)
     known = _read(path)
     if key in known:
-        trials = tuple(Trial(*trial) for trial in known[key]["trials"])
-        return Tuning(known[key]["best"], trials)
-
-    rate = steps_per_second if rate is None else rate
+        return _restored(known[key], knobs, starts)
+    refusals = []
 
     def measure(settings: Settings) -> float:
         try:
             measured = rate(*build(**settings), seconds)
-        except ValueError:
+        except ValueError as error:
+            refusals.append(error)
             measured = 0.0
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
+            refusals.append(error)
             measured = 0.0
         report(Trial(settings, measured))
         return measured
 
     found = climb(measure, knobs, starts, max_trials=max_trials)
+    if len(refusals) == len(found.trials):
+        raise refusals[0]
     if path is not None:
         _write(path, _read(path) | {key: found._asdict()})
     return found
@@ -176,6 +192,16 @@ def lanes_per_second(algo: Algorithm, configs: PyTree, seconds: float) -> float:
     return max(choose(algo, configs, seconds / 4).steps_per_second.values())
 
 
+def _check_starts(knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]) -> None:
+    for settings in starts:
+        for name, values in knobs.items():
+            if settings.get(name) not in values:
+                raise ValueError(
+                    f"a start has {name} = {settings.get(name)!r}, which is not among the values "
+                    f"of that knob, {list(values)}"
+                )
+
+
 def _first(
     build: Callable[..., tuple[Algorithm, Any]], starts: Sequence[Settings]
 ) -> tuple[Algorithm, Any]:
@@ -189,18 +215,28 @@ def _first(
     raise refusal
 
 
-def _fingerprint(
-    algo: Algorithm, config: Any, knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]
-) -> str:
+def _fingerprint(algo: Algorithm, config: Any, question: dict[str, Any]) -> str:
     """Of machine, versions, program and question."""
     described = manifests.describe(algo, config, {})
     what = ("algorithm", "env", "config", "versions", "hardware")
-    question = {name: described[name] for name in what} | {
-        "knobs": {name: list(values) for name, values in knobs.items()},
-        "starts": list(starts),
-        "network": repr(algo.network),
-    }
-    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    whole = {name: described[name] for name in what} | question | {"network": repr(algo.network)}
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def _restored(
+    saved: dict[str, Any], knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]
+) -> Tuning:
+    """What was saved as JSON, with the very values of knobs and starts: it has no tuples."""
+
+    def original(name: str, value: Any) -> Any:
+        given = [*knobs.get(name, ()), *(start[name] for start in starts if name in start)]
+        return next(x for x in given if json.dumps(x) == json.dumps(value))
+
+    def settings(values: dict[str, Any]) -> Settings:
+        return {name: original(name, value) for name, value in values.items()}
+
+    trials = tuple(Trial(settings(values), speed) for values, speed in saved["trials"])
+    return Tuning(settings(saved["best"]), trials)
 
 
 def _read(path: Path | None) -> dict[str, Any]:

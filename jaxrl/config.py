@@ -79,6 +79,13 @@ def check(config: Any, name: str, holds: Callable[[Any], Any], requirement: str)
         raise ValueError(f"{type(config).__name__}.{name} must be {requirement}, got {value!r}")
 
 
+def is_zero(value: Any) -> bool:
+    """Whether a field is 0 for certain; a traced one is not."""
+    if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
+        return False
+    return bool(np.all(np.asarray(value) == 0))
+
+
 def check_positive(config: Any, *names: str) -> None:
     for name in names:
         check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) > 0), "a number > 0")

@@ -51,11 +51,16 @@ class Categorical(NamedTuple):
     def log_prob(self, action: Array) -> Array:
         # A one-hot product, not a gather: its gradient is a product too, no scatter.
         chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=self.logits.dtype)
-        return (jax.nn.log_softmax(self.logits) * chosen).sum(-1)
+        return (self.log_probs() * chosen).sum(-1)
 
     def entropy(self) -> Array:
-        log_probs = jax.nn.log_softmax(self.logits)
+        log_probs = self.log_probs()
         return -(jnp.exp(log_probs) * log_probs).sum(-1)
+
+    def log_probs(self) -> Array:
+        """Of all integers, `[..., n]`; finite also where a logit is -inf."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        return jnp.maximum(log_probs, jnp.finfo(log_probs.dtype).min)
 
 
 class MultiCategorical(NamedTuple):

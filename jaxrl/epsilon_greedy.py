@@ -8,13 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.axis import axis_of
+from jaxrl.networks import FORBIDDEN
 from jaxrl.rollout import Draw, rollout
 from jaxrl.simulation import Simulation
 from jaxrl.types import ActionSpace, Array, Discrete, Env, Inputs, PyTree, Trajectory
 
 
 def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float) -> Draw:
-    """`draw(key) -> (whether to explore, random action)`, each `[num_envs]`: what `explore` takes.
+    """`draw(key) -> (whether to explore, a number of [0, 1) that chooses the random action)`, each
+    `[num_envs]`: what `explore` takes.
 
     Args:
       epsilon: one number or `[num_envs]`.
@@ -27,8 +29,8 @@ def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float)
 
     def draw(key: Array) -> tuple[Array, Array]:
         coin_key, action_key = jax.random.split(key)
-        action = jax.random.randint(action_key, (num_envs,), 0, space.n, jnp.int32)
-        return jax.random.uniform(coin_key, (num_envs,)) < epsilon, action
+        explores = jax.random.uniform(coin_key, (num_envs,)) < epsilon
+        return explores, jax.random.uniform(action_key, (num_envs,))
 
     return draw
 
@@ -39,8 +41,10 @@ def best(q_values: Array) -> Array:
 
 
 def explore(q_values: Array, noise: tuple[Array, Array]) -> Array:
-    """Epsilon-greedy actions `[N]` of values `[N, A]`."""
-    explores, random_action = noise
+    """Epsilon-greedy actions `[N]` of values `[N, A]`; random ones among those not forbidden."""
+    explores, place = noise
+    rank = jnp.cumsum(q_values > FORBIDDEN, axis=-1)
+    random_action = jnp.argmax(rank > place[:, None] * rank[:, -1:], axis=-1).astype(jnp.int32)
     return jnp.where(explores, random_action, best(q_values))
 
 

@@ -43,14 +43,14 @@ from jaxrl.types import (
 )
 
 FORBIDDEN = -1e9
-"""The logit of an action that is not allowed."""
+"""The logit, or the value, of an action that is not allowed."""
 
 
 class ActorCriticHead(nn.Module):
     """A distribution over actions and a value, from features, or from features each.
 
-    What an `action_mask` (`jaxrl.types.ACTION_MASK`) is 0 for is never chosen. With one,
-    MultiDiscrete actions have a probability for each combination.
+    What an `action_mask` (`jaxrl.types.ACTION_MASK`) is 0 for is never chosen. With one over all
+    combinations of MultiDiscrete actions, each combination has a probability of its own.
     """
 
     action_space: ActionSpace
@@ -64,7 +64,8 @@ class ActorCriticHead(nn.Module):
     ) -> tuple[Distribution, Array]:
         space = self.action_space
         sizes = space.sizes if isinstance(space, MultiDiscrete) else (num_outputs(space),)
-        num_logits = sum(sizes) if action_mask is None else math.prod(sizes)
+        together = action_mask is not None and action_mask.shape[1:] == sizes
+        num_logits = math.prod(sizes) if together else sum(sizes)
         out = nn.Dense(num_logits, kernel_init=orthogonal(0.01), name="policy")(features)
         value = nn.Dense(1, kernel_init=orthogonal(1.0), name="value")(
             features if critic_features is None else critic_features
@@ -73,7 +74,7 @@ class ActorCriticHead(nn.Module):
             out = jnp.where(action_mask.reshape(out.shape) == 0, FORBIDDEN, out)
         if isinstance(space, Discrete):
             return Categorical(out), value
-        if isinstance(space, MultiDiscrete) and action_mask is not None:
+        if isinstance(space, MultiDiscrete) and together:
             return JointCategorical(out, space.sizes), value
         if isinstance(space, MultiDiscrete):
             parts = jnp.split(out, np.cumsum(sizes)[:-1], axis=-1)
@@ -88,20 +89,27 @@ def num_outputs(space: Discrete | Box) -> int:
 
 
 class QHead(nn.Module):
-    """Values of discrete actions; dueling: V(s) + A(s, a) - mean A(s, .) (Wang et al. 2016)."""
+    """Values of discrete actions; dueling: V(s) + A(s, a) - mean A(s, .) (Wang et al. 2016).
+
+    What an `action_mask` (`jaxrl.types.ACTION_MASK`) is 0 for has the value `FORBIDDEN`, unless it
+    is 0 for all.
+    """
 
     num_actions: int
     dueling: bool = False
 
     @nn.compact
-    def __call__(self, features: Array) -> Array:
+    def __call__(self, features: Array, action_mask: Array | None = None) -> Array:
         def dense(size: int, name: str) -> Array:
             return nn.Dense(size, kernel_init=orthogonal(1.0), name=name)(features)
 
-        advantages = dense(self.num_actions, "advantages" if self.dueling else "values")
-        if not self.dueling:
-            return advantages
-        return dense(1, "value") + advantages - advantages.mean(-1, keepdims=True)
+        values = dense(self.num_actions, "advantages" if self.dueling else "values")
+        if self.dueling:
+            values = dense(1, "value") + values - values.mean(-1, keepdims=True)
+        if action_mask is None:
+            return values
+        allowed = action_mask != 0
+        return jnp.where(allowed | ~allowed.any(-1, keepdims=True), values, FORBIDDEN)
 
 
 class FeedForward(nn.Module):
@@ -174,7 +182,15 @@ def actor_critic(
 
     Policy and value share a CNN or a memory; feed-forward MLPs are one each. Actions that an
     observation's `ACTION_MASK` forbids are not taken.
+
+    Raises:
+      ValueError: if actions are a Box of another shape than `[d]`.
     """
+    if isinstance(action_space, Box) and len(action_space.shape) != 1:
+        raise ValueError(
+            f"actions of shape {action_space.shape} must be flattened by the environment: jaxrl's "
+            "policies give vectors"
+        )
     config = config or NetworkConfig()
     head = ActorCriticHead(action_space)
     torso = config.make_torso(observation_space)
@@ -187,12 +203,24 @@ def actor_critic(
 
 
 def has_action_mask(observation_space: ObservationSpace, action_space: ActionSpace) -> bool:
-    """Whether observations say which actions are allowed."""
-    if isinstance(action_space, Box) or not isinstance(observation_space, Dict):
+    """Whether observations say which actions are allowed.
+
+    Raises:
+      ValueError: if they have an `ACTION_MASK` that does not fit the actions.
+    """
+    parts = dict(observation_space.parts) if isinstance(observation_space, Dict) else {}
+    if ACTION_MASK not in parts or isinstance(action_space, Box):
         return False
     sizes = action_space.sizes if isinstance(action_space, MultiDiscrete) else (action_space.n,)
-    mask = dict(observation_space.parts).get(ACTION_MASK)
-    return isinstance(mask, Box) and mask.shape == sizes
+    shapes = [sizes]
+    if isinstance(action_space, MultiDiscrete) and len(set(sizes)) == 1:
+        shapes.append((len(sizes), sizes[0]))
+    if getattr(parts[ACTION_MASK], "shape", None) not in shapes:
+        raise ValueError(
+            f"the observation's {ACTION_MASK!r} must be an array of shape "
+            f"{' or '.join(map(str, shapes))} for actions {action_space}, got {parts[ACTION_MASK]}"
+        )
+    return True
 
 
 def q_network(
@@ -210,9 +238,11 @@ def q_network(
         raise ValueError(f"Q-learning needs Discrete actions, got the space {action_space}")
     head = QHead(action_space.n, dueling)
     torso = config.make_torso(observation_space)
+    masked = has_action_mask(observation_space, action_space)
     if config.core is not None:
-        return Recurrent(action_space, torso, head, config.core, config.core_size, config.sees_last)
-    return FeedForward(torso, head)
+        memory = (config.core, config.core_size, config.sees_last)
+        return Recurrent(action_space, torso, head, *memory, masked)
+    return FeedForward(torso, head, masked=masked)
 
 
 def num_parameters(params: Any) -> int:

@@ -59,6 +59,8 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
       ValueError: if there are not so many devices, the environments cannot be spread evenly or
         are of a kind that cannot be spread, or the algorithm lacks `make`.
     """
+    if num_lane_devices < 1:
+        raise ValueError(f"num_lane_devices must be >= 1, got {num_lane_devices}")
     env, devices = algo.env, jax.devices()
     size = len(devices) // num_lane_devices if num_devices is None else num_devices
     if not 1 <= size * num_lane_devices <= len(devices):

@@ -41,7 +41,7 @@ class QLearningConfig(networks.NetworkConfig):
     learning_starts: float = 80_000.0
     """Environment steps before the first gradient step."""
     target_period: int = 250
-    """Updates between copies of the parameters to the target network."""
+    """Updates between copies of the parameters to the target network; rounded."""
     priority_exponent: float = 0.6
     """alpha of prioritized replay."""
     importance_exponent: float = 0.4
@@ -236,7 +236,8 @@ def learn(
     # Priorities are all that a branch returns of the replay: the rows would be copied.
     learner = Learner(*(getattr(state, name) for name in Learner._fields))
     learner, losses = jax.lax.cond(enough, steps, wait, learner)
-    is_time = state.num_updates % config.target_period == 0
+    period = jnp.maximum(jnp.round(config.target_period), 1).astype(jnp.int32)
+    is_time = state.num_updates % period == 0
     target_params = jax.tree.map(
         lambda new, old: jnp.where(is_time, new, old), learner.params, state.target_params
     )

@@ -19,7 +19,7 @@ class Replay(NamedTuple):
     """The last rows of N environments."""
 
     rows: PyTree  # leaves [capacity, N, ...]
-    num_added: Array  # int32: rows ever added
+    num_added: Array  # int32: rows added, once the ring is full less whole rounds of it
 
     @property
     def capacity(self) -> int:
@@ -57,7 +57,8 @@ def add(replay: Replay, rows: PyTree) -> Replay:
         replay.rows,
         rows,
     )
-    return Replay(written, replay.num_added + block)
+    added, capacity = replay.num_added + block, replay.capacity
+    return Replay(written, jnp.where(added >= 2 * capacity, added - capacity, added))
 
 
 def window(ring: Array, slots: Array, envs: Array, length: int) -> Array:

@@ -148,14 +148,17 @@ def make_torso(
             "choose torso='mlp' or pass a network of your own"
         )
     if name == "mlp":
-        return MLP(hidden_sizes or (64, 64), activation or "tanh", dtype)
+        sizes = (64, 64) if hidden_sizes is None else hidden_sizes
+        return MLP(sizes, activation or "tanh", dtype)
     activation = activation or "relu"
     if name == "impala_resnet":
-        return ImpalaResNet((16, 32, 32), hidden_sizes or (256,), activation, dtype)
-    convolutions, default_sizes = {
+        sizes = (256,) if hidden_sizes is None else hidden_sizes
+        return ImpalaResNet((16, 32, 32), sizes, activation, dtype)
+    convolutions, usual_sizes = {
         "minatar_cnn": (MINATAR_CONVOLUTIONS, (128,)),
         "ga3c_cnn": (GA3C_CONVOLUTIONS, (256,)),
         "nature_cnn": (NATURE_CONVOLUTIONS, (512,)),
         **{name: (layers, (256,)) for name, layers in GA3C_LARGE_CONVOLUTIONS.items()},
     }[name]
-    return ConvNet(convolutions, hidden_sizes or default_sizes, activation, dtype)
+    sizes = usual_sizes if hidden_sizes is None else hidden_sizes
+    return ConvNet(convolutions, sizes, activation, dtype)

@@ -101,8 +101,9 @@ class Dict:
 
 
 ACTION_MASK = "action_mask"
-"""The part of a `Dict` observation that is 0 for actions which an environment does not allow; of
-shape `[n]` for Discrete actions, `[*sizes]` for MultiDiscrete ones."""
+"""The part of a `Dict` observation that is 0 for actions which an environment does not allow: of
+shape `[n]` for Discrete actions; for MultiDiscrete ones `[*sizes]`, for each combination, or, if
+all k sizes are n, `[k, n]`, for each part by itself."""
 
 ActionSpace = Discrete | MultiDiscrete | Box
 ObservationSpace = Box | Dict

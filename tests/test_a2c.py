@@ -157,3 +157,11 @@ def test_the_entropy_coefficient_falls_to_its_final_value():
     _, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 6)
     expected = [0.1, 0.08, 0.06, 0.04, 0.02, 0.02]
     np.testing.assert_allclose(metrics["entropy_coef"], expected, rtol=1e-5)
+
+
+def test_what_would_have_no_effect_is_refused():
+    with pytest.raises(ValueError, match=r"final_entropy_coef = 0\.02 is reached after anneal_upd"):
+        jaxrl.A2CConfig(final_entropy_coef=0.02)
+    algo = jaxrl.a2c(jaxrl.make("Pendulum-v1", num_envs=2))
+    with pytest.raises(ValueError, match=r"log_eps = 0.1 .* gymnax/Pendulum-v1 are Box"):
+        jax.eval_shape(lambda key: algo.init(jaxrl.A2CConfig(log_eps=0.1), key), jax.random.key(0))

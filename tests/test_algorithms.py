@@ -475,7 +475,7 @@ EXTREMES = {
     "gamma": [0.0, 1.0],
     "gae_lambda": [0.0, 1.0],
     "trace_lambda": [0.0],
-    "anneal_updates": [0, 1],
+    "anneal_updates": [1],
     "max_grad_norm": [1e-8, 1e8],
     "value_coef": [0.0, 1e3],
     "entropy_coef": [0.0, 1e3],

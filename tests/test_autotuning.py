@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 
 import jax
 import pytest
@@ -124,6 +125,53 @@ def test_what_no_memory_is_left_for_is_refused(message):
             find()
     else:
         assert [trial.steps_per_second for trial in find().trials] == [1.0, 0.0]
+
+
+def sized(hidden_sizes, num_minibatches=1):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
+    fields = {"hidden_sizes": hidden_sizes, "num_minibatches": num_minibatches, "num_steps": 8}
+    return algo, jaxrl.PPOConfig(**fields)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_what_is_known_has_the_types_that_were_measured(tmp_path):
+    arguments = sized, {"hidden_sizes": [(4,), (8,)]}, [{"hidden_sizes": (8,)}]
+    options: dict[str, Any] = {"seconds": 0.01, "cache": tmp_path / "x.json"}
+    found = autotune(*arguments, **options)
+    again = autotune(*arguments, **options, report=lambda trial: pytest.fail("measured again"))
+    assert again == found
+    assert isinstance(again.best["hidden_sizes"], tuple)
+    seen = []
+    autotune(*arguments, **options | {"seconds": 0.02}, report=seen.append)  # another question
+    assert seen
+
+
+def test_rates_of_the_callers_own_are_not_cached(tmp_path):
+    arguments = sized, {"hidden_sizes": [(4,), (8,)]}, [{"hidden_sizes": (8,)}]
+    for sign in (1, -1):
+        found = autotune(
+            *arguments,
+            cache=tmp_path / "x.json",
+            rate=lambda algo, config, seconds, sign=sign: 10 + sign * config.hidden_sizes[0],
+        )
+        assert found.best["hidden_sizes"] == ((8,) if sign == 1 else (4,))
+
+
+def test_if_all_settings_are_refused_in_the_program_they_say_why(tmp_path):
+    cache = tmp_path / "x.json"
+    with pytest.raises(ValueError, match=r"not divisible by PPOConfig\.num_minibatches = 7"):
+        autotune(
+            lambda num_minibatches: sized((4,), num_minibatches),
+            {"num_minibatches": [7, 13]},
+            [{"num_minibatches": 7}],
+            cache=cache,
+        )
+    assert not cache.exists()
+
+
+def test_a_start_beside_its_knobs_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"num_pools = 8, which is not .* that knob, \[1, 2\]"):
+        autotune(build, {"num_pools": [1, 2]}, [{"num_pools": 8}], cache=False)
 
 
 def test_a_start_that_is_refused_says_why():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.algos import a2c
 from jaxrl.distributions import Categorical, DiagonalNormal, JointCategorical, MultiCategorical
 
 LEAD = (5, 3)
@@ -93,12 +94,21 @@ def test_normal_samples_have_their_mean_and_scale():
     assert abs(np.corrcoef(samples.T)[0, 1]) < 0.03
 
 
-def test_a_forbidden_action_is_never_taken_and_costs_no_nan():
-    distribution = Categorical(jnp.tile(jnp.array([0.0, -1e9, 0.0]), (1000, 1)))
+@pytest.mark.parametrize("least", [-1e9, -np.inf])
+def test_a_forbidden_action_is_never_taken_and_costs_no_nan(least):
+    logits = jnp.tile(jnp.array([0.0, least, 0.0]), (1000, 1))
+    distribution = Categorical(logits)
     samples = distribution.sample(jax.random.key(0))
     assert set(np.unique(samples)) == {0, 2}
     np.testing.assert_allclose(distribution.log_prob(samples), np.log(0.5), rtol=1e-5)
     np.testing.assert_allclose(distribution.entropy(), np.log(2), rtol=1e-5)
+
+    def objective(logits):
+        distribution = Categorical(logits)
+        log_prob, entropy = a2c.smoothed(distribution, samples, 0.1)
+        return (distribution.log_prob(samples) + distribution.entropy() + log_prob + entropy).sum()
+
+    assert np.isfinite(jax.grad(objective)(logits)).all()
 
 
 def test_a_joint_categorical_is_a_categorical_over_combinations():

@@ -370,6 +370,14 @@ def test_observations_without_a_fixed_shape_are_refused():
         (GymDiscrete(3, start=2), Discrete(3), [0, 2], [2, 4]),
         (GymMultiDiscrete([2, 3]), MultiDiscrete((2, 3)), [[0, 1]], [[0, 1]]),
         (GymMultiBinary(2), MultiDiscrete((2, 2)), [[0, 1]], [[0, 1]]),
+        (GymMultiBinary((2, 1)), MultiDiscrete((2, 2)), [[0, 1]], [[[0], [1]]]),
+        (GymBox(-1, 2, ()), Box.of((1,), np.float32, -1, 2), [[0.5]], [0.5]),
+        (
+            GymBox(np.array([[0, 1]], np.float32), np.array([[2, 3]], np.float32)),
+            Box.of((2,), np.float32, [0, 1], [2, 3]),
+            [[0.5, 1.5]],
+            [[[0.5, 1.5]]],
+        ),
         (GymBox(1, 3, (2, 1), np.int64), MultiDiscrete((3, 3)), [[0, 2]], [[[1], [3]]]),
         (GymBox(-1, 1, (1,), np.float64), Box.of((1,), np.float32, -1, 1), [[0.5]], [[0.5]]),
     ],
@@ -379,7 +387,7 @@ def test_actions_of_every_kind(space, ours, action, sent):
     result = spaces.to_simulator(space, np.asarray(action, ours.dtype))
     np.testing.assert_array_equal(result, sent)
     assert result.dtype == space.dtype
-    assert space.contains(result[0])
+    assert space.contains(np.asarray(result[0]))
 
 
 def test_actions_without_a_distribution_are_refused():

@@ -58,9 +58,9 @@ def see(level, place, view):
     return seen
 
 
-@pytest.mark.parametrize("size", [5, 9, 17])
+@pytest.mark.parametrize("size", [5, 9, 17, 71])
 def test_exactly_one_way_leads_from_any_cell_to_any_other(size):
-    levels = levels_of(range(100), size)
+    levels = levels_of(range(100 if size < 70 else 5), size)
     for walls, home, thing in zip(*levels, strict=True):
         reached = distances(walls, home) >= 0
         np.testing.assert_array_equal(reached, ~walls)
@@ -90,6 +90,13 @@ def test_levels_differ_in_all_that_they_hold():
         assert len(np.unique(leaf.reshape(200, -1), axis=0)) >= min(16, 200)
     together = np.concatenate([x.reshape(200, -1) for x in levels_of(range(200))], 1)
     assert len(np.unique(together, axis=0)) == 200
+
+
+def test_all_of_a_large_maze_differs_from_level_to_level():
+    size = 129
+    walls = np.concatenate([levels_of(range(100), size).walls[..., 1::2, 2:-1:2]])
+    differ = (walls != walls[:1]).any(0)
+    assert differ.all()
 
 
 def seen_levels(num_steps=60, **options):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl import networks, recurrence, torsos
-from jaxrl.distributions import Categorical, DiagonalNormal
+from jaxrl.distributions import Categorical, DiagonalNormal, MultiCategorical
 from jaxrl.types import Box, Dict, Discrete, Inputs, MultiDiscrete
 
 ATARI = Box((84, 84, 4), np.dtype(np.uint8), 0, 255)
@@ -227,9 +227,63 @@ def test_actions_that_an_observation_forbids_are_never_taken(action_space, core)
         assert (mask[(np.arange(1000), *chosen)] == 1).all()
 
 
-def test_a_mask_of_another_shape_is_an_observation_like_others():
+def test_what_is_forbidden_in_a_part_is_never_taken_there():
+    mask = (np.random.default_rng(0).random((1000, 2, 3)) < 0.5).astype(np.float32)
+    mask[..., 1] = 1
+    space = Dict.of(action_mask=Box.of((2, 3), np.float32, 0, 1), place=VECTOR)
+    network = build(space, MultiDiscrete((3, 3)))
+    obs = {"action_mask": jnp.asarray(mask), "place": jnp.zeros((1000, 3))}
+    (distribution, _), _ = network.init_with_output(jax.random.key(0), obs)
+    assert isinstance(distribution, MultiCategorical)
+    actions = distribution.sample(jax.random.key(1))
+    assert np.take_along_axis(mask, np.asarray(actions)[..., None], 2).all()
+    for part in range(2):
+        assert set(np.asarray(actions[:, part])) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("core", [None, "gru"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_forbidden_actions_have_the_least_value_unless_all_are(core, dueling):
+    mask = jnp.array([[1.0, 0, 1], [0, 0, 1], [0, 0, 0], [1, 1, 1]])
     space = Dict.of(action_mask=Box.of((3,), np.float32, 0, 1), place=VECTOR)
-    assert not networks.has_action_mask(space, Discrete(6))
+    config = networks.NetworkConfig(core=core, core_size=4)
+    network = networks.q_network(space, Discrete(3), config, dueling)
+    obs = {"action_mask": mask, "place": jnp.ones((4, 3))}
+    lead = jnp.zeros((1, 4))
+    inputs = Inputs(recurrence.one_step(obs), lead == 0, lead.astype(jnp.int32), lead)
+    params = recurrence.init(network, jax.random.key(0), inputs)
+    memory = recurrence.initial_core(network, 4)
+    values = recurrence.unroll(network, params, memory, inputs)[1][0]
+    forbidden = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
+    np.testing.assert_array_equal(values == networks.FORBIDDEN, forbidden)
+    assert (np.abs(values[~forbidden]) < 100).all()
+
+
+def test_a_mask_must_fit_the_actions():
+    space = Dict.of(action_mask=Box.of((3,), np.float32, 0, 1), place=VECTOR)
     assert networks.has_action_mask(space, Discrete(3))
     assert not networks.has_action_mask(VECTOR, Discrete(3))
     assert not networks.has_action_mask(space, TORQUES)
+    for actions, shapes in (
+        (Discrete(6), r"\(6,\) for"),
+        (MultiDiscrete((3, 3)), r"\(3, 3\) or \(2, 3\) for"),
+        (MultiDiscrete((3, 2)), r"\(3, 2\) for"),
+    ):
+        with pytest.raises(ValueError, match=f"'action_mask' must be an array of shape {shapes}"):
+            networks.has_action_mask(space, actions)
+    named = Dict.of(action_mask=space)
+    with pytest.raises(ValueError, match="'action_mask' must be an array of shape"):
+        networks.has_action_mask(named, Discrete(3))
+
+
+def test_actions_that_are_no_vectors_are_refused():
+    with pytest.raises(ValueError, match=r"shape \(2, 3\) must be flattened"):
+        build(VECTOR, Box.of((2, 3), np.float32))
+
+
+def test_no_hidden_sizes_are_no_hidden_layers():
+    for torso, shape, layers in (("mlp", (3,), set()), ("minatar_cnn", (10, 10, 4), {"Conv_0"})):
+        config = networks.NetworkConfig(torso=torso, hidden_sizes=())
+        module = config.make_torso(Box.of(shape, np.float32))
+        params = module.init(jax.random.key(0), jnp.zeros((1, *shape))).get("params")
+        assert set(params or ()) == layers

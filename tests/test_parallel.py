@@ -242,6 +242,7 @@ def test_parts_keys_and_counts_of_an_axis():
     [
         (lambda: spread(algorithm("ppo"), 64), r"1 x 64 devices, but JAX sees \d"),
         (lambda: spread(algorithm("ppo"), 0), r"1 x 0 devices"),
+        (lambda: spread(algorithm("ppo"), None, 0), r"num_lane_devices must be >= 1, got 0"),
         (
             lambda: spread(jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=3)), 2),
             r"num_envs = 3 is not divisible by 2 devices",

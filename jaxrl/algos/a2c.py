@@ -26,7 +26,7 @@ from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.distributions import Categorical
 from jaxrl.rollout import episode_metrics
 from jaxrl.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
+from jaxrl.types import Algorithm, Array, Discrete, Env, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
@@ -49,7 +49,7 @@ class A2CConfig(networks.NetworkConfig):
     """Where the mean of squares starts; 1 in TensorFlow, and so in GA3C."""
     log_eps: float = 0.0
     """log(pi + log_eps) in place of log pi in policy loss and entropy, which GA3C uses (1e-6);
-    Discrete actions only."""
+    for Discrete actions, else it must be 0."""
     num_steps: int = fields.static(5)
     """Steps of each environment in a rollout, and of its longest return (t_max)."""
     min_training_batch: int = fields.static(1)
@@ -70,6 +70,11 @@ class A2CConfig(networks.NetworkConfig):
         fields.check_not_negative(self, "value_coef", "entropy_coef")
         if self.final_entropy_coef is not None:
             fields.check_not_negative(self, "final_entropy_coef")
+        if self.final_entropy_coef is not None and fields.is_zero(self.anneal_updates):
+            raise ValueError(
+                f"A2CConfig.final_entropy_coef = {self.final_entropy_coef} is reached after "
+                "anneal_updates, which is 0; set both"
+            )
         fields.check_unit_interval(self, "gamma", "gae_lambda", "rmsprop_decay")
         fields.check_count(self, "num_steps", "min_training_batch")
         fields.check_switch(self, "eps_inside_root", "sum_losses", "normalize_observations")
@@ -111,6 +116,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         return rollouts * config.num_steps
 
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
+        check_log_eps(config, env)
         network_key, env_key, key = jax.random.split(key, 3)
         params, simulation = agent.start(
             config, network_key, env_key, simulation, actor_critic.no_extras(env)
@@ -160,6 +166,15 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     return Algorithm(
         init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
     )
+
+
+def check_log_eps(config: A2CConfig, env: Env) -> None:
+    """Raise unless `log_eps` has an effect or is off."""
+    if not isinstance(env.action_space, Discrete) and not fields.is_zero(config.log_eps):
+        raise ValueError(
+            f"A2CConfig.log_eps = {config.log_eps} is for Discrete actions only, and those of "
+            f"{env.id} are {env.action_space}; leave it 0"
+        )
 
 
 def advantages(
@@ -230,7 +245,7 @@ def smoothed(
     distribution: Categorical, action: Array, log_eps: Array | float
 ) -> tuple[Array, Array]:
     """`log(pi(a|s) + log_eps)` and `-sum pi log(pi + log_eps)`; exact for `log_eps = 0`."""
-    log_probs = jax.nn.log_softmax(distribution.logits)
+    log_probs = distribution.log_probs()
     probs = jnp.exp(log_probs)
     # Where it is off, any positive number keeps the unused branch's gradient finite.
     smooth = jnp.log(probs + jnp.where(log_eps > 0, log_eps, 1.0))

@@ -125,7 +125,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-        enough = state.num_updates * steps_per_update >= config.learning_starts
+        enough = state.num_updates >= config.learning_starts / steps_per_update
         enough &= memory.size >= config.n_step + config.frame_stack
         state, losses = q_learning.learn(
             config,

@@ -146,9 +146,9 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-        steps = state.num_updates * (env.num_envs * axis.size * config.num_steps)
-        first_whole = layout.rollouts_after + layout.rollouts_before
-        enough = (steps >= config.learning_starts) & (state.num_updates > first_whole)
+        steps_per_update = env.num_envs * axis.size * config.num_steps
+        enough = state.num_updates >= config.learning_starts / steps_per_update
+        enough &= state.num_updates > layout.rollouts_after + layout.rollouts_before
         state, losses = q_learning.learn(
             config,
             state,

@@ -87,7 +87,7 @@ class Facts(NamedTuple):
     observation_space: ObservationSpace
     action_space: ActionSpace
     raw_obs: PyTree  # of jax.ShapeDtypeStruct, for one environment
-    action_dtype: np.dtype
+    raw_actions: Any  # envpool's space
     is_atari: bool
 
 
@@ -137,7 +137,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
         observation_space=spaces.observation_space(spec.observation_space, raw_obs),
         action_space=spaces.action_space(f"envpool/{name}", spec.action_space),
         raw_obs=raw_obs,
-        action_dtype=np.dtype(spec.action_space.dtype),
+        raw_actions=spec.action_space,
         is_atari=registry.specs[name][0] == ATARI_IMPORT_PATH,
     )
 
@@ -182,7 +182,7 @@ class Pool:
         return RawStep(self._obs, zeros, no, no, no, zeros, no)
 
     def send(self, action: np.ndarray) -> None:
-        self._envs.send(action.astype(self._facts.action_dtype))
+        self._envs.send(spaces.to_simulator(self._facts.raw_actions, action))
 
     def recv(self) -> RawStep:
         obs, reward, terminated, truncated, info = self._envs.recv()

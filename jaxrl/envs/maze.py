@@ -220,8 +220,11 @@ def make_level(number: Array | int, size: int) -> Level:
     """The level of that number, of odd `size`; always the same."""
     n = size // 2  # cells of a row: those at odd rows and columns
     key = jax.random.key(number, impl="threefry2x32")  # whatever the default is
-    bits = jax.random.bits(key, (n + 3,), jnp.uint32)
-    choice = (bits[:n, None] >> jnp.arange(n, dtype=jnp.uint32)) % 2 == 1
+    words = -(-n // 32)  # of random bits, for each row of cells
+    bits = jax.random.bits(key, (words * n + 3,), jnp.uint32)
+    choice = bits[: words * n, None] >> jnp.arange(32, dtype=jnp.uint32)
+    choice = choice.reshape(n, -1)[:, :n] % 2 == 1
+    corner_bits, home_bits, other_bits = bits[words * n :]
     index = jnp.arange(n)
     top, left = index[:, None] == 0, index == 0
     up = ~top & (choice | left)
@@ -230,10 +233,10 @@ def make_level(number: Array | int, size: int) -> Level:
     blocks = jnp.stack([jnp.stack([corner, up], -1), jnp.stack([aside, cell], -1)], 1)
     walls = jnp.pad(~blocks.reshape(2 * n, 2 * n), (0, 1), constant_values=True)
     # The corner where all ways meet may be any of the four.
-    walls = jnp.where(bits[n] % 2 == 0, walls, walls[::-1])
-    walls = jnp.where(bits[n] % 4 < 2, walls, walls[:, ::-1])
-    home = bits[n + 1] % (n * n)
-    other = (home + 1 + bits[n + 2] % (n * n - 1)) % (n * n)
+    walls = jnp.where(corner_bits % 2 == 0, walls, walls[::-1])
+    walls = jnp.where(corner_bits % 4 < 2, walls, walls[:, ::-1])
+    home = home_bits % (n * n)
+    other = (home + 1 + other_bits % (n * n - 1)) % (n * n)
 
     def place(cell: Array) -> Array:
         return jnp.stack([2 * (cell // n) + 1, 2 * (cell % n) + 1]).astype(jnp.int32)

@@ -6,6 +6,7 @@ dictionaries, float64 float32. A *raw* observation is what a pool on the host ha
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -75,7 +76,7 @@ def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
 
 
 def action_space(id: str, space: Any) -> ActionSpace:
-    """What jaxrl makes of the actions of environment `id`: integers from 0, or a Box of floats.
+    """What jaxrl makes of the actions of environment `id`: integers from 0, or a vector of floats.
 
     Raises:
       ValueError: for dictionaries and others that policies have no distribution for.
@@ -83,7 +84,8 @@ def action_space(id: str, space: Any) -> ActionSpace:
     if hasattr(space, "nvec") and len(space.shape) == 1:
         return MultiDiscrete(tuple(int(n) for n in space.nvec))
     if hasattr(space, "n"):
-        return MultiDiscrete((2,) * int(space.n)) if space.shape else Discrete(int(space.n))
+        number = math.prod(space.shape)
+        return MultiDiscrete((2,) * number) if space.shape else Discrete(int(space.n))
     if not hasattr(space, "low"):
         raise ValueError(
             f"{id} has the actions {space}, which jaxrl does not run; wrap it such that they are "
@@ -92,7 +94,8 @@ def action_space(id: str, space: Any) -> ActionSpace:
     if np.issubdtype(space.dtype, np.integer):
         sizes = (space.high.astype(np.int64) - space.low + 1).reshape(-1)
         return MultiDiscrete(tuple(int(n) for n in sizes))
-    return Box.of(space.shape, np.float32, *_bounds(space))
+    low, high = (bound.reshape(-1) for bound in _bounds(space))
+    return Box.of(low.shape, np.float32, low, high)
 
 
 def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:
