@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -44,7 +44,7 @@ from jaxrl import population as populations
 from jaxrl import tuning
 from jaxrl.parallel import split_cpu
 from jaxrl.tuning import space as spaces
-from launcher import pairs
+from launcher import with_fields
 from record import keep
 from sweep import environment
 
@@ -55,6 +55,9 @@ SPACE = {
 }
 PRESET = jaxrl.PPOConfig(num_minibatches=32, torso="mlp", activation="relu")
 """For MinAtar, as in ppo_gymnax.py; --set changes it."""
+
+
+Name = Literal["hypertrick", "hyperband", "halving", "asha", "random"]
 
 
 @dataclasses.dataclass
@@ -76,8 +79,11 @@ class Args:
     updates_per_phase: int = 8
     strategy: str = "auto"
     """vmap, map, shard-vmap, shard-map, or the fastest of them."""
-    schedulers: tuple[str, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
+    schedulers: tuple[Name, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
     results: Path = Path(__file__).parent / "results"
+
+
+NO_SCORE = "no episode ended in any phase; give more --updates-per-phase"
 
 
 class Outcome(NamedTuple):
@@ -116,7 +122,7 @@ def schedulers(args: Args) -> dict[str, Any]:
     }
     chosen = {"hyperband": hyperband}
     for name in set(args.schedulers) - {"hyperband"}:
-        sizes = range(2, int(budget) + 1)
+        sizes = range(2, max(int(budget), 2) + 1)
 
         def cost(num_trials: int, make: Callable[[int], Any] = makers[name]) -> float:
             return expected_phases(make(num_trials))
@@ -135,7 +141,7 @@ def expected_phases(scheduler: Any) -> float:
         case tuning.RandomSearch(num_trials, num_phases):
             return num_trials * num_phases
         case tuning.HyperTrick(num_trials, num_phases, rate):
-            return num_trials * (1 - (1 - rate) ** num_phases) / rate
+            return num_trials * sum((1 - rate) ** phase for phase in range(num_phases))
         case tuning.ASHA():
             scores = np.random.default_rng(0).random((4, *shape))
             return float(np.mean([len(tuning.simulate(scheduler, 6, np.ones(shape), x)[0])
@@ -166,6 +172,8 @@ def one_program(
             (trial, phase): int(result.round[trial, phase])
             for trial, phase in zip(*np.nonzero(result.round >= 0), strict=True)
         }
+        if result.best_trial < 0:
+            raise ValueError(NO_SCORE)
         drawn = {name: x[result.best_trial] for name, x in result.values.items()}
         values = spaces.values(SPACE, drawn)
         return outcome(result.ledger.scores, when, values, seconds, args.lanes)
@@ -185,7 +193,8 @@ def by_sweep(
                 phase=tuning.Phase(args.updates_per_phase), run_dir=Path(directory) / "sweep",
                 keep_best=0,
             )  # fmt: skip
-        assert result.best is not None
+        if result.best is None:
+            raise ValueError(NO_SCORE)
         trials, spans = result.summary["trials"], result.summary["spans"]
         scores = np.full((scheduler.num_trials, args.phases), np.nan)
         for trial in trials:
@@ -234,9 +243,11 @@ def outcome(
 
 
 def main(args: Args) -> None:
+    if args.seeds < 1:
+        raise ValueError(f"--seeds must be >= 1, got {args.seeds}")
     split_cpu()
     env = environment(args.env_id, args.num_envs, args.env_options)
-    algo, config = jaxrl.ppo(env), PRESET.replace(**pairs(args.set))
+    algo, config = jaxrl.ppo(env), with_fields(PRESET, args.set)
     strategy = args.strategy
     if strategy == "auto":
         choice = populations.choose(algo, populations.stack(config, args.lanes))

@@ -123,6 +123,17 @@ def pairs(texts: tuple[str, ...]) -> dict[str, Any]:
     return {name: literal(value) for name, value in split(texts)}
 
 
+def with_fields(config: Any, texts: tuple[str, ...]) -> Any:
+    """A config with other values, given as `name=value`."""
+    fields = {field.name for field in dataclasses.fields(config)}
+    changes = pairs(texts)
+    if unknown := sorted(set(changes) - fields):
+        raise ValueError(
+            f"{type(config).__name__} has no fields {unknown}; it has {sorted(fields)}"
+        )
+    return config.replace(**changes)
+
+
 def launch(
     make_algorithm: Any,
     args: RunArgs,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -35,7 +34,10 @@ from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.autotuning import lanes_per_second
 from jaxrl.parallel import split_cpu
-from launcher import pairs, split
+from jaxrl.tuning.record import read, unplain
+from jaxrl.tuning.report import write_report
+from jaxrl.tuning.scores import leaderboard
+from launcher import pairs, split, with_fields
 from play import record
 
 CONFIGS = {
@@ -83,6 +85,7 @@ class Args:
     eta: int = 3
     """Of the halving schedulers: 1 in eta goes on."""
     sampler: Literal["random", "tpe", "cmaes", "gp"] = "random"
+    """Of these, gp learns only from trials that no scheduler stopped."""
     storage: str | None = None
     """Database URL of the study; run_dir/study.db by default."""
     study: str | None = None
@@ -115,7 +118,9 @@ def main(args: Args) -> tuning.SweepResult:
     run_dir = args.run_dir or Path("runs") / (
         f"sweep-{args.algo}-{env.id.partition('/')[2].replace('/', '-')}-seed{args.seed}"
     )
-    config = CONFIGS[args.algo]().replace(**pairs(args.set))
+    config = with_fields(CONFIGS[args.algo](), args.set)
+    if both := sorted(set(pairs(args.set)) & set(space)):
+        raise ValueError(f"{both} are searched and set; leave them out of --set, or give a --space")
     num_lanes = args.lanes
     if args.autotune:
         num_lanes = fastest_lanes(algo, config, space, args, run_dir)
@@ -137,17 +142,21 @@ def main(args: Args) -> tuning.SweepResult:
         keep_best=args.keep_best,
         keep_best_per=args.videos_by,
     )
-    if args.videos_by is not None and not result.interrupted:
-        film(result, args.seed)
     finish(args, result)
+    if args.videos_by is not None and result.best is not None:
+        film(result, args.seed)
+        print(f"with videos: {write_report(result.summary, result.run_dir)}")
     return result
 
 
 def environment(env_id: str, num_envs: int, options: tuple[str, ...]) -> jaxrl.Env:
     """With `ATARI_OPTIONS` beneath the options where they are for it."""
-    env = jaxrl.make(env_id, num_envs, **pairs(options))
+    given = pairs(options)
+    if "num_envs" in given:
+        raise ValueError("num_envs is no option of the backend; use --num-envs")
+    env = jaxrl.make(env_id, num_envs, **given)
     if getattr(env, "is_atari", False):
-        env = jaxrl.make(env_id, num_envs, **ATARI_OPTIONS | pairs(options))
+        env = jaxrl.make(env_id, num_envs, **ATARI_OPTIONS | given)
     return env
 
 
@@ -158,7 +167,7 @@ def fastest_lanes(
     if args.lanes < 2:
         return args.lanes
     if args.resume and (run_dir / "sweep.json").exists():
-        return json.loads((run_dir / "sweep.json").read_text())["lanes"]
+        return read(run_dir)["lanes"]
     if static := tuning.static_names(space, type(config)):
         devices = 1 if args.strategy in ("vmap", "map") else jax.local_device_count()
         lanes = min(args.lanes, devices)
@@ -226,9 +235,6 @@ def film(result: tuning.SweepResult, seed: int) -> None:
 
 def finish(args: Args, result: tuning.SweepResult) -> None:
     """The leaderboard, the best config as a command, and the page of pictures."""
-    from jaxrl.tuning.report import write_report
-    from jaxrl.tuning.scores import leaderboard
-
     table = Table(title=str(result.run_dir))
     for column in ("trial", "best score", "last score", "phases", "status", "values"):
         table.add_column(column)
@@ -238,6 +244,8 @@ def finish(args: Args, result: tuning.SweepResult) -> None:
                            for k, v in row["values"].items())  # fmt: skip
         table.add_row(str(row["trial"]), *shown, str(row["phases"]), row["status"], values)
     Console().print(table)
+    if elsewhere := result.summary["elsewhere"]:
+        print(f"{elsewhere} more trials of the study are other workers', and not in this table")
     if result.best is not None:
         print(f"best config: {command(args, result)}")
     print(f"report: {write_report(result.summary, result.run_dir)}")
@@ -255,18 +263,17 @@ def is_envpools_atari(env_id: str) -> bool:
 def command(args: Args, result: tuning.SweepResult) -> str:
     """Trains an agent with the best trial's config."""
     assert result.best is not None
-    values = {
-        name: tuple(x) if isinstance(x, list) else x for name, x in result.best["values"].items()
-    }
+    values = unplain(result.best["values"])
     num_envs = values.pop("num_envs", args.num_envs)
-    config = CONFIGS[args.algo]().replace(**pairs(args.set), **values)
+    config = with_fields(CONFIGS[args.algo](), args.set).replace(**values)
     script = f"experiments/{args.algo}_atari.py"
     if not is_envpools_atari(args.env_id):
         preset = "minatar" if "MinAtar" in args.env_id else "cartpole"
         script = f"experiments/{args.algo}_gymnax.py {preset}"
     flags = [f"--env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
-    if args.env_options:
-        flags.append(f"--env-options {shlex.join(args.env_options)}")
+    if options := result.summary["env_options"]:
+        texts = (f"{name}={value}" for name, value in options.items())
+        flags.append(f"--env-options {shlex.join(texts)}")
     for name, value in fields.to_dict(config).items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):

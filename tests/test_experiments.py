@@ -284,6 +284,36 @@ def test_trials_are_of_the_settings_that_they_name(balance, monkeypatch):
     assert algo.name == "ppo"
 
 
+@pytest.mark.parametrize(
+    ("algo", "env_id"), [("ppo", "gymnasium/ALE/Pong-v5"), ("r2d2", "Pong-v5"), ("dqn", "Pong-v5")]
+)
+def test_the_best_config_is_trained_on_the_environment_of_the_sweep(experiment, algo, env_id):
+    pytest.importorskip("ale_py")
+    sweep = experiment("sweep")
+    env = sweep.environment(env_id, 2, ("noop_max=5",) if algo == "ppo" else ())
+    best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
+    summary = {"trials": [best], "env_options": env.options}
+    args = sweep.Args(algo=algo, env_id=env_id, num_envs=2)
+    line = sweep.command(args, jaxrl.tuning.SweepResult(summary, False, Path("x")))
+    options = line.partition("--env-options ")[2].partition(" --")[0]
+    pairs = experiment("launcher").pairs
+    assert pairs(tuple(shlex.split(options))) == env.options
+    assert "episodic_life=True" in options
+
+
+def test_a_sweep_without_a_score_films_nothing_and_has_its_page(tmp_path):
+    run_dir = tmp_path / "sweep"
+    finished = script(
+        "sweep.py", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--trials", 2,
+        "--lanes", 2, "--phases", 1, "--phase-length", 1, "--phase-unit", "updates", "--strategy",
+        "vmap", "--set", "num_steps=2", "hidden_sizes=(8,)", "num_minibatches=1", "--videos-by",
+        "gamma", "--run-dir", run_dir, cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert "best config" not in finished.stdout
+    assert (run_dir / "report.html").exists()
+
+
 def test_the_lanes_of_a_sweep_are_at_most_those_asked_for(experiment, monkeypatch, tmp_path):
     sweep = experiment("sweep")
     asked = []
@@ -301,7 +331,8 @@ def test_the_lanes_of_a_sweep_are_at_most_those_asked_for(experiment, monkeypatc
     lanes = functools.partial(sweep.fastest_lanes, algo, config, gamma, run_dir=tmp_path)
     assert lanes(sweep.Args(lanes=6)) == 2
     assert asked == [({"lanes": [1, 2, 4, 6]}, [{"lanes": 6}])]
-    (tmp_path / "sweep.json").write_text('{"lanes": 3}')
+    monkeypatch.setattr(sweep, "read", lambda directory: {"lanes": 3})
+    (tmp_path / "sweep.json").touch()
     assert lanes(sweep.Args(lanes=6, resume=True)) == 3
     assert lanes(sweep.Args(lanes=1)) == 1
     assert len(asked) == 1
@@ -492,6 +523,9 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(tmp_path):
         (["--space", "gamma=Normal(0, 1)"], "'Normal(0, 1)' is no distribution; there are Uniform"),
         (["--space", "gamma"], "expected name=value, got 'gamma'"),
         (["--set", "gamma=2"], "PPOConfig.gamma must be within [0, 1], got 2"),
+        (["--set", "gamma=0.9"], "['gamma'] are searched and set"),
+        (["--set", "gama=0.9"], "PPOConfig has no fields ['gama']"),
+        (["--env-options", "num_envs=3"], "num_envs is no option of the backend"),
         (["--strategy", "fast"], "strategy must be one of"),
     ],
 )

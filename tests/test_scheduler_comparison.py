@@ -32,6 +32,28 @@ def test_each_scheduler_is_given_as_much_work(comparison):
     )
 
 
+@pytest.mark.parametrize(("phases", "eviction"), [(1, 0.25), (3, 0.0)])
+def test_work_can_be_shared_out_at_the_limits(comparison, phases, eviction):
+    chosen = comparison.schedulers(comparison.Args(phases=phases, eviction=eviction))
+    for scheduler in chosen.values():
+        assert scheduler.num_phases == phases
+        assert comparison.expected_phases(scheduler) > 0
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
+def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
+    args = comparison.Args(
+        env_id=env_id, num_envs=2, set=(*SMALL[1:], "num_steps=2"), seeds=1, lanes=2, phases=2,
+        eta=2, updates_per_phase=1, strategy="vmap", schedulers=("random",), results=tmp_path,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no episode ended in any phase; give more --updates-per"):
+        comparison.main(args)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="--seeds must be >= 1, got 0"):
+        comparison.main(comparison.Args(seeds=0))
+
+
 def test_the_account_of_a_search(comparison):
     nan = np.nan
     scores = np.array([[1.0, 5.0], [2.0, nan], [nan, nan], [4.0, 3.0]])

@@ -75,12 +75,28 @@ def test_static_names_are_those_that_change_the_program():
         ({"learning_rat": Uniform(0, 1)}, r"A2CConfig has no fields \['learning_rat'\]"),
         ({"gamma": Uniform(0.5, 1.5)}, r"A2CConfig.gamma must be within \[0, 1\], got 1.5"),
         ({"num_steps": Uniform(1.0, 9.0)}, "A2CConfig.num_steps must be an integer"),
+        ({"num_steps": Uniform(1, 9)}, "A2CConfig.num_steps must be an integer"),
+        ({"num_steps": LogUniform(1, 9)}, "A2CConfig.num_steps must be an integer"),
+        ({"final_entropy_coef": Uniform(0, 1)}, "after anneal_updates, which is 0; set both"),
         ({"num_envs": Choice((0, 4))}, "num_envs must be an integer >= 1, got 0"),
     ],
 )
 def test_a_space_that_the_config_refuses_is_refused(space, message):
     with pytest.raises(ValueError, match=message):
         spaces.check(space, jaxrl.A2CConfig())
+
+
+def test_fields_are_checked_together():
+    both = {"final_entropy_coef": Uniform(0, 1), "anneal_updates": Integer(1, 9)}
+    spaces.check(both, jaxrl.A2CConfig())
+
+
+def test_the_values_of_a_static_field_can_be_counted():
+    assert spaces.possible(Choice(("a", "b"))) == ("a", "b")
+    assert spaces.possible(Integer(2, 4)) == (2, 3, 4)
+    assert spaces.possible(QLogUniform(2, 8, q=2)) == (2, 4, 6, 8)
+    with pytest.raises(ValueError, match="has no end of values"):
+        spaces.possible(Uniform(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +106,7 @@ def test_a_space_that_the_config_refuses_is_refused(space, message):
         lambda: LogUniform(0.0, 1.0),
         lambda: QLogUniform(3, 10, q=2),
         lambda: QLogUniform(2, 10, rungs=1),
+        lambda: QLogUniform(2, 10, rungs=2.5),  # pyrefly: ignore[bad-argument-type]
         lambda: Choice(()),
     ],
 )

@@ -405,11 +405,50 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
         ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
+        ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
+        ({"seed": -1}, "seed must be from 0 to .*, got -1"),
+        ({"keep_best": -1}, "keep_best must be >= 0, got -1"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(tmp_path, arguments, message):
+def test_bad_arguments_are_refused_by_name_and_leave_nothing(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "x", HyperTrick(4, 2), **arguments)
+    run(tmp_path / "x", HyperTrick(2, 1))
+
+
+def test_static_values_that_a_program_refuses_are_refused_before_any_work(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 4))
+    config = jaxrl.PPOConfig(num_steps=16, hidden_sizes=(4,))
+    with pytest.raises(ValueError, match=r"64 is not divisible by .*num_minibatches = 7"):
+        sweep(
+            algo,
+            config,
+            {"num_minibatches": Choice((4, 8, 7))},
+            HyperTrick(4, 2),
+            num_lanes=2,
+            phase=Phase(1),
+            run_dir=tmp_path / "x",
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    run(tmp_path / "x", HyperTrick(2, 1))
+    path = tmp_path / "x" / "sweep.json"
+    text = path.read_text()
+    for damaged, message in ((text[:20], "is damaged: "), ("[]", r"it lacks \['algorithm'")):
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match=rf"sweep.json.*{message}"):
+            run(tmp_path / "x", HyperTrick(2, 1), resume=True)
+
+
+def test_a_worker_joins_no_other_search_and_knows_of_others_trials(tmp_path):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    run(tmp_path / "a", HyperTrick(4, 2), worker="a", **shared)
+    late = run(tmp_path / "b", HyperTrick(4, 2), worker="b", seed=6, **shared)
+    assert (late.summary["trials"], late.summary["elsewhere"]) == ([], 4)
+    with pytest.raises(ValueError, match=r"(?s)'s' is of another search.*scheduler: .*num_trials"):
+        run(tmp_path / "c", HyperTrick(5, 2), worker="c", **shared)
 
 
 def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):

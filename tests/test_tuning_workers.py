@@ -25,7 +25,15 @@ from sqlalchemy.pool import NullPool
 from toys import ToyConfig, toy
 
 import jaxrl
-from jaxrl.tuning import LogUniform, Status, Uniform, hypertrick_pruner, trial_key, trial_values
+from jaxrl.tuning import (
+    LogUniform,
+    Status,
+    Uniform,
+    hypertrick_pruner,
+    study,
+    trial_key,
+    trial_values,
+)
 from jaxrl.tuning.storage import requeue
 from jaxrl.tuning.study import Store
 
@@ -313,14 +321,13 @@ def test_a_worker_that_comes_back_runs_nothing_twice(outcome):
         assert stored.state.name == state
 
 
-def open_store(url, worker, num_trials=4, heartbeat_seconds=1):
+def open_store(url, worker, num_trials=4, heartbeat_seconds=1, search=None):
     def draw(index):
         return {"gamma": 0.3 + 0.01 * index}
 
     space = {"gamma": Uniform(0.3, 0.9)}
-    return Store(
-        url, "s", space, num_trials, draw, worker=worker, heartbeat_seconds=heartbeat_seconds
-    )
+    times = {"heartbeat_seconds": heartbeat_seconds, "search": search}
+    return Store(url, "s", space, num_trials, draw, worker=worker, **times)
 
 
 @pytest.fixture
@@ -382,10 +389,73 @@ def test_a_worker_that_dies_while_it_takes_a_trial_does_not_lose_it(stores, monk
     assert not alive.is_running_elsewhere()
 
 
+def test_a_worker_that_dies_while_it_takes_a_trial_has_it_again(stores, monkeypatch, tmp_path):
+    url = {"url": f"sqlite:///{tmp_path / 'alone.db'}", "heartbeat_seconds": 60}
+    journal = {"url": f"journal:///{tmp_path / 'alone.log'}"}
+    for where in (url, journal):
+        for name, before in (("_set_state", "WAITING"), ("_take", "RUNNING")):
+            store = stores("a", num_trials=2, **where)
+            with monkeypatch.context() as patch:
+                patch.setattr(store, name, die)
+                with pytest.raises(DiedError):
+                    store.claim(())
+            assert states(store)[-1] == before
+            store.close()
+        again = stores("a", num_trials=2, **where)
+        claims = [again.claim(()), again.claim(())]
+        assert sorted(claims) == [(0, {"gamma": 0.3}), (1, {"gamma": 0.31})]
+        assert again.claim(()) is None
+        for index in (0, 1):
+            end(again, index)
+        assert states(again) == ["COMPLETE"] * 2
+
+
+def test_a_study_of_another_search_is_refused(stores):
+    first = stores("a", search={"env": "Pong-v5", "sizes": (8, 8)})
+    stores("b", search={"env": "Pong-v5", "sizes": (8, 8)})
+    with pytest.raises(ValueError, match=r"'s' is of another search.*\n  env: 'Pong-v5' -> 'Q"):
+        stores("c", search={"env": "Qbert-v5", "sizes": (8, 8)})
+    assert first.claim(()) is not None
+
+
+def test_trials_of_other_workers_are_counted(stores):
+    first, other = stores("a", heartbeat_seconds=60), stores("b", heartbeat_seconds=60)
+    first.claim(())
+    first.claim(())
+    end(first, 0)
+    other.claim(())
+    assert (first.num_elsewhere(), other.num_elsewhere()) == (1, 2)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_values_drawn_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sampler):
+    space = {"gamma": Uniform(0, 1), "rate": Uniform(0, 1), "size": Uniform(0, 1)}
+    claims: list[Any] = []
+    for dies_after in (None, 1, 2):
+        url = f"journal:///{tmp_path / f'{dies_after}.log'}"
+
+        def draw(index):
+            return {"gamma": 0.1, "rate": 0.2, "size": 0.3}
+
+        def store(url=url, draw=draw):
+            return Store(url, "s", space, 4, draw, sampler=sampler, worker="a")
+
+        if dies_after is not None:
+            steps = iter([study.suggest] * dies_after + [die])
+            with monkeypatch.context() as patch:
+                patch.setattr(study, "suggest", lambda *args, steps=steps: next(steps)(*args))
+                with pytest.raises(DiedError):
+                    store().claim(())
+        claims.append(store().claim(()))
+    assert claims[0] == claims[1] == claims[2]
+    assert len(set(claims[0][1].values())) == 3
+
+
 def test_a_worker_that_dies_while_it_frees_a_trial_does_not_lose_it(stores):
     dead, alive = stores("dead"), stores("alive", num_trials=1)
     index, _ = dead.claim(())
     dead._set_state(dead._mine[index], dead._state.FAIL)  # and did not put it into the queue
+    assert alive.is_running_elsewhere()
     assert claim_in_time(alive)[0] == index
     assert dead.report(index, 0, 1.0) is None  # it was alive after all
     end(alive, index)

@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.compilation import enable_compilation_cache
-from jaxrl.population import Strategy
+from jaxrl.population import Strategy, as_strategy
 from jaxrl.tuning import record
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.display import Board
+from jaxrl.tuning.groups import Groups
 from jaxrl.tuning.loop import Sweep
+from jaxrl.tuning.samplers import check_sampler
 from jaxrl.tuning.schedulers import Scheduler
 from jaxrl.tuning.settings import UNITS, Phase, Settings
 from jaxrl.types import Algorithm
@@ -80,7 +82,7 @@ def sweep(
       run_dir: receives `sweep.json`, `metrics.jsonl`, `checkpoints/`, the best agents under
         `best/`, and `study.db` unless `storage` says otherwise.
       sampler: "random" (from `seed` alone), or Optuna's "tpe", "cmaes", "gp", which learn from the
-        trials that have ended.
+        trials that have ended; "gp" only from those that no scheduler stopped.
       storage: a database URL (see `Store`); several workers with one URL and `study_name` share
         the trials. Schedulers that pause trials need all of them in one process.
       strategy: of `jaxrl.population`, or "auto" for the fastest by a short measurement. Of static
@@ -97,11 +99,13 @@ def sweep(
       ImportError: without Optuna.
     """
     directory = Path(run_dir)
-    _check(config, space, scheduler, num_lanes, phase, keep_best_per)
+    _check(algo, config, space, scheduler, num_lanes, phase, seed, strategy)
+    check_sampler(sampler)
+    _check_kept(space, keep_best, keep_best_per)
     description = record.describe(
         algo, config, space, scheduler, num_lanes, phase, seed, sampler, str(strategy)
     )
-    record.open_run_dir(directory, description, resume)
+    is_new = record.open_run_dir(directory, description, resume)
     enable_compilation_cache()
     settings = Settings(
         num_lanes=min(num_lanes, scheduler.num_trials),
@@ -120,7 +124,13 @@ def sweep(
         chunk_seconds=chunk_seconds,
     )
     board = Board(description, progress_bar)
-    run = Sweep(algo, config, space, scheduler, settings, description, board)
+    try:
+        run = Sweep(algo, config, space, scheduler, settings, description, board)
+    except BaseException:
+        board.close()
+        if is_new:
+            record.clear(directory)
+        raise
     try:
         summary, interrupted = run.run()
     finally:
@@ -129,12 +139,14 @@ def sweep(
 
 
 def _check(
+    algo: Algorithm,
     config: Any,
     space: spaces.Space,
     scheduler: Scheduler,
     num_lanes: int,
     phase: Phase,
-    keep_best_per: str | None,
+    seed: int,
+    strategy: str | Strategy,
 ) -> None:
     if jax.process_count() > 1:
         raise ValueError(
@@ -142,11 +154,21 @@ def _check(
             "worker in each, not joined, and let them share a study (storage, study_name)"
         )
     spaces.check(space, config)
+    Groups(algo, config, space).check(space)
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
     if phase.unit not in UNITS:
         raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
     if phase.length < 1 or num_lanes < 1:
         raise ValueError(
             f"a phase's length and num_lanes must be >= 1, got {phase.length} and {num_lanes}"
         )
+    if strategy != "auto":
+        as_strategy(strategy, num_lanes)
+
+
+def _check_kept(space: spaces.Space, keep_best: int, keep_best_per: str | None) -> None:
+    if keep_best < 0:
+        raise ValueError(f"keep_best must be >= 0, got {keep_best}")
     if keep_best_per is not None and keep_best_per not in space:
         raise ValueError(f"keep_best_per = {keep_best_per!r} is not searched: {sorted(space)}")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any, NamedTuple
+
+import jax
 
 from jaxrl.envs import make
 from jaxrl.tuning import space as spaces
 from jaxrl.types import Algorithm
+
+MOST_CHECKED = 64
 
 
 class Group(NamedTuple):
@@ -20,18 +26,28 @@ class Groups:
     """All groups of a sweep, each made when its first trial comes."""
 
     def __init__(self, algo: Algorithm, config: Any, space: spaces.Space):
-        self._algo, self._config = algo, config
+        self._algo, self.config = algo, config
         self.static = spaces.static_names(space, type(config))
         """The searched fields that shape the program."""
         self.spread = algo.lane_axis is not None
         """Whether each agent is spread over devices already."""
         self._groups: dict[Any, Group] = {}
 
+    def check(self, space: spaces.Space) -> None:
+        """Raise `ValueError` if a program refuses the values of static fields that it may get,
+        before any work; of more than `MOST_CHECKED` combinations, some."""
+        values = [spaces.possible(space[name]) for name in self.static]
+        number = math.prod(map(len, values))
+        stride = -(-number // MOST_CHECKED)
+        for combination in itertools.islice(itertools.product(*values), 0, None, stride):
+            config, group = self.of(dict(zip(self.static, combination, strict=True)))
+            jax.eval_shape(group.algo.init, config, jax.random.key(0))
+
     def of(self, values: dict[str, Any]) -> tuple[Any, Group]:
         """The config of a trial with these values, and the group it belongs to."""
         values = dict(values)
         num_envs = values.pop("num_envs", self._algo.env.num_envs)
-        config = self._config.replace(**values)
+        config = self.config.replace(**values)
         static = (num_envs, *(values.get(name) for name in self.static))
         if static not in self._groups:
             algo = self._algo

@@ -68,18 +68,27 @@ class Sweep:
             settings.seed,
             settings.worker,
             settings.heartbeat_seconds,
+            {name: description[name] for name in record.SHARED},
         )
-        strategy = settings.strategy
+        try:
+            self._start()
+        except BaseException:
+            self.store.close()
+            raise
+
+    def _start(self) -> None:
+        """Lanes, and where the sweep stood if it is resumed."""
+        strategy, num_lanes = self.settings.strategy, self.settings.num_lanes
         if strategy == "auto" and not self.groups.static:
-            strategy = fastest(algo, config, settings.num_lanes, board)
-            description["strategy"] = str(strategy)
-        self.crew = Crew(settings.num_lanes, strategy, self.groups)
+            strategy = fastest(self.algo, self.groups.config, num_lanes, self.board)
+            self.description["strategy"] = str(strategy)
+        self.crew = Crew(num_lanes, strategy, self.groups)
         self.progress.left = [0] * len(self.crew.gangs)
         if self.checkpoints.latest() is not None:
             self._restore()
         self.progress.values |= self.store.ended()
         self.progress.ledger = self.store.merge(self.progress.ledger)
-        self.sink = JsonlSink(settings.run_dir / "metrics.jsonl", self.progress.chunks)
+        self.sink = JsonlSink(self.settings.run_dir / "metrics.jsonl", self.progress.chunks)
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -295,7 +304,8 @@ class Sweep:
         self.best.write(self.progress.trials(), describe)
 
     def _write_summary(self) -> dict[str, Any]:
-        summary = self.description | self.progress.summary(self._now())
+        elsewhere = self.store.num_elsewhere()
+        summary = self.description | self.progress.summary(self._now(), elsewhere)
         record.write(self.settings.run_dir, summary)
         return summary
 

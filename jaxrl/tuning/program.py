@@ -32,9 +32,9 @@ class SearchResult(NamedTuple):
     """`[N, P]` int32: when."""
     num_rounds: Array
     best_trial: Array
-    """The one with the highest score of all phases and trials."""
+    """The one with the highest score of all phases and trials; -1 if none is finite."""
     best_state: PyTree
-    """Its agent, as it was after that phase."""
+    """Its agent, as it was after that phase; of -1, one that nobody trained."""
 
 
 class _Best(NamedTuple):

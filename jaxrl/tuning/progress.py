@@ -75,13 +75,18 @@ class Progress:
             if run is not None
         ]
 
-    def summary(self, seconds: float) -> dict[str, Any]:
-        """As `sweep.json` has it, so many seconds after the sweep began."""
+    def summary(self, seconds: float, elsewhere: int) -> dict[str, Any]:
+        """As `sweep.json` has it, so many seconds after the sweep began.
+
+        Args:
+          elsewhere: trials of the study that other workers have.
+        """
         return {
             "trials": self.trials(),
             "spans": [span._asdict() for span in self.spans],
             "seconds": seconds,
             "occupancy": occupancy(self.spans, len(self.runs)) if self.spans else 0.0,
+            "elsewhere": elsewhere,
         }
 
     def to_json(self, seconds: float) -> dict[str, Any]:

@@ -23,6 +23,8 @@ NAME = "sweep.json"
 SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
         "lanes", "phase", "space")  # fmt: skip
 """What a resumed sweep must have in common with the one before it."""
+SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
+"""What all workers of a study must have in common."""
 
 
 def trials(ledger: Ledger, values: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -101,27 +103,52 @@ def describe(
     }
 
 
-def open_run_dir(directory: Path, description: dict[str, Any], resume: bool) -> None:
-    """Make the sweep's directory; refuse what would damage another."""
-    old = directory / NAME
-    if old.exists():
+def read(directory: Path) -> dict[str, Any]:
+    """`sweep.json`.
+
+    Raises:
+      ValueError: if it is damaged.
+    """
+    try:
+        summary = json.loads((directory / NAME).read_text())
+    except ValueError as error:
+        raise ValueError(f"{directory / NAME} is damaged: {error}") from error
+    if missing := sorted(set(SAME) - set(summary)):
+        raise ValueError(f"{directory / NAME} is damaged: it lacks {missing}")
+    return summary
+
+
+def open_run_dir(directory: Path, description: dict[str, Any], resume: bool) -> bool:
+    """Make the sweep's directory; refuse what would damage another.
+
+    Returns:
+      Whether it is new.
+    """
+    if (directory / NAME).exists():
         if not resume:
             raise ValueError(
                 f"{directory} already holds a sweep; resume it (resume=True, --resume) or choose "
                 "another directory"
             )
-        before = json.loads(old.read_text())
+        before = read(directory)
         now = json.loads(json.dumps(description))
         changes = [f"{k}: {before.get(k)!r} -> {now[k]!r}" for k in SAME if before.get(k) != now[k]]
         if changes:
             raise ValueError(f"{directory} holds another sweep: " + "; ".join(changes))
         description["command"] = before["command"]
-        return
+        return False
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    empty = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0}
-    (directory / NAME).write_text(json.dumps(description | empty, indent=1) + "\n")
+    empty = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0, "elsewhere": 0}
+    write(directory, description | empty)
+    return True
+
+
+def clear(directory: Path) -> None:
+    """Empty the directory of a sweep that could not begin."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def write(directory: Path, summary: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Samplers: which values a trial of a study gets, and what Optuna stores of them.
 
 "random" gives the values that a search in one program draws, too; the others are Optuna's, and
-learn from the trials that have ended.
+learn from the trials that have ended: "gp" from completed ones alone, the others from stopped ones,
+too.
 """
 
 from __future__ import annotations
@@ -30,20 +31,27 @@ def check_sampler(name: str) -> None:
         raise ImportError(f"the sampler {name!r} needs {needed}: pip install {needed}")
 
 
-def sampler_of(name: str, seed: int, index: int, draw: Callable[[int], dict[str, Any]]) -> Any:
-    """A trial's sampler, made anew for each, so that a resumed sweep draws the same.
+def sampler_of(
+    name: str, seed: int, index: int, searched: str, draw: Callable[[int], dict[str, Any]]
+) -> Any:
+    """The sampler of a trial's hyperparameter, made anew for each, so that a sweep that was killed
+    between two of them draws the same again.
 
     Args:
+      searched: the hyperparameter's name; none for what is drawn of all at once.
       draw: `draw(i)` gives trial i's values to the sampler "random".
     """
     samplers = optuna().samplers
-    trial_seed = int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+    entropy = [seed, index, *searched.encode()]
+    trial_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     with quiet():
         match name:
             case "tpe":
                 return samplers.TPESampler(seed=trial_seed)
             case "cmaes":
-                return samplers.CmaEsSampler(seed=trial_seed)
+                return samplers.CmaEsSampler(
+                    seed=trial_seed, consider_pruned_trials=True, warn_independent_sampling=False
+                )
             case "gp":
                 return samplers.GPSampler(seed=trial_seed)
     return _keyed_sampler(draw(index))

@@ -95,8 +95,8 @@ class QLogUniform:
         _check_bounds(self, self.low, self.high, positive=True)
         if self.q < 1 or self.low % self.q or self.high % self.q:
             raise ValueError(f"{self}: low and high must be multiples of q, an integer >= 1")
-        if self.rungs is not None and self.rungs < 2:
-            raise ValueError(f"{self}: a ladder needs at least 2 rungs")
+        if self.rungs is not None and (type(self.rungs) is not int or self.rungs < 2):
+            raise ValueError(f"{self}: a ladder needs a whole number of rungs, at least 2")
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -182,19 +182,40 @@ def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
 def check(space: Space, config: Any) -> None:
     """Raise `ValueError` if the config refuses a value that can be drawn, before any work."""
     static_names(space, type(config))
+    others = {name: _typical(part)[0] for name, part in space.items() if name != "num_envs"}
     for name, distribution in space.items():
-        for value in _extremes(distribution):
+        for value in _typical(distribution):
             if name == "num_envs":
                 if not isinstance(value, int) or value < 1:
                     raise ValueError(f"num_envs must be an integer >= 1, got {value!r}")
             else:
-                config.replace(**{name: value})
+                config.replace(**others | {name: value})
 
 
-def _extremes(distribution: Distribution) -> tuple[Any, ...]:
-    if isinstance(distribution, Choice):
-        return distribution.values
-    return (distribution.low, distribution.high)
+def _typical(distribution: Distribution) -> tuple[Any, ...]:
+    """One from within, and the extremes; all of a choice."""
+    match distribution:
+        case Choice(values):
+            return values
+        case Uniform(low, high) | LogUniform(low, high):
+            return (low + (high - low) / 3, low, high)
+    return (distribution.high, distribution.low)
+
+
+def possible(distribution: Distribution) -> tuple[Any, ...]:
+    """All values of a distribution over a static field.
+
+    Raises:
+      ValueError: if they cannot be counted.
+    """
+    match distribution:
+        case Choice(values):
+            return values
+        case Integer(low, high):
+            return tuple(range(low, high + 1))
+        case QLogUniform():
+            return distribution.ladder
+    raise ValueError(f"{distribution} has no end of values, of which each would be a program")
 
 
 def _check_bounds(distribution: Any, low: float, high: float, positive: bool = False) -> None:

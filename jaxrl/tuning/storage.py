@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import threading
 import time
 import warnings
@@ -18,6 +19,16 @@ OPENING_ATTEMPTS = 5
 """Workers that start together all make the tables; all but one fail at first."""
 WORKER = "worker"
 """Where a trial has the name of the worker that runs it."""
+SEARCH = "search"
+"""Where a study says what is searched."""
+WANTED = "wanted by "
+"""Where it has that of each worker that was about to take it, after this."""
+
+
+def owner(trial: Any) -> str | None:
+    """The worker that runs a trial; if it died before it wrote so, the only one that wanted it."""
+    wanted = [name.removeprefix(WANTED) for name in trial.user_attrs if name.startswith(WANTED)]
+    return trial.user_attrs.get(WORKER, wanted[0] if len(wanted) == 1 else None)
 
 
 def optuna() -> Any:
@@ -72,6 +83,25 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
     raise AssertionError
 
 
+def check_search(study: Any, search: dict[str, Any]) -> None:
+    """Raise unless a study is of this search; one that does not say so is from now on."""
+    search = json.loads(json.dumps(search))
+    known = study.user_attrs.get(SEARCH)
+    if known is None:
+        study.set_user_attr(SEARCH, search)
+        return
+    changes = [
+        f"{name}: {known.get(name)!r} -> {new!r}"
+        for name, new in search.items()
+        if known.get(name) != new
+    ]
+    if changes:
+        raise ValueError(
+            f"the study {study.study_name!r} is of another search; choose another name "
+            "(study_name, --study), or undo:\n  " + "\n  ".join(changes)
+        )
+
+
 def close_storage(storage: Any) -> None:
     """Close the connections to a database."""
     if hasattr(storage, "engine"):
@@ -81,7 +111,8 @@ def close_storage(storage: Any) -> None:
 
 def requeue(study: Any, lost: Any) -> None:
     """Put a lost trial into the queue again; it is nobody's now, also if its worker comes back."""
-    lost.user_attrs.pop(WORKER, None)
+    for name in [name for name in lost.user_attrs if name == WORKER or name.startswith(WANTED)]:
+        del lost.user_attrs[name]
     with quiet():
         optuna().storages.RetryHeartbeatStaleTrialCallback()(study, lost)
 

@@ -29,12 +29,15 @@ from jaxrl.tuning.numbering import by_index, not_lost
 from jaxrl.tuning.samplers import check_sampler, sampler_of, suggest
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.storage import (
+    WANTED,
     WORKER,
     Heart,
+    check_search,
     close_storage,
     free_stale,
     open_storage,
     optuna,
+    owner,
     requeue,
 )
 
@@ -50,6 +53,10 @@ class Store:
         seeded by `seed` and i, and learn from the trials that have ended.
       worker: a name that no other worker has, and that this one has again after a restart.
       heartbeat_seconds: a worker that was not heard of for twice as long is taken for dead.
+      search: what all workers must have in common, for JSON.
+
+    Raises:
+      ValueError: if the study is of another search.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class Store:
         seed: int = 0,
         worker: str = "worker",
         heartbeat_seconds: int = 60,
+        search: dict[str, Any] | None = None,
     ):
         check_sampler(sampler)
         self._optuna = optuna()
@@ -74,6 +82,12 @@ class Store:
         self._study = self._optuna.create_study(
             storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
         )
+        if search is not None:
+            try:
+                check_search(self._study, search)
+            except ValueError:
+                close_storage(self._storage)
+                raise
         self._mine: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._before, self._ended = self._from_before()
@@ -103,7 +117,8 @@ class Store:
     def _pop(self) -> tuple[Any, int] | None:
         """Take a trial from the queue.
 
-        Its heartbeat comes first: if this worker dies now, it goes back to the queue.
+        Its heartbeat and this worker's name come first: if it dies now, the trial goes back to the
+        queue, or is this worker's after a restart.
         """
         trials = by_index(self._study)
         alive = not_lost(trials, self._num_trials)
@@ -115,12 +130,23 @@ class Store:
                 continue
             if self._heart is not None:
                 self._storage.record_heartbeat(frozen._trial_id)
-            if not self._set_state(frozen, self._state.RUNNING):  # another worker was faster
-                continue
+            if not self._want(frozen) or not self._set_state(frozen, self._state.RUNNING):
+                continue  # another worker was faster
             if is_first:
                 return frozen, index
             self._set_state(frozen, self._state.FAIL)  # two workers put it into the queue
         return None
+
+    def _want(self, trial: Any) -> bool:
+        """Write down that this worker is about to take a trial, unless it has ended.
+
+        The name that counts comes after, or else it might replace that of a faster worker.
+        """
+        try:
+            self._storage.set_trial_user_attr(trial._trial_id, WANTED + self._worker, True)
+        except self._optuna.exceptions.UpdateFinishedTrialError:
+            return False
+        return True
 
     def _set_state(self, trial: Any, state: Any) -> bool:
         try:
@@ -134,7 +160,7 @@ class Store:
         if state == self._state.FAIL:
             return None
         self._study._thread_local.cached_all_trials = None  # as `ask` does, for the samplers
-        self._study.sampler = sampler_of(self._sampler, self._seed, index, self._draw)
+        self._study.sampler = sampler_of(self._sampler, self._seed, index, "", self._draw)
         trial = self._trial(frozen)
         with self._lock:
             self._mine[index] = trial
@@ -142,7 +168,7 @@ class Store:
             if state == self._state.RUNNING:
                 trial.set_user_attr(INDEX, index)
                 trial.set_user_attr(WORKER, self._worker)
-            return index, self._values(trial)
+            return index, self._values(trial, index)
         except self._optuna.exceptions.UpdateFinishedTrialError:
             self._drop(self._mine, index)
             return None
@@ -150,8 +176,12 @@ class Store:
     def _trial(self, frozen: Any) -> Any:
         return self._optuna.trial.Trial(self._study, frozen._trial_id)
 
-    def _values(self, trial: Any) -> dict[str, Any]:
-        return {name: suggest(trial, name, part) for name, part in self._space.items()}
+    def _values(self, trial: Any, index: int) -> dict[str, Any]:
+        values = {}
+        for name, part in self._space.items():
+            self._study.sampler = sampler_of(self._sampler, self._seed, index, name, self._draw)
+            values[name] = suggest(trial, name, part)
+        return values
 
     def report(self, index: int, phase: int, score: float) -> float | None:
         """Store a score, before anything is decided from it.
@@ -203,7 +233,7 @@ class Store:
     def ended(self) -> dict[int, dict[str, Any]]:
         """The values of the trials that this worker had ended before it was restarted, by index,
         but for those that it runs again."""
-        return {index: self._values(self._trial(t)) for index, t in self._ended.items()}
+        return {index: self._values(self._trial(t), index) for index, t in self._ended.items()}
 
     def _from_before(self) -> tuple[dict[int, Any], dict[int, Any]]:
         """This worker's trials from before a restart: those to run again, those to leave.
@@ -212,11 +242,11 @@ class Store:
         and agents. Where others take part, what has ended stays so.
         """
         trials = by_index(self._study)
-        alone = all(t.user_attrs.get(WORKER, self._worker) == self._worker for _, t in trials)
+        alone = all(owner(t) in (None, self._worker) for _, t in trials)
         owned = {
             index: t
             for index, t in not_lost(trials, self._num_trials).items()
-            if t.user_attrs.get(WORKER) == self._worker
+            if owner(t) == self._worker and t.state != self._state.WAITING
         }
         again = {i: t for i, t in owned.items() if alone or not t.state.is_finished()}
         return again, {i: t for i, t in owned.items() if i not in again}
@@ -239,15 +269,26 @@ class Store:
     def is_running_elsewhere(self) -> bool:
         """Whether trials of other workers are not finished, and may yet return to the queue."""
         mine = set(self._my_ids())
+        trials = by_index(self._study)
         states = {self._state.WAITING}
         if self._heart is not None:
             states.add(self._state.RUNNING)
-        return any(t.state in states and t._trial_id not in mine for _, t in by_index(self._study))
+            # One that was taken from its worker is about to be in the queue again.
+            begun = {index for index, _ in trials if index < self._num_trials}
+            if begun - set(not_lost(trials, self._num_trials)):
+                return True
+        return any(t.state in states and t._trial_id not in mine for _, t in trials)
 
     def close(self) -> None:
         if self._heart is not None:
             self._heart.stop()
         close_storage(self._storage)
+
+    def num_elsewhere(self) -> int:
+        """How many trials are other workers'."""
+        trials = not_lost(by_index(self._study), self._num_trials).values()
+        begun = [t for t in trials if t.state != self._state.WAITING]
+        return sum(owner(t) != self._worker for t in begun)
 
     @property
     def _state(self) -> Any:
