@@ -19,10 +19,10 @@ OPENING_ATTEMPTS = 5
 """Workers that start together all make the tables; all but one fail at first."""
 WORKER = "worker"
 """Where a trial has the name of the worker that runs it."""
+WANTED = "wanted by "
+"""With a worker's name after it: where a trial says that this one is about to take it."""
 SEARCH = "search"
 """Where a study says what is searched."""
-WANTED = "wanted by "
-"""Where it has that of each worker that was about to take it, after this."""
 
 
 def owner(trial: Any) -> str | None:
