@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl import recurrence
+from jaxrl import recurrence, reuse
 from jaxrl.agent import Agent
 from jaxrl.axis import axis_of
 from jaxrl.distributions import Distribution
@@ -25,6 +25,8 @@ class PolicyExtras(NamedTuple):
 
     log_prob: Array
     value: Array
+    layers: tuple[Array, ...] = ()
+    """What the network's layers gave, for a learner with the same parameters (`jaxrl.reuse`)."""
 
 
 def no_extras(env: Env) -> PolicyExtras:
@@ -33,7 +35,12 @@ def no_extras(env: Env) -> PolicyExtras:
 
 
 def collect(
-    env: Env, apply: Apply, simulation: Simulation, key: Array, num_steps: int
+    env: Env,
+    apply: Apply,
+    simulation: Simulation,
+    key: Array,
+    num_steps: int,
+    keep_layers: bool = False,
 ) -> tuple[Simulation, Trajectory]:
     """A rollout of the policy, with `PolicyExtras`."""
 
@@ -42,9 +49,10 @@ def collect(
         return core, jax.tree.map(lambda x: x[0], outputs)
 
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PolicyExtras]:
-        core, (distribution, value) = evaluate(core, inputs)
+        (core, (distribution, value)), layers = reuse.recorded(evaluate, core, inputs)
         action = distribution.from_noise(noise)
-        return core, action, PolicyExtras(distribution.log_prob(action), value)
+        extras = PolicyExtras(distribution.log_prob(action), value, layers if keep_layers else ())
+        return core, action, extras
 
     _, (distribution, _) = jax.eval_shape(evaluate, simulation.core, simulation.inputs)
     of_all = jax.tree.map(

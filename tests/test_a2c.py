@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import recurrence
+from jaxrl import recurrence, reuse
 from jaxrl.algos import a2c as a2c_module
 from jaxrl.distributions import Categorical
 from jaxrl.types import Inputs, Trajectory
@@ -162,6 +162,52 @@ def test_the_entropy_coefficient_falls_to_its_final_value():
 def test_what_would_have_no_effect_is_refused():
     with pytest.raises(ValueError, match=r"final_entropy_coef = 0\.02 is reached after anneal_upd"):
         jaxrl.A2CConfig(final_entropy_coef=0.02)
-    algo = jaxrl.a2c(jaxrl.make("Pendulum-v1", num_envs=2))
-    with pytest.raises(ValueError, match=r"log_eps = 0.1 .* gymnax/Pendulum-v1 are Box"):
-        jax.eval_shape(lambda key: algo.init(jaxrl.A2CConfig(log_eps=0.1), key), jax.random.key(0))
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(
+    ("env_id", "fields"),
+    [
+        ("CartPole-v1", {}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "min_training_batch": 16}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "compute_dtype": "bfloat16"}),
+        ("Pendulum-v1", {"normalize_observations": True}),
+    ],
+)
+def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields):
+    env = jaxrl.make(env_id, 2)
+    config = jaxrl.A2CConfig(hidden_sizes=(8,), rmsprop_eps=0.1, **fields)
+    network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)
+    # Of a network of the caller's own it knows nothing, so it learns by itself.
+    algorithms = jaxrl.a2c(env), jaxrl.a2c(env, network)
+    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+    ends = [train(algo, config, jax.random.key(0), 4)[0].params for algo in algorithms]
+    tolerance = 1e-2 if "compute_dtype" in fields else 1e-5
+    assert all(
+        np.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(*map(jax.tree.leaves, ends), strict=True)
+    )
+
+    def operations(algo):
+        state = jax.eval_shape(algo.init, config, jax.random.key(0))
+        return jax.jit(algo.update).lower(config, state).compile().cost_analysis()["flops"]
+
+    fewer, more = map(operations, algorithms)
+    assert fewer < 0.95 * more
+
+
+def test_layers_are_recorded_and_replayed_with_their_own_gradients():
+    network = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
+    x = jax.random.normal(jax.random.key(0), (5, 3))
+    params = network.init(jax.random.key(1), x)
+    result, layers = reuse.recorded(network.apply, params, x)
+    assert [layer.shape for layer in layers] == [(5, 4), (5, 2)]
+
+    def total(outputs, params, x):
+        return (reuse.replayed(outputs, network.apply, params, x) ** 2).sum()
+
+    expected = jax.value_and_grad(total, (1, 2))((), params, x)
+    found = jax.value_and_grad(total, (1, 2))(layers, params, x)
+    jax.tree.map(np.testing.assert_allclose, found, expected)
+    others = tuple(layer + 1 for layer in layers)
+    np.testing.assert_array_equal(reuse.replayed(others, network.apply, params, x), result + 1)

@@ -19,14 +19,23 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, normalize, optim, overlap, returns
+from jaxrl import actor_critic, networks, normalize, optim, overlap, returns, reuse
 from jaxrl import config as fields
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.distributions import Categorical
 from jaxrl.rollout import episode_metrics
 from jaxrl.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Discrete, Env, Memory, Metrics, PyTree, Trajectory
+from jaxrl.types import (
+    Algorithm,
+    Array,
+    Env,
+    HostEnv,
+    Memory,
+    Metrics,
+    PyTree,
+    Trajectory,
+)
 
 
 @fields.config
@@ -49,7 +58,7 @@ class A2CConfig(networks.NetworkConfig):
     """Where the mean of squares starts; 1 in TensorFlow, and so in GA3C."""
     log_eps: float = 0.0
     """log(pi + log_eps) in place of log pi in policy loss and entropy, which GA3C uses (1e-6);
-    for Discrete actions, else it must be 0."""
+    Discrete actions only."""
     num_steps: int = fields.static(5)
     """Steps of each environment in a rollout, and of its longest return (t_max)."""
     min_training_batch: int = fields.static(1)
@@ -115,8 +124,12 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         rollouts = -(-config.min_training_batch // transitions)
         return rollouts * config.num_steps
 
+    def reuses_layers(config: A2CConfig) -> bool:
+        """Whether the network acts on a step as it learns from many, by the same parameters."""
+        sends_ahead = isinstance(env, HostEnv) and env.send_ahead
+        return network is None and config.core is None and not sends_ahead
+
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
-        check_log_eps(config, env)
         network_key, env_key, key = jax.random.split(key, 3)
         params, simulation = agent.start(
             config, network_key, env_key, simulation, actor_critic.no_extras(env)
@@ -132,12 +145,15 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
         behave = partial(unroll, state.params)
         simulation, trajectory = actor_critic.collect(
-            env, behave, state.simulation, rollout_key, num_steps(config)
+            env, behave, state.simulation, rollout_key, num_steps(config), reuses_layers(config)
         )
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.extras.layers)
         last_value = actor_critic.bootstrap(behave, simulation)
 
         def objective(params: PyTree) -> tuple[Array, Metrics]:
-            _, (distribution, value) = unroll(params, state.simulation.core, trajectory.inputs)
+            _, (distribution, value) = reuse.replayed(
+                rows, unroll, params, state.simulation.core, trajectory.inputs
+            )
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
             return loss(config, distribution, value, advantage, trajectory, state.num_updates, axis)
 
@@ -166,15 +182,6 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     return Algorithm(
         init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
     )
-
-
-def check_log_eps(config: A2CConfig, env: Env) -> None:
-    """Raise unless `log_eps` has an effect or is off."""
-    if not isinstance(env.action_space, Discrete) and not fields.is_zero(config.log_eps):
-        raise ValueError(
-            f"A2CConfig.log_eps = {config.log_eps} is for Discrete actions only, and those of "
-            f"{env.id} are {env.action_space}; leave it 0"
-        )
 
 
 def advantages(
