@@ -93,6 +93,8 @@ def distinctions(directories: list[Path]) -> list[dict[str, Any]]:
 
 def measure(policy: jaxrl.LoadedPolicy, args: Args) -> dict[str, float]:
     """Points and length of whole games."""
+    if args.episodes < 1:
+        raise ValueError(f"--episodes must be >= 1, got {args.episodes}")
     scores = evaluation(policy, args.episodes, args.seed, args.greedy)
     returns, lengths = (np.asarray(x, float)[np.isfinite(x)] for x in scores)
     if not len(returns):

@@ -6,10 +6,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import logging
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -142,8 +144,9 @@ def launch(
 ) -> jaxrl.RunResult:
     """Train as the flags say, then print where things are.
 
-    Bad values end the program with one line, not a traceback.
+    Bad values end the program with one line, not a traceback, and a simulator's failure with its own.
     """
+    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # which would say it as well
     try:
         together = args.cluster or args.coordinator is not None
         if not together and (args.num_hosts, args.host_id) != (None, None):
@@ -156,6 +159,8 @@ def launch(
             split_cpu(args.devices)
         num_envs, devices = args.num_envs, args.devices
         env_options = env_options | pairs(args.env_options)
+        if "num_envs" in env_options:
+            raise ValueError("num_envs is no option of the backend; use --num-envs")
         if args.autotune_also and not args.autotune:
             raise ValueError("--autotune-also needs --autotune")
         if args.autotune:
@@ -172,7 +177,7 @@ def launch(
         algo = make_algorithm(env)
         if together or devices > 1:
             algo = spread(algo, None if together else devices)
-        if args.anneal:
+        if args.anneal and config.anneal_updates == 0:
             num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
             config = config.replace(anneal_updates=num_updates)
         name = env.id.partition("/")[2].replace("/", "-")
@@ -190,6 +195,11 @@ def launch(
         )
     except (ValueError, ImportError, OSError, FloatingPointError) as error:
         sys.exit(f"error: {error}")
+    except jax.errors.JaxRuntimeError as error:
+        sys.exit(f"error: {plain_text(error)}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     if hosts.is_first():
         print_summary(result)
     if result.interrupted:
@@ -197,9 +207,24 @@ def launch(
         sys.exit(130)
     if args.video and hosts.is_first():
         path = run_dir / "video" / f"seed{args.seed}.mp4"
-        _, score, length = record(jaxrl.load_policy(run_dir), path, args.seed, False, 5_000)
+        try:
+            _, score, length = record(jaxrl.load_policy(run_dir), path, args.seed, False, 5_000)
+        except (ValueError, ImportError, OSError) as error:
+            sys.exit(f"error: trained, but there is no video: {error}")
         print(f"video: {path}, {length} steps, score {score:g}")
     return result
+
+
+def plain_text(error: jax.errors.JaxRuntimeError) -> str:
+    """What went wrong while a program ran, without the traces of those who passed it on."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text:
+        return (
+            f"{text.splitlines()[0]}; fewer --num-envs or --num-steps, a smaller network or, where "
+            "there is one, --replay-size need less"
+        )
+    _, found, rest = text.rpartition("WorkerError: ")
+    return rest if found else text
 
 
 def print_summary(result: jaxrl.RunResult) -> None:

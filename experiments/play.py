@@ -7,6 +7,7 @@ python experiments/play.py runs/ppo-Pong-v5-seed1 --greedy --format gif
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,10 @@ import tyro
 import jaxrl
 from jaxrl.evaluate import Evaluation, frames
 from jaxrl.video import frames_per_second, write_video
+
+MAX_ENVS = 16
+
+sys.path.append(os.getcwd())  # where modules with environments of one's own may be
 
 
 @dataclasses.dataclass
@@ -36,16 +41,18 @@ class Args:
 
 
 def evaluation(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> Evaluation:
-    """Scores of whole episodes, one each of as many environments."""
-    return jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
+    """Scores of whole episodes, as many of each environment."""
+    num_envs = min(episodes, MAX_ENVS)
+    scores = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
         policy.algo,
         policy.config,
         policy.state,
-        policy.algo.env.for_evaluation(episodes),
+        policy.algo.env.for_evaluation(num_envs),
         jax.random.key(seed),
-        1,
+        -(-episodes // num_envs),
         greedy,
     )
+    return jax.tree.map(lambda x: x[:episodes], scores)
 
 
 def evaluate(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> np.ndarray:
@@ -69,6 +76,8 @@ def record(
 
 
 def main(args: Args) -> None:
+    if args.episodes < 0 or args.seed < 0:
+        raise ValueError(f"--episodes and --seed must be >= 0, got {args.episodes}, {args.seed}")
     policy = jaxrl.load_policy(args.run_dir)
     if args.episodes:
         returns = evaluate(policy, args.episodes, args.seed, args.greedy)

@@ -9,8 +9,11 @@ only fields that depend on the machine's speed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,17 +64,32 @@ class TensorBoardSink:
     """Scalars over valid steps, for `tensorboard --logdir`."""
 
     def __init__(self, directory: Path, resume_from: int = 0):
-        from tensorboardX import SummaryWriter
+        # Not SummaryWriter, whose thread dies on a full disk and leaves its users waiting.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.summary import scalar
 
-        self._writer = SummaryWriter(str(directory), purge_step=resume_from or None)
+        events: Any = importlib.import_module("tensorboardX.proto.event_pb2")
+        self._event, self._scalar = events.Event, scalar
+        directory.mkdir(parents=True, exist_ok=True)
+        self._events = EventsWriter(str(directory / "events"), f".{os.getpid()}")
+        if resume_from:  # what was written after it does not count
+            begin = events.SessionLog(status=events.SessionLog.START)
+            self._write(events.Event(step=resume_from, session_log=begin))
 
     def write(self, row: Row) -> None:
         for name, value in row.items():
             if name not in ("update", "steps"):
-                self._writer.add_scalar(name, value, int(row["steps"]))
+                summary = self._scalar(name, value)
+                self._write(self._event(step=int(row["steps"]), summary=summary))
+        self._events.flush()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._events.write_event(event)
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):  # what `write` has told already
+            self._events.close()
 
 
 class WandbSink:

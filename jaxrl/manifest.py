@@ -19,7 +19,7 @@ import jax
 
 from jaxrl import config as fields
 from jaxrl.envs import make
-from jaxrl.types import Algorithm
+from jaxrl.types import Algorithm, Env
 
 NAME = "manifest.json"
 _PACKAGES = (
@@ -138,7 +138,8 @@ def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The manifest of a run that goes on: how it began, its new length, and each resumption."""
     where = ("command", "created", "versions", "git_commit", "hardware")
     resumptions = [*old.get("resumptions", []), {key: new[key] for key in where}]
-    lengths = {key: new[key] for key in ("total_steps", "num_evaluations", "eval_episodes")}
+    lengths = {key: new[key] for key in ("num_evaluations", "eval_episodes")}
+    lengths["total_steps"] = max(old["total_steps"], new["total_steps"])
     return old | lengths | {"resumptions": resumptions}
 
 
@@ -146,19 +147,27 @@ def rebuild(
     manifest: dict[str, Any],
     network: nn.Module | None = None,
     make_algorithm: Callable[..., Algorithm] | None = None,
+    env: Env | None = None,
 ) -> tuple[Algorithm, Any]:
     """The algorithm and config of a run.
 
     Raises:
-      ValueError: if the run had a network or an algorithm of the caller's own and none is given.
+      ValueError: if the run had an environment, a network or an algorithm of the caller's own and
+        none is given.
     """
     import jaxrl
 
     if manifest["custom_network"] and network is None:
         raise ValueError("this run was trained with a network of its own; pass it as network=...")
-    env = make(
-        manifest["env"]["id"], num_envs=manifest["env"]["num_envs"], **manifest["env"]["options"]
-    )
+    of_run = manifest["env"]
+    if env is None:
+        try:
+            env = make(of_run["id"], num_envs=of_run["num_envs"], **of_run["options"])
+        except ValueError as error:
+            raise ValueError(
+                f"the environment of this run, {of_run['id']}, cannot be made again; if it is your "
+                f"own, pass it as env=...: {error}"
+            ) from error
     make_algorithm = make_algorithm or getattr(jaxrl, manifest["algorithm"], None)
     if make_algorithm is None:
         raise ValueError(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxrl import manifest as manifests
 from jaxrl.checkpoint import Checkpoints
-from jaxrl.types import Algorithm, Array, Dict, ObservationSpace, PyTree, zeros
+from jaxrl.types import Algorithm, Array, Dict, Env, ObservationSpace, PyTree, zeros
 
 
 class LoadedPolicy:
@@ -83,6 +83,7 @@ def load_policy(
     run_dir: str | Path,
     network: nn.Module | None = None,
     make_algorithm: Callable[..., Algorithm] | None = None,
+    env: Env | None = None,
 ) -> LoadedPolicy:
     """The agent in the newest checkpoint of a run.
 
@@ -90,11 +91,12 @@ def load_policy(
       network: the network that the run was given, if it was given one.
       make_algorithm: `make_algorithm(env, network)` gives the run's algorithm, if it is none of
         jaxrl's.
+      env: the run's environments, if `jaxrl.make` cannot make them.
 
     Raises:
       FileNotFoundError, ValueError: if `run_dir` holds no run, no checkpoint or a damaged one.
     """
-    algo, config = manifests.rebuild(manifests.read(run_dir), network, make_algorithm)
+    algo, config = manifests.rebuild(manifests.read(run_dir), network, make_algorithm, env)
     like = jax.eval_shape(algo.init, config, jax.random.key(0))
     checkpoints = Checkpoints(Path(run_dir) / "checkpoints")
     try:

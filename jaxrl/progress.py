@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from jaxrl.chunk import SUMS
 from jaxrl.logging import Row
 
@@ -16,6 +18,8 @@ class Progress:
         self.seconds = 0.0
         self.compile_seconds = 0.0
         self.recent: list[list[float]] = []  # [return sum, count] of the last rows, >= 100 episodes
+        self.row: dict[str, list[float]] = {}  # metrics of the updates since the last row
+        self.row_seconds = 0.0
 
     @property
     def mean_return(self) -> float | None:
@@ -23,15 +27,32 @@ class Progress:
         count = sum(count for _, count in self.recent)
         return sum(total for total, _ in self.recent) / count if count else None
 
-    def count(self, row: Row, updates: int) -> None:
-        """Take in a row that covers so many updates."""
-        self.update += updates
-        self.steps += int(row["valid_steps"])
-        self.episodes += int(row["episode_count"])
+    @property
+    def row_updates(self) -> int:
+        """Updates since the last row."""
+        return len(next(iter(self.row.values()), []))
+
+    def count(self, metrics: dict[str, np.ndarray], seconds: float) -> None:
+        """Take in some updates, metrics `[updates]`, which took so long."""
+        self.update += len(metrics["valid_steps"])
+        self.steps += int(metrics["valid_steps"].sum())
+        self.episodes += int(metrics["episode_count"].sum())
+        self.seconds += seconds
+        self.row_seconds += seconds
+        for name, values in metrics.items():
+            self.row.setdefault(name, []).extend(values.astype(np.float64).tolist())
+
+    def end_row(self) -> tuple[Row, int, float]:
+        """The row of the updates since the last one; how many they were, and their seconds."""
+        updates, seconds = self.row_updates, self.row_seconds
+        columns = {name: np.array(values) for name, values in self.row.items()}
+        row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in columns.items()}
         if row["episode_count"]:
             self.recent.append([row["episode_return_sum"], row["episode_count"]])
         while self.recent and sum(n for _, n in self.recent) - self.recent[0][1] >= 100:
             self.recent.pop(0)
+        self.row, self.row_seconds = {}, 0.0
+        return row, updates, seconds
 
 
 def public_row(row: Row, progress: Progress, seconds: float) -> Row:

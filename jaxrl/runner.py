@@ -20,11 +20,13 @@ from jaxrl import gauges, hosts, plots
 from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
 from jaxrl.compilation import compiler_options
+from jaxrl.envs import host
 from jaxrl.evaluate import evaluate
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink, ProgressBar, Row, Sink, TensorBoardSink, read_jsonl
 from jaxrl.progress import Progress, public_row
-from jaxrl.types import Algorithm
+from jaxrl.simulation import start
+from jaxrl.types import Algorithm, HostEnv
 
 MAX_SAVING_SHARE = 0.05
 """Of the time, for checkpoints: they become rarer if writing one takes long."""
@@ -87,13 +89,17 @@ class Runner:
     def start(self) -> Any:
         """The first state, or the saved one."""
         self.bar.say("initializing")
-        state = self.init.compile()(self.config, jax.random.key(self.seed))
+        key = jax.random.key(self.seed)
+        saved = None if self.checkpoints is None else self.checkpoints.latest()
+        if saved is not None and not self.algo.env.checkpointable:
+            key = jax.random.fold_in(key, saved)  # other episodes than those before
+        state = self.init.compile()(self.config, key)
         if jax.process_count() > 1 and all(x.is_fully_addressable for x in jax.tree.leaves(state)):
             raise ValueError(
                 f"{jax.process_count()} processes are joined, but {self.algo.name!r} trains on "
                 "one's devices alone; spread it over those of all by jaxrl.parallel.spread"
             )
-        if self.checkpoints is not None and self.checkpoints.latest() is not None:
+        if self.checkpoints is not None and saved is not None:
             state = self.restore(self.checkpoints, state)
         if self.run_dir is not None and hosts.is_first():
             update = self.progress.update
@@ -151,7 +157,7 @@ class Runner:
         return state
 
     def chunk_length(self, seconds_per_update: float | None) -> int:
-        """Updates of the next chunk: whole rows, up to the next evaluation."""
+        """Updates of the next chunk, at most up to the next evaluation."""
         settings, update = self.settings, self.progress.update
         if settings.chunk_updates is not None:
             length = settings.chunk_updates
@@ -159,32 +165,41 @@ class Runner:
             length = 1
         else:
             length = int(settings.chunk_seconds / max(seconds_per_update, 1e-6))
-        rows = max(1, min(length, MAX_CHUNK) // settings.log_every)
+        if length >= settings.log_every:  # whole rows, where one is short
+            length -= (self.progress.row_updates + length) % settings.log_every
         stops = [*(at for at in settings.evaluate_at if at > update), settings.num_updates]
-        return min(rows * settings.log_every, min(stops) - update)
+        return min(max(length, 1), MAX_CHUNK, min(stops) - update)
 
     def log(self, metrics: dict[str, np.ndarray], updates: int, elapsed: float, waits: Row) -> None:
-        """Rows of a chunk, each over `log_every` updates."""
-        steps_per_update = self.settings.steps_per_update
-        for start in range(0, updates, self.settings.log_every):
-            stop = min(start + self.settings.log_every, updates)
-            part = {name: values[start:stop].astype(np.float64) for name, values in metrics.items()}
-            row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
-            if not math.isfinite(row.get("loss", 0.0)):
-                update = self.progress.update + stop - start
+        """Take in a chunk; rows are over `log_every` updates, or up to an evaluation."""
+        progress, settings = self.progress, self.settings
+        done = 0
+        while done < updates:
+            stop = min(done + settings.log_every - progress.row_updates, updates)
+            part = {name: values[done:stop] for name, values in metrics.items()}
+            losses = part.get("loss", np.zeros(1))
+            if not np.isfinite(losses).all():
                 raise FloatingPointError(
-                    f"the loss is {row['loss']} within update {update} of {self.algo.name} on "
-                    f"{self.algo.env.id}; a lower learning rate or gradient norm may help. "
-                    "Checkpoints before it are kept"
+                    f"the loss is {losses[~np.isfinite(losses)][0]} within update "
+                    f"{progress.update + stop - done} of {self.algo.name} on {self.algo.env.id}; "
+                    "a lower learning rate or gradient norm may help. Checkpoints before it are "
+                    "kept"
                 )
-            self.progress.count(row, stop - start)
-            seconds = elapsed * (stop - start) / updates
-            self.progress.seconds += seconds
-            rates = gauges.rates(row, (stop - start) * steps_per_update, seconds)
-            self.write(public_row(row, self.progress, seconds) | rates | waits)
-        rate = float(metrics["valid_steps"][:updates].sum()) / elapsed
-        steps = self.progress.update * steps_per_update
-        self.bar.advance(steps, rate, self.progress.mean_return, gauges.line(rates | waits))
+            progress.count(part, elapsed * (stop - done) / updates)
+            done = stop
+            due = progress.update in settings.evaluate_at | {settings.num_updates}
+            if progress.row_updates == settings.log_every or due:
+                row, of_row, seconds = progress.end_row()
+                rates = gauges.rates(row, of_row * settings.steps_per_update, seconds)
+                self.write(public_row(row, progress, seconds) | rates | waits)
+        of_chunk = {name: float(x[:updates].sum()) for name, x in metrics.items() if name in SUMS}
+        rates = gauges.rates(of_chunk, updates * settings.steps_per_update, elapsed)
+        self.bar.advance(
+            progress.update * settings.steps_per_update,
+            of_chunk["valid_steps"] / elapsed,
+            progress.mean_return,
+            gauges.line(rates | waits),
+        )
 
     def write(self, row: Row) -> None:
         for sink in self.sinks:
@@ -197,14 +212,25 @@ class Runner:
         num_envs = min(settings.eval_episodes, 16)
         episodes_each = math.ceil(settings.eval_episodes / num_envs)
         env = self.algo.env.for_evaluation(num_envs)
+        key, simulation = jax.random.key(EVALUATION_SEED), None
+        if isinstance(env, HostEnv):  # begun here, so that the simulators can be closed again
+            core = self.algo.initial_core(self.config, num_envs)
+            simulation = jax.jit(start, static_argnums=0)(env, key, core)
         scores = jax.jit(evaluate, static_argnums=(0, 3, 5))(
-            self.algo, self.config, state, env, jax.random.key(EVALUATION_SEED), episodes_each
+            self.algo, self.config, state, env, key, episodes_each, simulation=simulation
         )
         returns = np.asarray(scores.episode_return)[: settings.eval_episodes]
+        lengths = np.asarray(scores.episode_length)[: settings.eval_episodes]
+        if simulation is not None:
+            host.release(simulation.env_state)
+        finished = np.isfinite(returns)
+        if not finished.any():
+            self.bar.announce("no episode of the evaluation ended")
+            return
         self.evaluation = {
-            "eval_return": float(returns.mean()),
-            "eval_return_std": float(returns.std()),
-            "eval_episode_length": float(np.asarray(scores.episode_length).mean()),
+            "eval_return": float(returns[finished].mean()),
+            "eval_return_std": float(returns[finished].std()),
+            "eval_episode_length": float(lengths[finished].mean()),
         }
         self.write({"update": self.progress.update, "steps": self.progress.steps} | self.evaluation)
         self.bar.say("training")

@@ -69,7 +69,7 @@ def run(
       num_evaluations: evenly spaced, the last one at the end; 0 for none.
       eval_episodes: whole episodes of each evaluation, of a separate set of environments with
         fixed seeds, actions sampled from the policy.
-      log_every: updates a row; None for about 1000 rows in all.
+      log_every: updates a row; None for about 1000 rows in all, or more in very long runs.
       chunk_updates: updates between returns to the host; None for about `chunk_seconds` of them.
       checkpoint_seconds: time between checkpoints, taken between chunks; more if writing one (a
         large replay) would take over 5% of the time; 0 for one after every chunk.
@@ -81,6 +81,8 @@ def run(
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
     """
     _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
     directory = None if run_dir is None else Path(run_dir)
@@ -138,22 +140,22 @@ def _row_length(log_every: int | None, num_updates: int, resumed: Path | None) -
     """Updates of a row: as asked for, else as in the run that is resumed, else for 1000 rows."""
     if log_every is None and resumed is not None and (resumed / manifests.NAME).exists():
         log_every = manifests.read(resumed)["log_every"]
-    log_every = max(1, num_updates // 1000) if log_every is None else log_every
-    log_every = int(hosts.agree(np.int32(log_every)))
+    if log_every is None:
+        log_every = min(max(1, num_updates // 1000), MAX_CHUNK)
     if not 1 <= log_every <= MAX_CHUNK:
         raise ValueError(f"log_every must be from 1 to {MAX_CHUNK}, got {log_every}")
-    return log_every
+    return int(hosts.agree(np.int32(log_every)))
 
 
 def rerun(run_dir: str | Path, new_run_dir: str | Path, **arguments: Any) -> RunResult:
     """Repeat a run from its manifest, into another directory.
 
     Args:
-      **arguments: further ones of `run` (`network` and `make_algorithm` as in `load_policy`, if the
-        run had its own).
+      **arguments: further ones of `run` (`network`, `make_algorithm` and `env` as in `load_policy`,
+        if the run had its own).
     """
     manifest = manifests.read(run_dir)
-    own = (arguments.pop(name, None) for name in ("network", "make_algorithm"))
+    own = (arguments.pop(name, None) for name in ("network", "make_algorithm", "env"))
     algo, config = manifests.rebuild(manifest, *own)
     same = {name: manifest[name] for name in manifests.ARGUMENTS}
     return run(algo, config, run_dir=new_run_dir, **(same | arguments))
@@ -169,6 +171,8 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Non
             )
         old = manifests.read(directory)
         changes = manifests.differences(old, manifest)
+        if changes and not any((directory / "checkpoints").glob("[0-9]*")):
+            old, changes = manifest, []  # there is nothing to go on from
         if changes:
             raise ValueError(
                 f"the run in {directory} was started otherwise; start a new one, or undo:\n  "

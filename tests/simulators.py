@@ -71,6 +71,8 @@ class Misbehaving(Counting):
                     obs = np.zeros(3, np.float32)
                 case "reward":
                     reward = np.nan
+                case "nan":
+                    obs = np.array([1.0, np.nan], np.float32)
         return obs, reward, terminated, truncated, info
 
 

@@ -190,7 +190,8 @@ def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields):
 
     def operations(algo):
         state = jax.eval_shape(algo.init, config, jax.random.key(0))
-        return jax.jit(algo.update).lower(config, state).compile().cost_analysis()["flops"]
+        program: Any = jax.jit(algo.update).lower(config, state).compile()
+        return program.cost_analysis()["flops"]
 
     fewer, more = map(operations, algorithms)
     assert fewer < 0.95 * more
@@ -200,14 +201,15 @@ def test_layers_are_recorded_and_replayed_with_their_own_gradients():
     network = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
     x = jax.random.normal(jax.random.key(0), (5, 3))
     params = network.init(jax.random.key(1), x)
-    result, layers = reuse.recorded(network.apply, params, x)
+    apply: Any = network.apply
+    result, layers = reuse.recorded(apply, params, x)
     assert [layer.shape for layer in layers] == [(5, 4), (5, 2)]
 
     def total(outputs, params, x):
-        return (reuse.replayed(outputs, network.apply, params, x) ** 2).sum()
+        return (reuse.replayed(outputs, apply, params, x) ** 2).sum()
 
     expected = jax.value_and_grad(total, (1, 2))((), params, x)
     found = jax.value_and_grad(total, (1, 2))(layers, params, x)
     jax.tree.map(np.testing.assert_allclose, found, expected)
     others = tuple(layer + 1 for layer in layers)
-    np.testing.assert_array_equal(reuse.replayed(others, network.apply, params, x), result + 1)
+    np.testing.assert_array_equal(reuse.replayed(others, apply, params, x), result + 1)

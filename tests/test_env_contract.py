@@ -756,3 +756,13 @@ def test_images_are_channels_last_whatever_the_family_has(env_id, shape):
     space = jaxrl.make(env_id).observation_space
     assert isinstance(space, jaxrl.Box)
     assert space.shape == shape
+
+
+def test_a_count_that_gymnax_keeps_as_a_float_may_be_given_as_an_integer():
+    env = jaxrl.make("BernoulliBandit-misc", 2, max_steps_in_episode=3)
+    state, _ = env.init(jax.random.key(0))
+    ends = []
+    for number in range(8):
+        state, timestep = env.step(jax.random.key(number), state, jnp.zeros(2, jnp.int32))
+        ends.append(bool((timestep.terminated | timestep.truncated).all()))
+    assert any(ends)

@@ -179,6 +179,44 @@ def test_the_lag_study_writes_its_table_and_picture(tmp_path):
     assert (tmp_path / "results" / "impala-lag-cartpole.png").stat().st_size > 1000
 
 
+def test_a_simulator_that_fails_is_one_message_of_its_own(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import gymnasium\n"
+        "class Broken(gymnasium.Wrapper):\n"
+        "    def step(self, action):\n"
+        "        raise ZeroDivisionError('a wheel came off')\n"
+        "def make_broken():\n"
+        "    return Broken(gymnasium.make('CartPole-v1'))\n"
+    )
+    finished = script(
+        "ppo_gymnasium.py", "lunarlander", "--env-id", "gymnasium/own:make_broken", "--num-envs", 2,
+        "--num-steps", 16, "--total-steps", 32, "--anneal-updates", 7, cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 1
+    told = finished.stderr[finished.stderr.index("error: ") :]
+    assert told.startswith("error: environment 0 failed:")
+    assert told.count("ZeroDivisionError: a wheel came off") == 2  # in both
+    assert finished.stderr.count("Traceback") == 2
+    (manifest,) = tmp_path.rglob("manifest.json")
+    assert json.loads(manifest.read_text())["config"]["anneal_updates"] == 7
+
+
+@pytest.mark.parametrize("episodes", [3, 20])
+def test_more_episodes_than_environments_are_evaluated(experiment, monkeypatch, episodes):
+    play = experiment("play")
+    algo, asked = jaxrl.ppo(jaxrl.make("CartPole-v1", 2)), []
+    config = jaxrl.PPOConfig(num_steps=8, hidden_sizes=(4,))
+    policy = jaxrl.LoadedPolicy(algo, config, jax.jit(algo.init)(config, jax.random.key(0)))
+    real = type(algo.env).for_evaluation
+    monkeypatch.setattr(
+        type(algo.env), "for_evaluation", lambda env, num: asked.append(num) or real(env, num)
+    )
+    returns = play.evaluate(policy, episodes, 0, False)
+    assert returns.shape == (episodes,)
+    assert (returns >= 1).all()
+    assert asked == [min(episodes, play.MAX_ENVS)]
+
+
 def test_runs_are_played_and_recorded(tmp_path):
     trained = script("ppo_gymnax.py", "cartpole", "--total-steps", 20_000, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
@@ -210,6 +248,8 @@ def test_runs_are_played_and_recorded(tmp_path):
     [
         (["--env-id", "Pnog-v5"], "did you mean .*envpool/Pong-v5"),
         (["--num-pools", "3"], "8 environments cannot be split over 3 pools"),
+        (["--env-options", "num_envs=4"], "num_envs is no option of the backend; use --num-envs"),
+        (["--seed", str(10**20)], "seed must be from 0"),
         (["--num-hosts", "2"], "need --coordinator address:port"),
         (["--autotune-also", "num_envs"], "--autotune-also needs --autotune"),
         (["--devices", "2", "--autotune"], "leave it or --devices out"),

@@ -59,6 +59,7 @@ MISDEEDS = {
     "kind": r"step: obs must be float32\[2\] as its space says, is complex128\[2\]",
     "shape": r"step: obs must be float32\[2\] as its space says, is float32\[3\]",
     "reward": r"step: the reward is nan",
+    "nan": r"step: obs has NaN among its numbers: array\(\[ 1., nan\]",
 }
 
 

@@ -1,28 +1,36 @@
 """The driver: what a run leaves behind, and that stopping it in any way loses little."""
 
+import errno
+import importlib
 import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tensorboardX.record_writer import RecordWriter
 
 import jaxrl
 from jaxrl import manifest as manifests
-from jaxrl import parallel
+from jaxrl import parallel, runner
 from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import train_chunk
-from jaxrl.logging import JsonlSink, read_jsonl
+from jaxrl.envs import pools
+from jaxrl.evaluate import Evaluation
+from jaxrl.logging import JsonlSink, TensorBoardSink, read_jsonl
 
+train_module = importlib.import_module("jaxrl.train")  # the name is that of a function, too
 CONFIG = jaxrl.PPOConfig(num_steps=16, num_minibatches=2, num_epochs=2)
 STEPS_PER_UPDATE = 4 * 16
 
@@ -104,6 +112,131 @@ def test_steps_are_rounded_up_to_whole_updates_and_chunks_do_not_matter():
         assert same(learned(result.state), learned(results[0].state))
 
 
+class After:
+    """Stands for `Interrupt`: asks to stop after some chunks."""
+
+    def __init__(self, chunks):
+        self.left = chunks
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    @property
+    def requested(self):
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize("chunk_updates", [1, 2, 5])
+def test_rows_do_not_depend_on_chunks_nor_on_stops_within_them(
+    tmp_path, monkeypatch, chunk_updates
+):
+    arguments: dict[str, Any] = quiet(log_every=3, num_evaluations=2, eval_episodes=2)
+    arguments |= {"total_steps": 14 * STEPS_PER_UPDATE}
+    whole = jaxrl.run(
+        algorithm(), CONFIG, run_dir=tmp_path / "whole", **arguments | {"chunk_updates": 3}
+    )
+    arguments |= {"run_dir": tmp_path / "parts", "chunk_updates": chunk_updates}
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "Interrupt", lambda: After(2))
+        stopped = jaxrl.run(algorithm(), CONFIG, **arguments)
+    assert stopped.interrupted
+    assert stopped.summary["updates"] == {1: 2, 2: 4, 5: 6}[chunk_updates]  # whole rows of 3
+    resumed = jaxrl.run(algorithm(), CONFIG, resume=True, **arguments)
+    rows = [read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("whole", "parts")]
+    assert without_timing(rows[0]) == without_timing(rows[1])
+    assert [row["update"] for row in rows[0] if "loss" in row] == [3, 6, 7, 10, 13, 14]
+    for name in ("episodes", "mean_return", "valid_steps"):
+        assert resumed.summary[name] == whole.summary[name]
+
+
+@pytest.mark.parametrize(("num_updates", "log_every"), [(999, 1), (5000, 5), (10**7, 1024)])
+def test_long_runs_have_rows_of_what_fits_into_a_chunk(num_updates, log_every):
+    assert train_module._row_length(None, num_updates, None) == log_every
+
+
+def test_the_simulators_of_an_evaluation_are_closed():
+    before = len(pools._entries)
+    algo = algorithm("envpool/CartPole-v1")
+    arguments = quiet(num_evaluations=3, eval_episodes=2)
+    result = jaxrl.run(algo, CONFIG, total_steps=3 * STEPS_PER_UPDATE, **arguments)
+    assert result.summary["eval_return"] > 0
+    assert len(pools._entries) <= before + 1
+
+
+def test_an_evaluation_without_an_end_is_no_number(tmp_path, monkeypatch):
+    nothing = Evaluation(jnp.full(2, jnp.nan), jnp.full(2, jnp.nan))
+    monkeypatch.setattr(runner, "evaluate", lambda *args, **kwargs: nothing)
+    arguments = quiet(num_evaluations=1, eval_episodes=2, run_dir=tmp_path / "run")
+    result = jaxrl.run(algorithm(), CONFIG, total_steps=STEPS_PER_UPDATE, **arguments)
+    assert result.summary["eval_return"] is None
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_tensorboard_reads_the_curves(tmp_path):
+    event_pb2: Any = importlib.import_module("tensorboardX.proto.event_pb2")
+    sink = TensorBoardSink(tmp_path, resume_from=20)
+    sink.write({"update": 1, "steps": 30, "loss": 3.0})
+    (path,) = tmp_path.iterdir()
+    data, events = path.read_bytes(), []  # which are there before it is closed
+    while data:  # records of a length, its checksum, the event, its checksum
+        (length,) = struct.unpack("<Q", data[:8])
+        events.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    sink.close()
+    version, begin, scalar = events
+    assert version.file_version == "brain.Event:2"
+    assert (begin.step, begin.session_log.status) == (20, event_pb2.SessionLog.START)
+    (value,) = scalar.summary.value
+    assert (scalar.step, value.tag, value.simple_value) == (30, "loss", 3.0)
+    assert abs(scalar.wall_time - time.time()) < 100
+
+
+def test_curves_on_a_full_disk_are_an_error_at_once(tmp_path, monkeypatch):
+    real, fails = RecordWriter.flush, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def flush(self):
+        if fails:
+            raise fails.pop()
+        real(self)
+
+    monkeypatch.setattr(RecordWriter, "flush", flush)
+    with pytest.raises(OSError, match="No space left"):
+        jaxrl.run(
+            algorithm(), CONFIG, total_steps=4 * STEPS_PER_UPDATE, run_dir=tmp_path / "run",
+            **quiet(),
+        )  # fmt: skip
+
+
+def test_a_run_that_saved_nothing_may_be_begun_otherwise(tmp_path):
+    algo, directory = algorithm(), tmp_path / "run"
+    arguments = {"seed": 3, "total_steps": 64, "log_every": 1, "num_evaluations": 0}
+    manifest = manifests.describe(algo, CONFIG, arguments | {"eval_episodes": 1})
+    train_module.open_run_dir(directory, manifest, False)
+    other = CONFIG.replace(gamma=0.5)
+    jaxrl.run(algo, other, total_steps=STEPS_PER_UPDATE, run_dir=directory, resume=True, **quiet())
+    assert manifests.read(directory)["config"]["gamma"] == 0.5
+    with pytest.raises(ValueError, match="was started otherwise"):
+        jaxrl.run(algo, CONFIG, total_steps=64, run_dir=directory, resume=True, **quiet())
+
+
+def test_a_policy_for_an_environment_of_ones_own_is_loaded_with_it(tmp_path):
+    algo = algorithm()
+    jaxrl.run(algo, CONFIG, total_steps=STEPS_PER_UPDATE, run_dir=tmp_path / "a", **quiet())
+    manifest = manifests.read(tmp_path / "a")
+    manifest["env"]["id"] = "own/Corridor"
+    manifests.write(tmp_path / "a", manifest)
+    with pytest.raises(ValueError, match=r"own/Corridor, cannot be made again; .* as env=\.\.\."):
+        jaxrl.load_policy(tmp_path / "a")
+    policy = jaxrl.load_policy(tmp_path / "a", env=algo.env)
+    assert policy(jnp.zeros(4)).shape == ()
+    jaxrl.rerun(tmp_path / "a", tmp_path / "b", env=algo.env, progress_bar=False)
+    assert manifests.read(tmp_path / "b")["config"] == manifest["config"]
+
+
 PROGRAM = """
 import sys, jaxrl
 env_id, steps, directory = sys.argv[1:]
@@ -182,6 +315,8 @@ def test_a_host_environment_resumes_with_an_exact_learner(tmp_path):
     again = jaxrl.run(algo, CONFIG, total_steps=4 * STEPS_PER_UPDATE, **arguments)
     assert same(learned(first.state), learned(again.state))
     assert (jax.random.key_data(first.state.key) == jax.random.key_data(again.state.key)).all()
+    begun = [again.state.simulation, jax.jit(algo.init)(CONFIG, jax.random.key(3)).simulation]
+    assert not same(*([np.asarray(x.timestep.obs)] for x in begun))  # other episodes than before
     more = jaxrl.run(algo, CONFIG, total_steps=6 * STEPS_PER_UPDATE, **arguments)
     assert int(more.state.num_updates) == 6
 
@@ -330,6 +465,9 @@ def test_a_missing_run_or_network_is_named(tmp_path):
         ({"total_steps": 0}, "total_steps must be >= 1"),
         ({"total_steps": 64, "log_every": 0}, "log_every must be"),
         ({"total_steps": 64, "chunk_updates": 0}, "chunk_updates must be"),
+        ({"total_steps": 64, "log_every": 10**11}, "log_every must be from 1 to 1024"),
+        ({"total_steps": 64, "seed": -1}, "seed must be from 0"),
+        ({"total_steps": 64, "seed": 10**20}, "seed must be from 0"),
         ({"total_steps": 64, "num_evaluations": -1}, "num_evaluations must be"),
         ({"total_steps": 64, "eval_episodes": 0, "num_evaluations": 1}, "eval_episodes must be"),
     ],

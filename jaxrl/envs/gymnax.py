@@ -47,6 +47,8 @@ def _backend(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]
     for key, value in for_params.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"option {key} of gymnax/{name} must be a number, got {value!r}")
+        if isinstance(getattr(params, key), float):  # a count too, in some environments
+            for_params[key] = float(value)
     return env, params.replace(**for_params)
 
 

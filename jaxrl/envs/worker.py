@@ -65,7 +65,8 @@ class Checked(gymnasium.Wrapper):
 
 
 def check(space: gymnasium.Space, obs: Any, name: str) -> None:
-    """Raise a ValueError if `obs` has other parts, another shape or kind of number than `space`."""
+    """Raise a ValueError if `obs` has other parts, another shape or kind of number than `space`, or
+    is not a number somewhere."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
             raise ValueError(f"{name} must have the parts {sorted(space.spaces)}, is {obs!r:.200}")
@@ -84,3 +85,5 @@ def check(space: gymnasium.Space, obs: Any, name: str) -> None:
             f"{name} must be {dtype}{list(space.shape or ())} as its space says, is "
             f"{array.dtype}{list(array.shape)}"
         )
+    if np.issubdtype(array.dtype, np.floating) and np.isnan(array).any():
+        raise ValueError(f"{name} has NaN among its numbers: {array!r:.200}")
