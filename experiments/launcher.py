@@ -144,7 +144,7 @@ def launch(
 ) -> jaxrl.RunResult:
     """Train as the flags say, then print where things are.
 
-    Bad values end the program with one line, not a traceback, and a simulator's failure with its own.
+    Bad values end the program with one line, a simulator's failure with what it had to say.
     """
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # which would say it as well
     try:
