@@ -49,10 +49,12 @@ def collect(
         return core, jax.tree.map(lambda x: x[0], outputs)
 
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PolicyExtras]:
-        (core, (distribution, value)), layers = reuse.recorded(evaluate, core, inputs)
+        if keep_layers:
+            (core, (distribution, value)), layers = reuse.recorded(evaluate, core, inputs)
+        else:
+            (core, (distribution, value)), layers = evaluate(core, inputs), ()
         action = distribution.from_noise(noise)
-        extras = PolicyExtras(distribution.log_prob(action), value, layers if keep_layers else ())
-        return core, action, extras
+        return core, action, PolicyExtras(distribution.log_prob(action), value, layers)
 
     _, (distribution, _) = jax.eval_shape(evaluate, simulation.core, simulation.inputs)
     of_all = jax.tree.map(

@@ -37,12 +37,17 @@ def recorded(function: Callable[..., Result], *args: Any) -> tuple[Result, tuple
 
 
 def replayed(outputs: tuple[Array, ...], function: Callable[..., Result], *args: Any) -> Result:
-    """`function(*args)`, whose layers give what was recorded, with their own gradients."""
+    """`function(*args)`, whose layers give what was recorded, with their own gradients.
+
+    Without any outputs they compute their own.
+    """
+    if not outputs:
+        return function(*args)
     left = iter(outputs)
 
     def replace(layer: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
         output = layer(*args, **kwargs)
-        return _instead(output, next(left)) if outputs and _is_layer(context) else output
+        return _instead(output, next(left)) if _is_layer(context) else output
 
     with nn.intercept_methods(replace):
         return function(*args)
