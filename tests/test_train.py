@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.record_writer import RecordWriter
+from toys import InterruptAfter
 
 import jaxrl
 from jaxrl import manifest as manifests
@@ -112,24 +113,6 @@ def test_steps_are_rounded_up_to_whole_updates_and_chunks_do_not_matter():
         assert same(learned(result.state), learned(results[0].state))
 
 
-class After:
-    """Stands for `Interrupt`: asks to stop after some chunks."""
-
-    def __init__(self, chunks):
-        self.left = chunks
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-    @property
-    def requested(self):
-        self.left -= 1
-        return self.left < 0
-
-
 @pytest.mark.parametrize("chunk_updates", [1, 2, 5])
 def test_rows_do_not_depend_on_chunks_nor_on_stops_within_them(
     tmp_path, monkeypatch, chunk_updates
@@ -141,7 +124,7 @@ def test_rows_do_not_depend_on_chunks_nor_on_stops_within_them(
     )
     arguments |= {"run_dir": tmp_path / "parts", "chunk_updates": chunk_updates}
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "Interrupt", lambda: After(2))
+        patch.setattr(runner, "Interrupt", lambda: InterruptAfter(2))
         stopped = jaxrl.run(algorithm(), CONFIG, **arguments)
     assert stopped.interrupted
     assert stopped.summary["updates"] == {1: 2, 2: 4, 5: 6}[chunk_updates]  # whole rows of 3

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optuna
 import pytest
-from toys import ToyConfig, toy
+from toys import InterruptAfter, ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs import envpool, pools
@@ -256,30 +256,12 @@ def test_a_sweep_on_several_devices_goes_on_after_a_kill(tmp_path, monkeypatch):
     assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
 
 
-class StopAfterThreeChunks:
-    """In place of `Interrupt`: as if somebody pressed Ctrl-C."""
-
-    def __init__(self):
-        self.chunks = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-    @property
-    def requested(self):
-        self.chunks += 1
-        return self.chunks > 3
-
-
 @pytest.mark.parametrize("every", [0.0, 1e9], ids=["saved each chunk", "saved when stopped"])
 def test_a_stopped_sweep_resumes_to_the_same_leaderboard(tmp_path, monkeypatch, every):
     scheduler = HyperTrick(12, 4)
     expected = run(tmp_path / "whole", scheduler)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "Interrupt", StopAfterThreeChunks)
+        patch.setattr(loop, "Interrupt", lambda: InterruptAfter(3))
         stopped = run(tmp_path / "cut", scheduler, checkpoint_seconds=every)
     assert stopped.interrupted
     assert len(outcome(stopped)) < 12

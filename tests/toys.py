@@ -1,4 +1,6 @@
-"""An algorithm whose scores are known, for tests of what is built around algorithms."""
+"""An algorithm whose scores are known, and a Ctrl-C that comes when it should, for tests of what is
+built around algorithms.
+"""
 
 from typing import NamedTuple
 
@@ -63,3 +65,21 @@ def toy(env=None):
         return memory, jnp.zeros(len(obs), jnp.int32)
 
     return Algorithm(init, update, act, env, None, "toy", ToyConfig)
+
+
+class InterruptAfter:
+    """In place of `Interrupt`: as if somebody pressed Ctrl-C after so many chunks."""
+
+    def __init__(self, chunks):
+        self.left = chunks
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    @property
+    def requested(self):
+        self.left -= 1
+        return self.left < 0
