@@ -150,7 +150,7 @@ def test_who_acted_is_remembered_with_what_was_sent_ahead():
 
     chex.assert_trees_all_equal(after.inputs.last_action[0], before.action[-1])
     by_old, by_new = (of(params)((), after.inputs)[1] for params in (old, new))
-    log_prob, value = after.extras
+    log_prob, value, _ = after.extras
     assert (jnp.abs(by_old[1] - by_new[1]) > 0.1).all()
     chex.assert_trees_all_close(value[0], by_old[1][0], bootstrap, rtol=1e-5)
     chex.assert_trees_all_close(value[1:], by_new[1][1:], rtol=1e-5)
