@@ -125,6 +125,14 @@ def pairs(texts: tuple[str, ...]) -> dict[str, Any]:
     return {name: literal(value) for name, value in split(texts)}
 
 
+def backend_options(texts: tuple[str, ...]) -> dict[str, Any]:
+    """`--env-options`."""
+    options = pairs(texts)
+    if "num_envs" in options:
+        raise ValueError("num_envs is no option of the backend; use --num-envs")
+    return options
+
+
 def with_fields(config: Any, texts: tuple[str, ...]) -> Any:
     """A config with other values, given as `name=value`."""
     fields = {field.name for field in dataclasses.fields(config)}
@@ -158,9 +166,7 @@ def launch(
         if args.devices > 1:
             split_cpu(args.devices)
         num_envs, devices = args.num_envs, args.devices
-        env_options = env_options | pairs(args.env_options)
-        if "num_envs" in env_options:
-            raise ValueError("num_envs is no option of the backend; use --num-envs")
+        env_options = env_options | backend_options(args.env_options)
         if args.autotune_also and not args.autotune:
             raise ValueError("--autotune-also needs --autotune")
         if args.autotune:

@@ -37,7 +37,7 @@ from jaxrl.parallel import split_cpu
 from jaxrl.tuning.record import read, unplain
 from jaxrl.tuning.report import write_report
 from jaxrl.tuning.scores import leaderboard
-from launcher import pairs, split, with_fields
+from launcher import backend_options, pairs, split, with_fields
 from play import record
 
 CONFIGS = {
@@ -151,9 +151,7 @@ def main(args: Args) -> tuning.SweepResult:
 
 def environment(env_id: str, num_envs: int, options: tuple[str, ...]) -> jaxrl.Env:
     """With `ATARI_OPTIONS` beneath the options where they are for it."""
-    given = pairs(options)
-    if "num_envs" in given:
-        raise ValueError("num_envs is no option of the backend; use --num-envs")
+    given = backend_options(options)
     env = jaxrl.make(env_id, num_envs, **given)
     if getattr(env, "is_atari", False):
         env = jaxrl.make(env_id, num_envs, **ATARI_OPTIONS | given)

@@ -223,16 +223,17 @@ class Runner:
         lengths = np.asarray(scores.episode_length)[: settings.eval_episodes]
         if simulation is not None:
             host.release(simulation.env_state)
-        finished = np.isfinite(returns)
-        if not finished.any():
-            self.bar.announce("no episode of the evaluation ended")
-            return
-        self.evaluation = {
-            "eval_return": float(returns[finished].mean()),
-            "eval_return_std": float(returns[finished].std()),
-            "eval_episode_length": float(lengths[finished].mean()),
-        }
-        self.write({"update": self.progress.update, "steps": self.progress.steps} | self.evaluation)
+        ended = np.isfinite(returns)
+        if not ended.all():
+            self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
+        if ended.any():
+            self.evaluation = {
+                "eval_return": float(returns[ended].mean()),
+                "eval_return_std": float(returns[ended].std()),
+                "eval_episode_length": float(lengths[ended].mean()),
+            }
+            progress = self.progress
+            self.write({"update": progress.update, "steps": progress.steps} | self.evaluation)
         self.bar.say("training")
 
     def save(self, state: Any) -> None:

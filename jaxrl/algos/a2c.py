@@ -124,11 +124,6 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         rollouts = -(-config.min_training_batch // transitions)
         return rollouts * config.num_steps
 
-    def reuses_layers(config: A2CConfig) -> bool:
-        """Whether the network acts on a step as it learns from many, by the same parameters."""
-        sends_ahead = isinstance(env, HostEnv) and env.send_ahead
-        return network is None and config.core is None and not sends_ahead
-
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
         network_key, env_key, key = jax.random.split(key, 3)
         params, simulation = agent.start(
@@ -145,7 +140,12 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
         behave = partial(unroll, state.params)
         simulation, trajectory = actor_critic.collect(
-            env, behave, state.simulation, rollout_key, num_steps(config), reuses_layers(config)
+            env,
+            behave,
+            state.simulation,
+            rollout_key,
+            num_steps(config),
+            keep_layers=network is None and reuses_layers(config, env),
         )
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.extras.layers)
         last_value = actor_critic.bootstrap(behave, simulation)
@@ -182,6 +182,12 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     return Algorithm(
         init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
     )
+
+
+def reuses_layers(config: A2CConfig, env: Env) -> bool:
+    """Whether jaxrl's network acts on each step as it learns from all, by the same parameters."""
+    sends_ahead = isinstance(env, HostEnv) and env.send_ahead
+    return config.core is None and not sends_ahead
 
 
 def advantages(

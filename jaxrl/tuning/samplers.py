@@ -54,11 +54,11 @@ def sampler_of(
                 )
             case "gp":
                 return samplers.GPSampler(seed=trial_seed)
-    return _keyed_sampler(draw(index))
+    return _keyed_sampler(lambda: draw(index))
 
 
-def _keyed_sampler(values: dict[str, Any]) -> Any:
-    """A sampler that answers with these values."""
+def _keyed_sampler(draw: Callable[[], dict[str, Any]]) -> Any:
+    """A sampler that answers with what `draw` gives, if it is asked."""
     samplers = optuna().samplers
 
     class Keyed(samplers.BaseSampler):
@@ -69,7 +69,7 @@ def _keyed_sampler(values: dict[str, Any]) -> Any:
             return {}
 
         def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return _label(values[name])
+            return _label(draw()[name])
 
     return Keyed()
 
