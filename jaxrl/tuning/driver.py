@@ -99,14 +99,6 @@ def sweep(
       ImportError: without Optuna.
     """
     directory = Path(run_dir)
-    _check(algo, config, space, scheduler, num_lanes, phase, seed, strategy)
-    check_sampler(sampler)
-    _check_kept(space, keep_best, keep_best_per)
-    description = record.describe(
-        algo, config, space, scheduler, num_lanes, phase, seed, sampler, str(strategy)
-    )
-    is_new = record.open_run_dir(directory, description, resume)
-    enable_compilation_cache()
     settings = Settings(
         num_lanes=min(num_lanes, scheduler.num_trials),
         phase=phase,
@@ -123,6 +115,12 @@ def sweep(
         checkpoint_seconds=checkpoint_seconds,
         chunk_seconds=chunk_seconds,
     )
+    _check(algo, config, space, scheduler, settings)
+    description = record.describe(
+        algo, config, space, scheduler, num_lanes, phase, seed, sampler, str(strategy)
+    )
+    is_new = record.open_run_dir(directory, description, resume)
+    enable_compilation_cache()
     board = Board(description, progress_bar)
     try:
         run = Sweep(algo, config, space, scheduler, settings, description, board)
@@ -139,15 +137,10 @@ def sweep(
 
 
 def _check(
-    algo: Algorithm,
-    config: Any,
-    space: spaces.Space,
-    scheduler: Scheduler,
-    num_lanes: int,
-    phase: Phase,
-    seed: int,
-    strategy: str | Strategy,
+    algo: Algorithm, config: Any, space: spaces.Space, scheduler: Scheduler, settings: Settings
 ) -> None:
+    """Raise for bad values, before any work."""
+    phase, num_lanes = settings.phase, settings.num_lanes
     if jax.process_count() > 1:
         raise ValueError(
             f"a sweep has a process of its own, but {jax.process_count()} are joined; start a "
@@ -155,20 +148,19 @@ def _check(
         )
     spaces.check(space, config)
     Groups(algo, config, space).check(space)
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
+    if not 0 <= settings.seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}")
     if phase.unit not in UNITS:
         raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
     if phase.length < 1 or num_lanes < 1:
         raise ValueError(
             f"a phase's length and num_lanes must be >= 1, got {phase.length} and {num_lanes}"
         )
-    if strategy != "auto":
-        as_strategy(strategy, num_lanes)
-
-
-def _check_kept(space: spaces.Space, keep_best: int, keep_best_per: str | None) -> None:
-    if keep_best < 0:
-        raise ValueError(f"keep_best must be >= 0, got {keep_best}")
-    if keep_best_per is not None and keep_best_per not in space:
-        raise ValueError(f"keep_best_per = {keep_best_per!r} is not searched: {sorted(space)}")
+    if settings.strategy != "auto":
+        as_strategy(settings.strategy, num_lanes)
+    check_sampler(settings.sampler)
+    if settings.keep_best < 0:
+        raise ValueError(f"keep_best must be >= 0, got {settings.keep_best}")
+    per = settings.keep_best_per
+    if per is not None and per not in space:
+        raise ValueError(f"keep_best_per = {per!r} is not searched: {sorted(space)}")
