@@ -17,10 +17,8 @@ import numpy as np
 import tyro
 
 import jaxrl
-from jaxrl.evaluate import Evaluation, frames
+from jaxrl.evaluate import Evaluation, frames, split
 from jaxrl.video import frames_per_second, write_video
-
-MAX_ENVS = 16
 
 sys.path.append(os.getcwd())  # where modules with environments of one's own may be
 
@@ -42,14 +40,14 @@ class Args:
 
 def evaluation(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> Evaluation:
     """Scores of whole episodes, as many of each environment."""
-    num_envs = min(episodes, MAX_ENVS)
+    num_envs, episodes_each = split(episodes)
     scores = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
         policy.algo,
         policy.config,
         policy.state,
         policy.algo.env.for_evaluation(num_envs),
         jax.random.key(seed),
-        -(-episodes // num_envs),
+        episodes_each,
         greedy,
     )
     return jax.tree.map(lambda x: x[:episodes], scores)

@@ -12,6 +12,14 @@ import numpy as np
 from jaxrl.simulation import Simulation, advance, start
 from jaxrl.types import Algorithm, Array, Env, Memory
 
+MAX_ENVS = 16
+
+
+def split(num_episodes: int) -> tuple[int, int]:
+    """How many environments play so many episodes, and how many each: as many or a few more."""
+    num_envs = min(num_episodes, MAX_ENVS)
+    return num_envs, -(-num_episodes // num_envs)
+
 
 class Evaluation(NamedTuple):
     """Scores of whole episodes; leaves `[num_envs * episodes_per_env]`, NaN if cut short."""

@@ -7,7 +7,6 @@ any length share it; its state is donated and its metrics are a buffer of fixed 
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import MAX_CHUNK, SUMS, train_chunk
 from jaxrl.compilation import compiler_options
 from jaxrl.envs import host
-from jaxrl.evaluate import evaluate
+from jaxrl.evaluate import evaluate, split
 from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink, ProgressBar, Row, Sink, TensorBoardSink, read_jsonl
 from jaxrl.progress import Progress, public_row
@@ -209,8 +208,7 @@ class Runner:
         """Whole episodes on separate environments with fixed seeds."""
         self.bar.say("evaluating")
         settings = self.settings
-        num_envs = min(settings.eval_episodes, 16)
-        episodes_each = math.ceil(settings.eval_episodes / num_envs)
+        num_envs, episodes_each = split(settings.eval_episodes)
         env = self.algo.env.for_evaluation(num_envs)
         key, simulation = jax.random.key(EVALUATION_SEED), None
         if isinstance(env, HostEnv):  # begun here, so that the simulators can be closed again

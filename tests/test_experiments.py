@@ -214,7 +214,7 @@ def test_more_episodes_than_environments_are_evaluated(experiment, monkeypatch, 
     returns = play.evaluate(policy, episodes, 0, False)
     assert returns.shape == (episodes,)
     assert (returns >= 1).all()
-    assert asked == [min(episodes, play.MAX_ENVS)]
+    assert asked == [min(episodes, 16)]
 
 
 def test_runs_are_played_and_recorded(tmp_path):
