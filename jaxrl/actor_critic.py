@@ -25,7 +25,7 @@ class PolicyExtras(NamedTuple):
 
     log_prob: Array
     value: Array
-    layers: tuple[Array, ...] = ()
+    layers: reuse.Layers | tuple[()] = ()
     """What the network's layers gave, for a learner with the same parameters (`jaxrl.reuse`)."""
 
 

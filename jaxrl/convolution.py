@@ -18,6 +18,8 @@ The CPU way is built to move as few bytes as it can, and to keep the products fa
   position, and the wider product runs faster. For few input channels, where whole patches are the
   smaller, they are used.
 * Integer images are gathered as they are and become floating point last.
+* A large batch is cut into blocks (`blocks`), whose patches stay in the caches until the next
+  convolution has used them.
 * Where products are deep or wide, the channels come first in memory. The gradient of a kernel is a
   sum over all positions, and with the positions last its product runs up to twice as fast.
   Activations keep that layout from one convolution to the next.
@@ -48,6 +50,26 @@ CHANNELS_FIRST = Layout((3, 0, 1, 2))
 """`[B, H, W, C]` that lie in memory as `[C, B, H, W]`."""
 WIDE = 128
 """Products with so many numbers a position, before or after, run faster with channels first."""
+MAX_BLOCKS = 4
+"""More gain little, and take longer to compile."""
+BLOCK_SIZE = 400_000
+"""Numbers that the images of a block have at least, as 15 of Atari's."""
+
+
+def blocks(images: jax.Array) -> list[jax.Array]:
+    """Parts of a batch to take through several convolutions one after another.
+
+    A gradient is up to a quarter faster for it on a CPU; elsewhere the batch remains whole.
+
+    Args:
+        images: ``[B, H, W, C]``.
+
+    Returns:
+        At most `MAX_BLOCKS` arrays ``[b, H, W, C]``, of nearly equal sizes ``b``.
+    """
+    if jax.default_backend() != "cpu":
+        return [images]
+    return jnp.array_split(images, min(max(images.size // BLOCK_SIZE, 1), MAX_BLOCKS))
 
 
 def convolve(

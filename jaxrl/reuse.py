@@ -8,6 +8,7 @@ computation, since the gradients of a linear layer need its inputs and weights o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,38 +20,52 @@ from jaxrl.convolution import Conv
 from jaxrl.types import Array
 
 Result = TypeVar("Result")
+Layers = dict[str, tuple[Array, ...]]
+"""What each layer gave, by its name, in the order of its calls."""
 
 
-def recorded(function: Callable[..., Result], *args: Any) -> tuple[Result, tuple[Array, ...]]:
-    """`function(*args)`, and what its layers gave, in the order of their calls."""
-    outputs: list[Array] = []
+def recorded(function: Callable[..., Result], *args: Any) -> tuple[Result, Layers]:
+    """`function(*args)`, and what its layers gave."""
+    outputs: defaultdict[str, list[Array]] = defaultdict(list)
 
-    def note(layer: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
-        output = layer(*args, **kwargs)
+    def note(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        if context.method_name == "blocks":
+            return [*args]  # one batch of few: that of learning has other blocks
+        output = call(*args, **kwargs)
         if _is_layer(context):
-            outputs.append(output)
+            outputs[_name(context)].append(output)
         return output
 
     with nn.intercept_methods(note):
         result = function(*args)
-    return result, tuple(outputs)
+    return result, {name: tuple(calls) for name, calls in outputs.items()}
 
 
-def replayed(outputs: tuple[Array, ...], function: Callable[..., Result], *args: Any) -> Result:
+def replayed(layers: Layers | tuple[()], function: Callable[..., Result], *args: Any) -> Result:
     """`function(*args)`, whose layers give what was recorded, with their own gradients.
 
-    Without any outputs they compute their own.
+    Without any records they compute their own. Blocks of a batch (`jaxrl.convolution.blocks`) take
+    their part of what was recorded of the whole.
     """
-    if not outputs:
+    if not layers:
         return function(*args)
-    left = iter(outputs)
+    left = {name: list(calls) for name, calls in layers.items()}
 
-    def replace(layer: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
-        output = layer(*args, **kwargs)
-        return _instead(output, next(left)) if _is_layer(context) else output
+    def replace(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        output = call(*args, **kwargs)
+        if not _is_layer(context):
+            return output
+        calls = left[_name(context)]
+        known, rest = calls[0][: len(output)], calls[0][len(output) :]
+        calls[:1] = [rest] if len(rest) else []
+        return _instead(output, known)
 
     with nn.intercept_methods(replace):
         return function(*args)
+
+
+def _name(context: Any) -> str:
+    return "/".join(context.module.path)
 
 
 def _is_layer(context: Any) -> bool:

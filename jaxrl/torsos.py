@@ -13,6 +13,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from jaxrl import convolution
 from jaxrl.convolution import Conv, max_pool
 from jaxrl.initializers import orthogonal
 from jaxrl.types import Array
@@ -56,14 +57,25 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
-        activation = ACTIVATIONS[self.activation]
-        x = _as_float(obs, self.dtype)
-        for features, size, stride in self.convolutions:
-            x = Conv(
+        layers = [
+            Conv(
                 features, (size, size), (stride, stride), kernel_init=_KERNEL_INIT, dtype=self.dtype
-            )(x)
-            x = activation(x)
+            )
+            for features, size, stride in self.convolutions
+        ]
+
+        def convolved(images: Array) -> Array:
+            x = _as_float(images, self.dtype)
+            for layer in layers:
+                x = ACTIVATIONS[self.activation](layer(x))
+            return x
+
+        x = jnp.concatenate([convolved(images) for images in self.blocks(obs)])
         return MLP(self.hidden_sizes, self.activation, self.dtype)(x)
+
+    def blocks(self, obs: Array) -> list[Array]:
+        """What the convolutions take one after another."""
+        return convolution.blocks(obs)
 
 
 NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))

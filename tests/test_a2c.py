@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import recurrence, reuse
+from jaxrl import convolution, recurrence, reuse
 from jaxrl.algos import a2c as a2c_module
 from jaxrl.distributions import Categorical
 from jaxrl.types import Inputs, Trajectory
@@ -171,11 +171,15 @@ def test_what_would_have_no_effect_is_refused():
         ("CartPole-v1", {}),
         ("Breakout-MinAtar", {"torso": "minatar_cnn", "min_training_batch": 16}),
         ("Breakout-MinAtar", {"torso": "minatar_cnn", "compute_dtype": "bfloat16"}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "block_size": 800}),
         ("Pendulum-v1", {"normalize_observations": True}),
     ],
 )
-def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields):
+def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields, monkeypatch):
     env = jaxrl.make(env_id, 2)
+    if "block_size" in fields:  # of learning, and one of acting
+        monkeypatch.setattr(convolution, "BLOCK_SIZE", fields["block_size"])
+        fields = {name: value for name, value in fields.items() if name != "block_size"}
     config = jaxrl.A2CConfig(hidden_sizes=(8,), rmsprop_eps=0.1, **fields)
     network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)
     # Of a network of the caller's own it knows nothing, so it learns by itself.
@@ -203,13 +207,14 @@ def test_layers_are_recorded_and_replayed_with_their_own_gradients():
     params = network.init(jax.random.key(1), x)
     apply: Any = network.apply
     result, layers = reuse.recorded(apply, params, x)
-    assert [layer.shape for layer in layers] == [(5, 4), (5, 2)]
+    shapes = {name: [call.shape for call in calls] for name, calls in layers.items()}
+    assert shapes == {"layers_0": [(5, 4)], "layers_2": [(5, 2)]}
 
     def total(outputs, params, x):
         return (reuse.replayed(outputs, apply, params, x) ** 2).sum()
 
-    expected = jax.value_and_grad(total, (1, 2))((), params, x)
+    expected = jax.value_and_grad(total, (1, 2))({}, params, x)
     found = jax.value_and_grad(total, (1, 2))(layers, params, x)
     jax.tree.map(np.testing.assert_allclose, found, expected)
-    others = tuple(layer + 1 for layer in layers)
+    others = jax.tree.map(lambda output: output + 1, layers)
     np.testing.assert_array_equal(reuse.replayed(others, apply, params, x), result + 1)

@@ -249,3 +249,18 @@ def test_compute_dtype(integers):
 def test_wrong_arguments(x, kernel, padding):
     with pytest.raises(ValueError, match=r"image|padding"):
         convolve(jnp.zeros(x), jnp.zeros(kernel), (1, 1), padding)
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(1, [1]), (3, [3]), (5, [3, 2]), (9, [3, 2, 2, 2])])
+def test_blocks_have_nearly_equal_sizes(monkeypatch, number, sizes):
+    monkeypatch.setattr(convolution, "BLOCK_SIZE", 2 * 5 * 5 * 3)
+    images = normal(0, number, 5, 5, 3)
+    blocks = convolution.blocks(images)
+    assert [len(block) for block in blocks] == sizes
+    np.testing.assert_array_equal(jnp.concatenate(blocks), images)
+
+
+def test_only_a_cpu_has_blocks(monkeypatch):
+    monkeypatch.setattr(convolution, "BLOCK_SIZE", 1)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert len(convolution.blocks(normal(0, 8, 5, 5, 3))) == 1

@@ -1,11 +1,13 @@
 """Networks: the sizes of their papers, the scales of their weights, and what they refuse."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import networks, recurrence, torsos
+from jaxrl import convolution, networks, recurrence, torsos
 from jaxrl.distributions import Categorical, DiagonalNormal, MultiCategorical
 from jaxrl.types import Box, Dict, Discrete, Inputs, MultiDiscrete
 
@@ -171,6 +173,27 @@ def test_a_torso_takes_the_smallest_shape_it_claims_to(torso):
 def test_an_unknown_torso_is_refused_by_name():
     with pytest.raises(ValueError, match=r"torso must be one of .*'mlp', .* got 'resnet50'"):
         build(VECTOR, Discrete(2), torso="resnet50")
+
+
+def test_blocks_of_images_give_what_the_whole_batch_does(monkeypatch):
+    torso = torsos.make_torso("ga3c_cnn", (20, 20, 2), (8,), None, jnp.float32)
+    images = jax.random.randint(jax.random.key(0), (7, 20, 20, 2), 0, 256, jnp.uint8)
+    params = torso.init(jax.random.key(1), images)
+
+    def total(params, images):
+        features: Any = torso.apply(params, images)
+        return (features * jnp.arange(7.0)[:, None]).sum(), features
+
+    def with_blocks_of(size):
+        monkeypatch.setattr(convolution, "BLOCK_SIZE", size * images[0].size)
+        assert len(convolution.blocks(images)) == 7 // size
+        return jax.grad(total, has_aux=True)(params, images)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+        with_blocks_of(2),
+        with_blocks_of(7),
+    )
 
 
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
