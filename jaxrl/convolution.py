@@ -5,8 +5,8 @@ gradient of a convolution is fast anywhere. On CPU it is slow in a loop: of the 
 three layers two cores then train on 100 images/s (84x84x4, batches of 32), and pooling suffers
 from ``select_and_scatter`` in the same way. So either operation has two ways here, picked when a
 program is lowered for its platform: the native one, and on CPU one made of matrix products and
-elementwise loops, which XLA compiles well anywhere. It trains the whole network on 1950 images/s,
-where PyTorch reaches 2120 and plain im2col 1260, and pools with gradient four times as fast.
+elementwise loops, which XLA compiles well anywhere. It trains the whole network on 2160 images/s,
+where PyTorch reaches 2030 and plain im2col 1310, and pools with gradient four times as fast.
 
 The CPU way is built to move as few bytes as it can, and to keep the products fast:
 

@@ -33,6 +33,8 @@ INSTALL_TORCH = "pip install torch"
 Rate = Callable[[], float]
 """Measures once."""
 Convolve = Callable[..., jax.Array]
+Cut = Callable[[jax.Array], list[jax.Array]]
+"""A batch of images into blocks."""
 
 
 @dataclass
@@ -72,26 +74,43 @@ def native(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: s
     )
 
 
+def whole(images: jax.Array) -> list[jax.Array]:
+    """One block."""
+    return [images]
+
+
 class NatureCNN(nn.Module):
     """The Nature CNN with policy and value heads over a given convolution."""
 
     convolve: Convolve
+    cut: Cut
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = obs.astype(jnp.float32) / 255
+        layers, channels = [], FRAME[2]
         for i, (features, size, stride) in enumerate(torsos.NATURE_CONVOLUTIONS):
-            shape = (size, size, x.shape[-1], features)
+            shape = (size, size, channels, features)
             kernel = self.param(f"kernel{i}", nn.initializers.lecun_normal(), shape)
             bias = self.param(f"bias{i}", nn.initializers.zeros, (features,))
-            x = nn.relu(self.convolve(x, kernel, (stride, stride), "VALID") + bias)
+            layers.append((kernel, bias, (stride, stride)))
+            channels = features
+
+        def convolved(images: jax.Array) -> jax.Array:
+            x = images.astype(jnp.float32) / 255
+            for kernel, bias, strides in layers:
+                x = nn.relu(self.convolve(x, kernel, strides, "VALID") + bias)
+            return x
+
+        x = jnp.concatenate([convolved(images) for images in self.cut(obs)])
         x = nn.relu(nn.Dense(512)(x.reshape(x.shape[0], -1)))
         return nn.Dense(NUM_ACTIONS)(x), nn.Dense(1)(x)[:, 0]
 
 
-def training_rate(convolve: Convolve, batch: int, steps: int, scan: bool = True) -> Rate:
+def training_rate(
+    convolve: Convolve, batch: int, steps: int, scan: bool = True, cut: Cut = whole
+) -> Rate:
     """A function that trains for so many steps and returns images a second; compiles first."""
-    network = NatureCNN(convolve)
+    network = NatureCNN(convolve, cut)
     # Other frames at each step: what depends on them alone must not move out of the loop.
     frames = jax.random.randint(jax.random.key(0), (steps, batch, *FRAME), 0, 256, jnp.uint8)
     params = network.init(jax.random.key(1), frames[0, :1])
@@ -170,7 +189,10 @@ def torch_training_rate(batch: int, steps: int) -> Rate | None:
 def measure(args: Args) -> tuple[dict[str, Samples], dict[str, Samples]]:
     """Rates of the network and of pooling by name."""
     candidates = {
-        "jaxrl, in a scan": training_rate(convolution.convolve, args.batch, args.steps),
+        "jaxrl, in a scan": training_rate(
+            convolution.convolve, args.batch, args.steps, cut=convolution.blocks
+        ),
+        "jaxrl, without blocks": training_rate(convolution.convolve, args.batch, args.steps),
         "im2col, in a scan": training_rate(im2col, args.batch, args.steps),
         "native, outside a loop": training_rate(native, args.batch, args.steps, scan=False),
     }
