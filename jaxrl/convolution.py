@@ -72,6 +72,8 @@ def blocks(images: jax.Array) -> list[jax.Array]:
     return jnp.array_split(images, min(max(images.size // BLOCK_SIZE, 1), MAX_BLOCKS))
 
 
+# So that it is traced once for all blocks of a batch.
+@functools.partial(jax.jit, static_argnames=("strides", "padding"))
 def convolve(
     x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding
 ) -> jax.Array:

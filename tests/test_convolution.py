@@ -1,6 +1,8 @@
 """Tests of jaxrl.convolution against the operations of XLA and Flax."""
 
+import contextlib
 import functools
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -51,10 +53,21 @@ def assert_all_close(actual, desired, tolerance=1e-4):
         np.testing.assert_allclose(a, d, rtol=tolerance, atol=tolerance * max(1, abs(d).max()))
 
 
+@contextlib.contextmanager
+def products_are_wide_from(wide):
+    traced = cast(Any, convolve)
+    traced.clear_cache()  # with another number
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution, "WIDE", wide)
+        yield
+    traced.clear_cache()
+
+
 @pytest.fixture(params=["channels last", "channels first"])
-def channels_first(request, monkeypatch):
+def channels_first(request):
     """In either layout, which is otherwise chosen by the sizes of a kernel."""
-    monkeypatch.setattr(convolution, "WIDE", 1 if request.param == "channels first" else 10**6)
+    with products_are_wide_from(1 if request.param == "channels first" else 10**6):
+        yield
 
 
 SIDES = st.tuples(st.integers(5, 13), st.integers(5, 13))
@@ -77,8 +90,7 @@ FEATURES = st.sampled_from([1, 2, 8])
 @example((2, 3), (5, 4), (1, 2), "SAME", 3, 2, 1)  # kernel larger than the image
 def test_convolve_and_gradients(sides, window, strides, padding, channels, features, wide):
     x, kernel = normal(0, 2, *sides, channels), normal(1, *window, channels, features)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution, "WIDE", wide)
+    with products_are_wide_from(wide):
         actual = with_gradients(lambda x, k: convolve(x, k, strides, padding), x, kernel)
     desired = with_gradients(lambda x, k: native(x, k, strides, padding), x, kernel)
     assert_all_close(actual, desired)
