@@ -69,7 +69,8 @@ def blocks(images: jax.Array) -> list[jax.Array]:
     """
     if jax.default_backend() != "cpu":
         return [images]
-    return jnp.array_split(images, min(max(images.size // BLOCK_SIZE, 1), MAX_BLOCKS))
+    number = min(images.size // BLOCK_SIZE, MAX_BLOCKS, len(images))
+    return jnp.array_split(images, max(number, 1))
 
 
 # So that it is traced once for all blocks of a batch.

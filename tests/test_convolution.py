@@ -270,6 +270,8 @@ def test_blocks_have_nearly_equal_sizes(monkeypatch, number, sizes):
     blocks = convolution.blocks(images)
     assert [len(block) for block in blocks] == sizes
     np.testing.assert_array_equal(jnp.concatenate(blocks), images)
+    monkeypatch.setattr(convolution, "BLOCK_SIZE", 1)
+    assert len(convolution.blocks(images)) == min(number, convolution.MAX_BLOCKS)
 
 
 def test_only_a_cpu_has_blocks(monkeypatch):
