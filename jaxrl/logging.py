@@ -109,18 +109,23 @@ class WandbSink:
         self._run.finish()
 
 
+WIDE = 130
+"""Columns of a terminal that has room for the gauges too."""
+
+
 class ProgressBar:
     """Steps, steps per second, return, time left; says when it compiles."""
 
     def __init__(self, total_steps: int, visible: bool):
         self._console = Console(stderr=True)
+        gauges = [TextColumn("{task.fields[gauges]}")] if self._console.width >= WIDE else []
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=None),  # what the others leave
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
             TextColumn("{task.fields[rate]}"),
             TextColumn("{task.fields[score]}"),
-            TextColumn("{task.fields[gauges]}"),
+            *gauges,
             TimeRemainingColumn(),
             console=self._console,
             disable=not visible,

@@ -29,7 +29,7 @@ from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import train_chunk
 from jaxrl.envs import pools
 from jaxrl.evaluate import Evaluation
-from jaxrl.logging import JsonlSink, TensorBoardSink, read_jsonl
+from jaxrl.logging import JsonlSink, ProgressBar, TensorBoardSink, read_jsonl
 
 train_module = importlib.import_module("jaxrl.train")  # the name is that of a function, too
 CONFIG = jaxrl.PPOConfig(num_steps=16, num_minibatches=2, num_epochs=2)
@@ -491,3 +491,18 @@ def test_evaluation_counts_the_same_episodes_of_each_environment():
     assert scores.episode_length.tolist() == [7.0] * 6
     cut = jaxrl.evaluate(algo, CONFIG, state, env, jax.random.key(0), 2, False, 9)
     assert np.isnan(np.asarray(cut.episode_return)).tolist() == [False, True] * 3
+
+
+@pytest.mark.parametrize("columns", [80, 130])
+def test_the_progress_bar_fits_its_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    bar = ProgressBar(2_000_000, visible=True)
+    bar.say("evaluating")
+    bar.advance(1_999_360, 1658.0, -20.2, "25.9 trainings/s, simulators: wait 45%, idle 20%")
+    bar.close()
+    line = capsys.readouterr().err
+    assert "…" not in line
+    assert "evaluating" in line
+    assert "1,999,360/2,000,000 steps 1,658 steps/s return -20.2" in line
+    assert ("25.9 trainings/s, simulators: wait 45%, idle 20%" in line) == (columns == 130)
