@@ -74,7 +74,7 @@ class ConvNet(nn.Module):
         return MLP(self.hidden_sizes, self.activation, self.dtype)(x)
 
     def blocks(self, obs: Array) -> list[Array]:
-        """What the convolutions take one after another."""
+        """What the convolutions take one after another (`jaxrl.reuse` records them as one)."""
         return convolution.blocks(obs)
 
 

@@ -81,8 +81,7 @@ def run(
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
     """
     _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
+    check_seed(seed)
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
     directory = None if run_dir is None else Path(run_dir)
@@ -121,6 +120,12 @@ def run(
         return runner.run()
     finally:
         runner.close()
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless `jax.random.key` takes it."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
 
 
 def _check_counts(

@@ -171,13 +171,13 @@ def test_what_would_have_no_effect_is_refused():
         ("CartPole-v1", {}),
         ("Breakout-MinAtar", {"torso": "minatar_cnn", "min_training_batch": 16}),
         ("Breakout-MinAtar", {"torso": "minatar_cnn", "compute_dtype": "bfloat16"}),
-        ("Breakout-MinAtar", {"torso": "minatar_cnn", "block_size": 800}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "block_size": 400}),
         ("Pendulum-v1", {"normalize_observations": True}),
     ],
 )
 def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields, monkeypatch):
     env = jaxrl.make(env_id, 2)
-    if "block_size" in fields:  # of learning, and one of acting
+    if "block_size" in fields:  # of acting and of learning, not the same
         monkeypatch.setattr(convolution, "BLOCK_SIZE", fields["block_size"])
         fields = {name: value for name, value in fields.items() if name != "block_size"}
     config = jaxrl.A2CConfig(hidden_sizes=(8,), rmsprop_eps=0.1, **fields)

@@ -3,9 +3,10 @@
     python experiments/benchmarks/convolution.py
 
 compares, in one run and in turn, the Nature CNN (Mnih et al. 2015) on 84x84x4 uint8 frames with
-forward pass, gradient and Adam: `jaxrl.convolution`, plain im2col (strided slices, one product),
-XLA's native convolution, the native one outside of any loop, and PyTorch, eager, channels_last,
-with its best number of threads. And max pooling (3x3, stride 2) with its gradient in the scan.
+forward pass, gradient and Adam: `jaxrl.convolution`, with and without blocks, plain im2col (strided
+slices, one product), XLA's native convolution, the native one outside of any loop, and PyTorch,
+eager, channels_last, with its best number of threads. And max pooling (3x3, stride 2) with its
+gradient in the scan.
 """
 
 from __future__ import annotations

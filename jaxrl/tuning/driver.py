@@ -22,6 +22,7 @@ import jax
 
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.population import Strategy, as_strategy
+from jaxrl.train import check_seed
 from jaxrl.tuning import record
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.display import Board
@@ -148,8 +149,7 @@ def _check(
         )
     spaces.check(space, config)
     Groups(algo, config, space).check(space)
-    if not 0 <= settings.seed < 2**63:
-        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}")
+    check_seed(settings.seed)
     if phase.unit not in UNITS:
         raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
     if phase.length < 1 or num_lanes < 1:
