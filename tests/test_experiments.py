@@ -496,13 +496,15 @@ import sys, jaxrl
 jaxrl.make("CartPole-v1")
 jaxrl.make("Pong-v5")
 print(not {"scipy.stats", "orbax", "matplotlib", "seaborn"} & set(sys.modules))
+families = {"envpool.classic_control", "envpool.jumanji", "envpool.mujoco.gym"}
+print(not families & set(sys.modules), "envpool.atari" in sys.modules)
+jaxrl.make("envpool/CartPole-v1")
+print(families & set(sys.modules) == {"envpool.classic_control"})
 from gymnax.environments.bsuite import catch
 from gymnax.environments.misc import pong
-from envpool.jumanji import jumanji_official_render
 import matplotlib.pyplot
 print(catch.plt.subplots is matplotlib.pyplot.subplots)
 print(pong.colors.ListedColormap is matplotlib.colors.ListedColormap)
-print(jumanji_official_render.logic.plt.subplots is matplotlib.pyplot.subplots)
 """
     finished = subprocess.run(
         [sys.executable, "-c", code],
@@ -511,7 +513,7 @@ print(jumanji_official_render.logic.plt.subplots is matplotlib.pyplot.subplots)
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert finished.stdout.split() == ["True"] * 4
+    assert finished.stdout.split() == ["True"] * 6
 
 
 def test_importing_jaxrl_does_not_start_a_backend():

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +15,11 @@ from typing import Any
 class _Deferred(ModuleType):
     """Stands for a module until something asks for one of its attributes."""
 
-    def __init__(self, name: str, without: tuple[str, ...] = ()):
+    def __init__(self, name: str, spec: ModuleSpec | None, without: tuple[str, ...] = ()):
         super().__init__(name)
-        self.__dict__["_without"] = without
+        self.__dict__.update({"__spec__": spec, "_without": without})
+        if spec is not None and spec.submodule_search_locations is not None:
+            self.__dict__["__path__"] = spec.submodule_search_locations
 
     def __getattr__(self, name: str) -> Any:
         with set_aside(*self.__dict__["_without"]):
@@ -29,14 +32,15 @@ class _Deferred(ModuleType):
 
 @contextmanager
 def set_aside(*names: str) -> Generator[None]:
-    """Who imports these modules within the block gets them at their first use."""
-    waiting = {name: _Deferred(name) for name in names if name not in sys.modules}
+    """Who imports these modules within the block gets them at their first use.
+
+    Modules within a package that waits can be imported; the package itself goes on waiting.
+    """
+    waiting = {name: _Deferred(name, _find(name)) for name in names if name not in sys.modules}
     for name, module in waiting.items():
         package, _, child = name.rpartition(".")
-        if package in waiting:  # `from package import child` asks the package for both
-            spec = importlib.util.find_spec(package)
-            path = None if spec is None else spec.submodule_search_locations
-            waiting[package].__dict__.update({"__path__": path, child: module})
+        if package in waiting:  # `from package import child` asks the package
+            waiting[package].__dict__[child] = module
     sys.modules.update(waiting)
     try:
         yield
@@ -44,6 +48,15 @@ def set_aside(*names: str) -> Generator[None]:
         for name, module in waiting.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """As `importlib.util.find_spec` does, but without importing the packages around it."""
+    package = name.rpartition(".")[0]
+    if not package:
+        return importlib.util.find_spec(name)
+    spec = _find(package)
+    return spec and PathFinder.find_spec(name, spec.submodule_search_locations)
 
 
 def defer_import(name: str, without: tuple[str, ...] = ()) -> None:
@@ -58,6 +71,4 @@ def defer_import(name: str, without: tuple[str, ...] = ()) -> None:
         return
     spec = importlib.util.find_spec(name)
     if spec is not None:
-        module = _Deferred(name, without)
-        module.__spec__ = spec
-        sys.modules[name] = module
+        sys.modules[name] = _Deferred(name, spec, without)

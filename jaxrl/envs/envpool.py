@@ -8,7 +8,9 @@ experiments/benchmarks/NOTES.md for what it costs.
 from __future__ import annotations
 
 import functools
+import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -96,15 +98,9 @@ def ids() -> list[str]:
     return list(_envpool().list_all_envs())
 
 
-_DRAWING = tuple(
-    f"envpool.jumanji._official_render.{name}" for name in ("logic", "packing", "routing", "swarms")
-)
-"""What draws Jumanji's games imports matplotlib, which takes a third of a second."""
-
-
 def _envpool() -> Any:
     try:
-        with set_aside(*_DRAWING):
+        with set_aside(*_families()):
             import envpool
     except ImportError as error:
         raise ImportError(
@@ -112,6 +108,21 @@ def _envpool() -> Any:
             "Windows on x86-64 and arm64): pip install envpool, or use a gymnax id"
         ) from error
     return envpool
+
+
+def _families() -> list[str]:
+    """Packages of simulators, which are loaded when one of their ids is used.
+
+    All together take a third of a second; their ids are registered without them.
+    """
+    spec = importlib.util.find_spec("envpool")
+    roots = [] if spec is None else [Path(path) for path in spec.submodule_search_locations or ()]
+    return [
+        ".".join(("envpool", *found.parent.relative_to(root).parts))
+        for root in roots
+        for pattern in ("*/registration.py", "*/*/registration.py")
+        for found in root.glob(pattern)
+    ]
 
 
 @functools.lru_cache(maxsize=256)
