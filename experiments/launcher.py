@@ -20,6 +20,7 @@ import jaxrl
 from balance import fastest_settings
 from jaxrl import hosts
 from jaxrl.parallel import split_cpu, spread
+from jaxrl.video import check_video
 from play import record
 
 
@@ -188,6 +189,9 @@ def launch(
             config = config.replace(anneal_updates=num_updates)
         name = env.id.partition("/")[2].replace("/", "-")
         run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
+        video = run_dir / "video" / f"seed{args.seed}.mp4"
+        if args.video:
+            hosts.on_first(lambda: check_video(env, video))
         result = jaxrl.run(
             algo,
             config,
@@ -212,12 +216,11 @@ def launch(
         print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
         sys.exit(130)
     if args.video and hosts.is_first():
-        path = run_dir / "video" / f"seed{args.seed}.mp4"
         try:
-            _, score, length = record(jaxrl.load_policy(run_dir), path, args.seed, False, 5_000)
+            _, score, length = record(jaxrl.load_policy(run_dir), video, args.seed, False, 5_000)
         except (ValueError, ImportError, OSError) as error:
             sys.exit(f"error: trained, but there is no video: {error}")
-        print(f"video: {path}, {length} steps, score {score:g}")
+        print(f"video: {video}, {length} steps, score {score:g}")
     return result
 
 

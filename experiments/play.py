@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -63,14 +64,18 @@ def record(
 ) -> tuple[Path, float, int]:
     """One episode as a video; its path, score and length."""
     env = policy.algo.env.for_rendering()
-    scored = list(
-        frames(
-            policy.algo, policy.config, policy.state, env, jax.random.key(seed), greedy, max_steps
-        )
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_video([picture for picture, _ in scored], path, frames_per_second(env))
-    return path, scored[-1][1], len(scored) - 1
+    key = jax.random.key(seed)
+    scores: list[float] = []  # at each picture
+
+    def pictures() -> Iterator[np.ndarray]:
+        for picture, score in frames(
+            policy.algo, policy.config, policy.state, env, key, greedy, max_steps
+        ):
+            scores.append(score)
+            yield picture
+
+    write_video(pictures(), path, frames_per_second(env))
+    return path, scores[-1], len(scores) - 1
 
 
 def main(args: Args) -> None:

@@ -37,6 +37,7 @@ from jaxrl.parallel import split_cpu
 from jaxrl.tuning.record import read, unplain
 from jaxrl.tuning.report import write_report
 from jaxrl.tuning.scores import leaderboard
+from jaxrl.video import check_video
 from launcher import backend_options, pairs, split, with_fields
 from play import record
 
@@ -121,6 +122,8 @@ def main(args: Args) -> tuning.SweepResult:
     config = with_fields(CONFIGS[args.algo](), args.set)
     if both := sorted(set(pairs(args.set)) & set(space)):
         raise ValueError(f"{both} are searched and set; leave them out of --set, or give a --space")
+    if args.videos_by is not None:
+        check_video(env, run_dir / "videos" / "side-by-side.mp4")
     num_lanes = args.lanes
     if args.autotune:
         num_lanes = fastest_lanes(algo, config, space, args, run_dir)

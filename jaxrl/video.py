@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 
+from jaxrl.envs import host
 from jaxrl.envs.envpool import EnvpoolEnv
-from jaxrl.types import Env
+from jaxrl.types import Env, HostEnv
 
 CLASSIC_CONTROL_FPS = {
     "CartPole-v1": 50,
@@ -71,6 +73,23 @@ def video_suffix(path: Path) -> str:
         raise ValueError(f"a video's name ends in .mp4 or .gif, got {path.name!r}")
     _require(*_PACKAGES[suffix])
     return suffix
+
+
+def check_video(env: Env, path: Path) -> None:
+    """Draw `env` once, for those who would train for hours before they film it.
+
+    Raises:
+      ValueError, ImportError: if there is no way to draw it, or `write_video` cannot write `path`.
+      jax.errors.JaxRuntimeError: if its simulator fails.
+    """
+    video_suffix(path)
+    env = env.for_rendering()
+    state, _ = jax.jit(env.init)(jax.random.key(0))
+    try:
+        env.render(state)
+    finally:
+        if isinstance(env, HostEnv):
+            host.release(state)
 
 
 def frames_per_second(env: Env) -> int:

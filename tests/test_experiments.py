@@ -1,6 +1,7 @@
 """The scripts and the README do what they say, at a small size."""
 
 import ctypes.util
+import dataclasses
 import functools
 import importlib
 import importlib.metadata
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 import pytest
 from packaging.version import Version
+from simulators import Misbehaving
 
 import jaxrl
 import jaxrl.tuning
@@ -215,6 +217,18 @@ def test_more_episodes_than_environments_are_evaluated(experiment, monkeypatch, 
     assert returns.shape == (episodes,)
     assert (returns >= 1).all()
     assert asked == [min(episodes, 16)]
+
+
+def test_what_cannot_be_filmed_is_not_trained(experiment, monkeypatch, tmp_path, caplog):
+    launcher = experiment("launcher")
+    caplog.set_level("ERROR", "jax._src.callback")  # which launching turns off
+    env = jaxrl.make(functools.partial(Misbehaving, "step"), 2)  # takes no `render_mode`
+    monkeypatch.setattr(jaxrl, "make", lambda *_, **__: env)
+    monkeypatch.setattr(jaxrl, "run", lambda *_, **__: pytest.fail("it was trained"))
+    _, args = launcher.preset("", "undrawn", 8, 2, jaxrl.PPOConfig())
+    args = dataclasses.replace(args, video=True, run_dir=tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"refuses the options \{'render_mode'"):
+        launcher.launch(jaxrl.ppo, args, args.config, {})
 
 
 def test_runs_are_played_and_recorded(tmp_path):

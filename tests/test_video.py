@@ -11,9 +11,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from simulators import Counting
 
 import jaxrl
-from jaxrl.video import frames_per_second, write_video
+from jaxrl.envs import pools
+from jaxrl.video import check_video, frames_per_second, write_video
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 Image = pytest.importorskip("PIL.Image")
@@ -161,6 +163,14 @@ def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
     if id.startswith("envpool/"):
         pytest.importorskip("envpool")
     assert frames_per_second(jaxrl.envs.make(id, 1, **options)) == fps
+
+
+def test_what_can_be_drawn_may_be_filmed(tmp_path: Path) -> None:
+    before = set(pools._entries)
+    check_video(jaxrl.make(Counting, 2), tmp_path / "a.mp4")
+    assert set(pools._entries) == before
+    with pytest.raises(ValueError, match=r"ends in .mp4 or .gif"):
+        check_video(jaxrl.make("CartPole-v1", 2), tmp_path / "a.avi")
 
 
 def test_a_rendered_game_becomes_a_video(tmp_path: Path) -> None:
