@@ -76,59 +76,94 @@ def draw_grid(grid: np.ndarray) -> np.ndarray:
 # --- shapes --------------------------------------------------------------------------------------
 
 Point = tuple[float, float]
-Shape = tuple[np.ndarray, tuple[int, int, int]]  # signed distances of the pixels, and a colour
+Colour = tuple[int, int, int]
 
 
 class Plane(NamedTuple):
     """Where the pixels lie in the world; y points up."""
 
-    x: np.ndarray  # [1, W]
-    y: np.ndarray  # [H, 1]
+    x: np.ndarray  # [W], ascending
+    y: np.ndarray  # [H], descending
     scale: float  # pixels in a unit
+
+
+class Shape(NamedTuple):
+    """Signed distances to its edge, and the rectangle of the world that it lies in."""
+
+    distances: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of x [1, W] and y [H, 1]
+    low: Point
+    high: Point
 
 
 def _plane(width: int, height: int, scale: float, origin: Point) -> Plane:
     """`origin` is the pixel, counted from the bottom left, of the world's (0, 0)."""
     x = (np.arange(width, dtype=np.float32) + 0.5 - origin[0]) / scale
     y = (height - 0.5 - np.arange(height, dtype=np.float32) - origin[1]) / scale
-    return Plane(x[None], y[:, None], scale)
+    return Plane(x, y, scale)
 
 
-def _disc(plane: Plane, centre: Point, radius: float) -> np.ndarray:
-    return np.hypot(plane.x - centre[0], plane.y - centre[1]) - radius
+def _around(centre: Point, right: float, up: float) -> tuple[Point, Point]:
+    """The corners of a rectangle that reaches so far from its centre."""
+    return (centre[0] - right, centre[1] - up), (centre[0] + right, centre[1] + up)
 
 
-def _line(plane: Plane, start: Point, end: Point, width: float) -> np.ndarray:
+def _disc(centre: Point, radius: float) -> Shape:
+    return Shape(
+        lambda x, y: np.hypot(x - centre[0], y - centre[1]) - radius,
+        *_around(centre, radius, radius),
+    )
+
+
+def _line(start: Point, end: Point, width: float) -> Shape:
     """A straight line with round ends."""
-    x, y = plane.x - start[0], plane.y - start[1]
     dx, dy = end[0] - start[0], end[1] - start[1]
-    along = np.clip((x * dx + y * dy) / max(dx * dx + dy * dy, 1e-12), 0, 1)
-    return np.hypot(x - along * dx, y - along * dy) - width / 2
+
+    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        x, y = x - start[0], y - start[1]
+        along = np.clip((x * dx + y * dy) / max(dx * dx + dy * dy, 1e-12), 0, 1)
+        return np.hypot(x - along * dx, y - along * dy) - width / 2
+
+    middle = (start[0] + dx / 2, start[1] + dy / 2)
+    return Shape(distances, *_around(middle, (abs(dx) + width) / 2, (abs(dy) + width) / 2))
 
 
-def _box(plane: Plane, centre: Point, size: Point, corner: float) -> np.ndarray:
+def _box(centre: Point, size: Point, corner: float) -> Shape:
     """A rectangle whose corners have the radius `corner`."""
-    x = np.abs(plane.x - centre[0]) - size[0] / 2 + corner
-    y = np.abs(plane.y - centre[1]) - size[1] / 2 + corner
-    outside = np.hypot(np.maximum(x, 0), np.maximum(y, 0))
-    return outside + np.minimum(np.maximum(x, y), 0) - corner
+
+    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        x = np.abs(x - centre[0]) - size[0] / 2 + corner
+        y = np.abs(y - centre[1]) - size[1] / 2 + corner
+        outside = np.hypot(np.maximum(x, 0), np.maximum(y, 0))
+        return outside + np.minimum(np.maximum(x, y), 0) - corner
+
+    return Shape(distances, *_around(centre, size[0] / 2, size[1] / 2))
 
 
-def _arc(plane: Plane, radius: float, angle: float, width: float) -> np.ndarray:
+def _arc(radius: float, angle: float, width: float) -> Shape:
     """Around (0, 0) from the top by `angle`, counterclockwise if positive."""
-    reached = np.arctan2(-plane.x, plane.y) * np.sign(angle)
-    ring = np.abs(np.hypot(plane.x, plane.y) - radius) - width / 2
-    return np.where((reached >= 0) & (reached <= abs(angle)), ring, np.inf)
+
+    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        reached = np.arctan2(-x, y) * np.sign(angle)
+        ring = np.abs(np.hypot(x, y) - radius) - width / 2
+        return np.where((reached >= 0) & (reached <= abs(angle)), ring, np.inf)
+
+    reach = radius + width / 2
+    return Shape(distances, *_around((0, 0), reach, reach))
 
 
-def _paint(plane: Plane, shapes: Sequence[Shape]) -> np.ndarray:
+def _paint(plane: Plane, shapes: Sequence[tuple[Shape, Colour]]) -> np.ndarray:
     """Later shapes lie over earlier ones."""
-    picture = np.full((plane.y.size, plane.x.size, 3), NIGHT, np.float32)
-    for distance, colour in shapes:
-        opacity = np.clip(0.5 - distance * plane.scale, 0, 1)
-        touched = opacity > 0
-        picture[touched] += opacity[touched, None] * (colour - picture[touched])
-    return picture.round().astype(np.uint8)
+    picture = np.full((plane.y.size, plane.x.size, 3), NIGHT, np.uint8)
+    edge = 1 / plane.scale
+    for shape, colour in shapes:
+        (left, bottom), (right, top) = shape.low, shape.high
+        columns = slice(*np.searchsorted(plane.x, (left - edge, right + edge)))
+        rows = slice(*np.searchsorted(-plane.y, (-top - edge, -bottom + edge)))
+        distances = shape.distances(plane.x[None, columns], plane.y[rows, None])
+        opacity = np.clip(0.5 - distances * plane.scale, 0, 1)[..., None]
+        below = picture[rows, columns]
+        picture[rows, columns] = (below + opacity * (np.array(colour) - below)).round()
+    return picture
 
 
 # --- scenes --------------------------------------------------------------------------------------
@@ -141,10 +176,10 @@ def _cartpole(state: Any, params: Any) -> np.ndarray:
     length, axle = 2 * params.length, (x, 10 * pixel)  # gymnax, as Gymnasium, gives half the pole
     tip = (x + length * math.sin(angle), axle[1] + length * math.cos(angle))
     shapes = [
-        (_box(plane, (0, 0), (4 * params.x_threshold, 3 * pixel), 0), SLATE),
-        (_box(plane, (x, 0), (60 * pixel, 34 * pixel), 6 * pixel), SKY),
-        (_line(plane, axle, tip, 11 * pixel), AMBER),
-        (_disc(plane, axle, 4 * pixel), NIGHT),
+        (_box((0, 0), (4 * params.x_threshold, 3 * pixel), 0), SLATE),
+        (_box((x, 0), (60 * pixel, 34 * pixel), 6 * pixel), SKY),
+        (_line(axle, tip, 11 * pixel), AMBER),
+        (_disc(axle, 4 * pixel), NIGHT),
     ]
     return _paint(plane, shapes)
 
@@ -156,10 +191,11 @@ def _pendulum(state: Any, params: Any) -> np.ndarray:
     turn = math.pi * min(max(torque / params.max_torque, -1), 1)
     pixel = 1 / plane.scale
     shapes = [
-        (np.abs(_disc(plane, (0, 0), 60 * pixel)) - pixel, SLATE),
-        (_arc(plane, 60 * pixel, turn, 8 * pixel), SKY),
-        (_line(plane, (0, 0), tip, 32 * pixel), CORAL),
-        (_disc(plane, (0, 0), 8 * pixel), NIGHT),
+        (_disc((0, 0), 61 * pixel), SLATE),
+        (_disc((0, 0), 59 * pixel), NIGHT),
+        (_arc(60 * pixel, turn, 8 * pixel), SKY),
+        (_line((0, 0), tip, 32 * pixel), CORAL),
+        (_disc((0, 0), 8 * pixel), NIGHT),
     ]
     return _paint(plane, shapes)
 
@@ -172,10 +208,10 @@ def _acrobot(state: Any, params: Any) -> np.ndarray:
     elbow = (upper * math.sin(first), -upper * math.cos(first))
     tip = (elbow[0] + lower * math.sin(both), elbow[1] - lower * math.cos(both))
     shapes = [
-        (_box(plane, (0, 1), (99, 2 * pixel), 0), MINT),
-        (_line(plane, (0, 0), elbow, 20 * pixel), SKY),
-        (_line(plane, elbow, tip, 20 * pixel), AMBER),
-        *((_disc(plane, joint, 5 * pixel), NIGHT) for joint in ((0, 0), elbow)),
+        (_box((0, 1), (99, 2 * pixel), 0), MINT),
+        (_line((0, 0), elbow, 20 * pixel), SKY),
+        (_line(elbow, tip, 20 * pixel), AMBER),
+        *((_disc(joint, 5 * pixel), NIGHT) for joint in ((0, 0), elbow)),
     ]
     return _paint(plane, shapes)
 
@@ -196,13 +232,17 @@ def _mountain_car(state: Any, params: Any) -> np.ndarray:
 
     x, goal = float(state.position), float(params.goal_position)
     foot, top = on_slope(goal, 0, 0), (goal, float(height(goal)) + 50 * pixel)
-    hill = (plane.y - height(plane.x)) / np.hypot(1, 1.35 * np.cos(3 * plane.x))
+    hill = Shape(
+        lambda x, y: (y - height(x)) / np.hypot(1, 1.35 * np.cos(3 * x)),
+        (-math.inf, -math.inf),
+        (math.inf, 1),
+    )
     shapes = [
-        (_line(plane, foot, top, 3 * pixel), CHALK),
-        (_box(plane, (goal + 13 * pixel, top[1] - 8 * pixel), (26 * pixel, 16 * pixel), 0), MINT),
+        (_line(foot, top, 3 * pixel), CHALK),
+        (_box((goal + 13 * pixel, top[1] - 8 * pixel), (26 * pixel, 16 * pixel), 0), MINT),
         (hill, SLATE),
-        (_line(plane, on_slope(x, -14, 17), on_slope(x, 14, 17), 18 * pixel), CORAL),
-        *((_disc(plane, on_slope(x, side, 7), 7 * pixel), CHALK) for side in (-13, 13)),
+        (_line(on_slope(x, -14, 17), on_slope(x, 14, 17), 18 * pixel), CORAL),
+        *((_disc(on_slope(x, side, 7), 7 * pixel), CHALK) for side in (-13, 13)),
     ]
     return _paint(plane, shapes)
 
