@@ -98,6 +98,7 @@ def ids() -> list[str]:
     return list(_envpool().list_all_envs())
 
 
+@functools.cache
 def _envpool() -> Any:
     try:
         with set_aside(*_families()):
