@@ -30,8 +30,14 @@ def is_key(x: Any) -> bool:
 
 
 def _plain(state: PyTree) -> PyTree:
-    """Typed keys become their data."""
-    return jax.tree.map(lambda x: _key_data(x) if is_key(x) else x, state)
+    """Typed keys become their data; arrays without elements, which Orbax refuses, None."""
+
+    def plain(x: Any) -> Any:
+        if x.size == 0:
+            return None
+        return _key_data(x) if is_key(x) else x
+
+    return jax.tree.map(plain, state)
 
 
 _key_data = jax.jit(jax.random.key_data)  # compiled, since other processes may have parts of it
@@ -40,8 +46,10 @@ _key_data = jax.jit(jax.random.key_data)  # compiled, since other processes may 
 def _template(state: PyTree) -> PyTree:
     """What `_plain` gives to such a state: on its devices, or NumPy's where it names none."""
 
-    def abstract(x: Any) -> jax.ShapeDtypeStruct | np.ndarray:
-        data = jax.eval_shape(jax.random.key_data, x) if is_key(x) else x
+    def abstract(x: Any) -> jax.ShapeDtypeStruct | np.ndarray | None:
+        data = _data_of(x)
+        if data.size == 0:
+            return None
         if getattr(x, "sharding", None) is None:
             return np.zeros(data.shape, data.dtype)
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
@@ -49,14 +57,21 @@ def _template(state: PyTree) -> PyTree:
     return jax.tree.map(abstract, state)
 
 
+def _data_of(x: Any) -> Any:
+    """Shape and dtype of what is saved of an array."""
+    return jax.eval_shape(jax.random.key_data, x) if is_key(x) else x
+
+
 def _like(saved: PyTree, state: PyTree) -> PyTree:
     """Device arrays, keys where `state` has keys."""
 
-    def convert(x: Any, like: Any) -> jax.Array:
+    def convert(like: Any, x: Any) -> jax.Array:
+        if x is None:
+            x = jnp.zeros(_data_of(like).shape, _data_of(like).dtype)
         x = x if isinstance(x, jax.Array) else jnp.array(x)  # a copy, because it will be donated
         return jax.random.wrap_key_data(x) if is_key(like) else x
 
-    return jax.tree.map(convert, saved, state)
+    return jax.tree.map(convert, state, saved)
 
 
 def _learner(state: Any, with_environments: bool) -> Any:

@@ -15,6 +15,7 @@ from jaxrl.comparison import Group, Run, curve, differing, is_atari, over_games
 from jaxrl.page import code, text
 from jaxrl.plots import Line
 from jaxrl.reliable import Estimate, estimate
+from jaxrl.runner import SUMMARY
 from jaxrl.tuning.scores import time_unit
 
 _STATISTICS = {
@@ -237,7 +238,7 @@ def _estimated(statistic: reliable.Statistic, scores: np.ndarray) -> str:
 
 
 def _is_finished(run: Run) -> bool:
-    path = run.directory / "summary.json"
+    path = run.directory / SUMMARY
     return path.exists() and not json.loads(path.read_text())["interrupted"]
 
 

@@ -81,12 +81,10 @@ def packages() -> Iterator[Finding]:
         if requirement.marker is not None:  # of an extra
             continue
         wanted = f"pip install '{requirement.name}{requirement.specifier}'"
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
+        version = version_of(requirement.name)
+        if version is None:
             yield Finding(requirement.name, "missing", "broken", wanted)
-            continue
-        if requirement.specifier.contains(version, prereleases=True):
+        elif requirement.specifier.contains(version, prereleases=True):
             yield Finding(requirement.name, version)
         else:
             yield Finding(requirement.name, version, "broken", wanted)
@@ -98,7 +96,7 @@ def optional_parts() -> Iterator[Finding]:
         if importlib.util.find_spec(name) is None:
             yield Finding(name, f"not installed; for {purpose}", "absent", command)
         else:
-            yield Finding(name, f"{importlib.metadata.version(name)}; for {purpose}")
+            yield Finding(name, f"{version_of(name) or 'installed'}; for {purpose}")
 
 
 def known_limits() -> Iterator[Finding]:
@@ -121,8 +119,17 @@ def known_limits() -> Iterator[Finding]:
 
 
 def older_than(package: str, version: str) -> bool:
-    """Whether an installed package is."""
-    return Version(importlib.metadata.version(package)) < Version(version)
+    """Whether a package is installed and is."""
+    installed = version_of(package)
+    return installed is not None and Version(installed) < Version(version)
+
+
+def version_of(package: str) -> str | None:
+    """None if none of that name is installed; what brings a module may have another."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def devices() -> Finding:

@@ -72,9 +72,9 @@ class TensorBoardSink:
         self._event, self._scalar = events.Event, scalar
         directory.mkdir(parents=True, exist_ok=True)
         self._events = EventsWriter(str(directory / "events"), f".{os.getpid()}")
-        if resume_from:  # what was written after it does not count
+        if resume_from:  # what was written from the next step on does not count
             begin = events.SessionLog(status=events.SessionLog.START)
-            self._write(events.Event(step=resume_from, session_log=begin))
+            self._write(events.Event(step=resume_from + 1, session_log=begin))
 
     def write(self, row: Row) -> None:
         for name, value in row.items():

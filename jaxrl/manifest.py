@@ -22,6 +22,8 @@ from jaxrl.envs import make
 from jaxrl.types import Algorithm, Env
 
 NAME = "manifest.json"
+UNFINISHED = f".{NAME}"
+"""What a kill or a full disk may leave of it."""
 _PACKAGES = (
     "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "gymnasium",
     "orbax-checkpoint", "numpy",
@@ -98,9 +100,9 @@ def _hardware() -> dict[str, Any]:
 
 def write(run_dir: Path, manifest: dict[str, Any]) -> None:
     """Write it whole or not at all."""
-    temporary = run_dir / f".{NAME}"
-    temporary.write_text(json.dumps(manifest, indent=2) + "\n")
-    temporary.replace(run_dir / NAME)
+    unfinished = run_dir / UNFINISHED
+    unfinished.write_text(json.dumps(manifest, indent=2) + "\n")
+    unfinished.replace(run_dir / NAME)
 
 
 def read(run_dir: str | Path) -> dict[str, Any]:
@@ -162,7 +164,8 @@ def rebuild(
     of_run = manifest["env"]
     if env is None:
         try:
-            env = make(of_run["id"], num_envs=of_run["num_envs"], **of_run["options"])
+            options = {name: _hashable(value) for name, value in of_run["options"].items()}
+            env = make(of_run["id"], num_envs=of_run["num_envs"], **options)
         except ValueError as error:
             raise ValueError(
                 f"the environment of this run, {of_run['id']}, cannot be made again; if it is your "
@@ -177,3 +180,8 @@ def rebuild(
     algo = make_algorithm(env, network)
     config_class = algo.config_class
     return algo, fields.from_dict(config_class, manifest["config"])
+
+
+def _hashable(value: Any) -> Any:
+    """An option as it was, before JSON made lists of its tuples."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -30,6 +30,8 @@ from jaxrl.types import Algorithm, HostEnv
 MAX_SAVING_SHARE = 0.05
 """Of the time, for checkpoints: they become rarer if writing one takes long."""
 EVALUATION_SEED = 2**31 - 1
+SUMMARY = "summary.json"
+"""What a run leaves at its end."""
 
 
 class RunResult(NamedTuple):
@@ -121,6 +123,8 @@ class Runner:
 
     def train(self, state: Any) -> Any:
         """All chunks."""
+        if self.run_dir is not None and hosts.is_first():
+            (self.run_dir / SUMMARY).unlink(missing_ok=True)  # of the shorter run that goes on
         self.bar.say("compiling")
         began = time.perf_counter()
         lowered = train_chunk.lower(self.algo, self.config, state, jnp.int32(1))
@@ -266,7 +270,7 @@ class Runner:
                 if evaluated:
                     summary |= {k: v for k, v in evaluated[-1].items() if k.startswith("eval_")}
             text = json.dumps(summary, indent=2) + "\n"
-            (self.run_dir / "summary.json").write_text(text)
+            (self.run_dir / SUMMARY).write_text(text)
             plots.plot_run(self.run_dir, f"{self.algo.name} on {self.algo.env.id}")
         return summary
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def run(
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
     """
     _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
-    check_seed(seed)
+    seed = check_seed(seed)
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
     num_updates = math.ceil(total_steps / steps_per_update)
     directory = None if run_dir is None else Path(run_dir)
@@ -122,10 +123,15 @@ def run(
         runner.close()
 
 
-def check_seed(seed: int) -> None:
-    """Raise unless `jax.random.key` takes it."""
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {seed}")
+def check_seed(seed: Any) -> int:
+    """As Python's own number; raises unless `jax.random.key` takes it."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise ValueError(f"seed must be an integer from 0 to 2^63 - 1, got {seed!r}")
+    return number
 
 
 def _check_counts(
@@ -184,7 +190,7 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Non
                 + "\n  ".join(changes)
             )
         manifest = manifests.resumed(old, manifest)
-    elif directory.exists() and any(directory.iterdir()):
+    elif directory.exists() and {x.name for x in directory.iterdir()} - {manifests.UNFINISHED}:
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     manifests.write(directory, manifest)

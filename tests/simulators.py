@@ -145,6 +145,12 @@ class Spaced(gymnasium.Env):
         self.observation_space, self.shown = {
             "discrete": (Discrete(3, start=5), 6),
             "multi-discrete": (MultiDiscrete([2, 3]), np.array([1, 0])),
+            "grid": (
+                MultiDiscrete(np.array([[2, 3], [1, 2]]), start=np.array([[4, 0], [0, -1]])),
+                np.array([[5, 0], [0, -1]]),
+            ),
+            "long": (Box(0, 4, (2,), np.int64), np.array([4, 1])),
+            "longer": (Box(0, 2**40, (1,), np.int64), np.array([2**33])),
             "multi-binary": (MultiBinary(3), np.array([1, 0, 1], np.int8)),
             "double": (Box(-1, 1, (2,), np.float64), np.array([0.5, -0.5])),
             "image": (Box(0, 255, (5, 4, 3), np.uint8), counted(5, 4, 3)),

@@ -263,7 +263,7 @@ def test_runs_are_played_and_recorded(tmp_path):
         (["--env-id", "Pnog-v5"], "did you mean .*envpool/Pong-v5"),
         (["--num-pools", "3"], "8 environments cannot be split over 3 pools"),
         (["--env-options", "num_envs=4"], "num_envs is no option of the backend; use --num-envs"),
-        (["--seed", str(10**20)], "seed must be from 0"),
+        (["--seed", str(10**20)], "seed must be an integer from 0"),
         (["--num-hosts", "2"], "need --coordinator address:port"),
         (["--autotune-also", "num_envs"], "--autotune-also needs --autotune"),
         (["--devices", "2", "--autotune"], "leave it or --devices out"),
@@ -515,6 +515,11 @@ families = {"envpool.classic_control", "envpool.jumanji", "envpool.mujoco.gym"}
 print(not families & set(sys.modules), "envpool.atari" in sys.modules)
 jaxrl.make("envpool/CartPole-v1")
 print(families & set(sys.modules) == {"envpool.classic_control"})
+import envpool
+import envpool.mujoco.gym.registration as ids
+print(ids is sys.modules["envpool.mujoco.gym.registration"])
+print(envpool.toy_text.CatchEnvSpec is sys.modules["envpool.toy_text"].CatchEnvSpec)
+print(envpool.toy_text.registration is sys.modules["envpool.toy_text.registration"])
 from gymnax.environments.bsuite import catch
 from gymnax.environments.misc import pong
 import matplotlib.pyplot
@@ -528,7 +533,7 @@ print(pong.colors.ListedColormap is matplotlib.colors.ListedColormap)
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert finished.stdout.split() == ["True"] * 6
+    assert finished.stdout.split() == ["True"] * 9
 
 
 def test_importing_jaxrl_does_not_start_a_backend():

@@ -343,6 +343,9 @@ def test_a_game_that_ends_with_lives_left_is_over():
 SHOWN = {
     "discrete": [0, 1, 0],
     "multi-discrete": [0, 1, 1, 0, 0],
+    "grid": [0, 1, 1, 0, 0, 1, 1, 0],
+    "long": [4, 1],
+    "longer": [2**33],
     "multi-binary": [1, 0, 1],
     "double": [0.5, -0.5],
     "image": np.arange(60).reshape(5, 4, 3),
@@ -355,7 +358,8 @@ def test_observations_of_every_kind(kind):
     env = jaxrl.make(simulators.Spaced, N, kind=kind, vectorization_mode="sync")
     steps = played(env, zeros(1) + jnp.array([0, 1]))
     assert isinstance(env.observation_space, Box)
-    assert steps.obs.dtype == (np.uint8 if kind in ("image", "stack") else np.float32)
+    dtypes = {"image": np.uint8, "stack": np.uint8, "long": np.int32}
+    assert steps.obs.dtype == dtypes.get(kind, np.float32)
     np.testing.assert_array_equal(steps.obs[1], [SHOWN[kind]] * N)
     np.testing.assert_array_equal(steps.reward[1], [3, 4])  # its actions begin at 3
 
@@ -370,6 +374,12 @@ def test_observations_without_a_fixed_shape_are_refused():
     [
         (GymDiscrete(3, start=2), Discrete(3), [0, 2], [2, 4]),
         (GymMultiDiscrete([2, 3]), MultiDiscrete((2, 3)), [[0, 1]], [[0, 1]]),
+        (
+            GymMultiDiscrete(np.array([[2, 3], [1, 2]]), start=np.array([[4, 0], [0, -1]])),
+            MultiDiscrete((2, 3, 1, 2)),
+            [[1, 0, 0, 1]],
+            [[[5, 0], [0, 0]]],
+        ),
         (GymMultiBinary(2), MultiDiscrete((2, 2)), [[0, 1]], [[0, 1]]),
         (GymMultiBinary((2, 1)), MultiDiscrete((2, 2)), [[0, 1]], [[[0], [1]]]),
         (GymBox(-1, 2, ()), Box.of((1,), np.float32, -1, 2), [[0.5]], [0.5]),

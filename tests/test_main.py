@@ -73,6 +73,17 @@ def test_what_old_versions_cannot_do_is_said_with_the_way_out(monkeypatch):
     assert list(doctor.known_limits()) == []
 
 
+def test_what_is_not_installed_is_no_obstacle(monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert not doctor.older_than("envpool", "1.2.7")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
+    found = {finding.what: finding for finding in doctor.optional_parts()}
+    assert found["Box2D"].found.startswith("installed; for LunarLander")
+
+
 def test_a_gpu_that_is_not_used_is_broken(monkeypatch):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)

@@ -172,7 +172,7 @@ def test_tensorboard_reads_the_curves(tmp_path):
     sink.close()
     version, begin, scalar = events
     assert version.file_version == "brain.Event:2"
-    assert (begin.step, begin.session_log.status) == (20, event_pb2.SessionLog.START)
+    assert (begin.step, begin.session_log.status) == (21, event_pb2.SessionLog.START)
     (value,) = scalar.summary.value
     assert (scalar.step, value.tag, value.simple_value) == (30, "loss", 3.0)
     assert abs(scalar.wall_time - time.time()) < 100
@@ -204,6 +204,41 @@ def test_a_run_that_saved_nothing_may_be_begun_otherwise(tmp_path):
     assert manifests.read(directory)["config"]["gamma"] == 0.5
     with pytest.raises(ValueError, match="was started otherwise"):
         jaxrl.run(algo, CONFIG, total_steps=64, run_dir=directory, resume=True, **quiet())
+
+
+def test_what_a_full_disk_left_of_a_beginning_is_no_obstacle(tmp_path, monkeypatch):
+    def replace(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    arguments = quiet(total_steps=STEPS_PER_UPDATE, run_dir=tmp_path / "run", seed=np.int64(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(OSError, match="No space left"):
+            jaxrl.run(algorithm(), CONFIG, **arguments)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".manifest.json"]
+    jaxrl.run(algorithm(), CONFIG, **arguments, resume=True)
+    assert manifests.read(tmp_path / "run")["seed"] == 3
+
+
+def test_a_longer_run_that_dies_is_not_finished(tmp_path, monkeypatch):
+    arguments = quiet(run_dir=tmp_path / "run", resume=True)
+    jaxrl.run(algorithm(), CONFIG, total_steps=STEPS_PER_UPDATE, **arguments)
+    assert (tmp_path / "run" / "summary.json").exists()
+
+    def die(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(runner.Runner, "log", die)
+    with pytest.raises(SystemExit):
+        jaxrl.run(algorithm(), CONFIG, total_steps=4 * STEPS_PER_UPDATE, **arguments)
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_options_that_are_tuples_are_so_again(tmp_path):
+    lake = jaxrl.make("gymnasium/FrozenLake-v1", 4, desc=("SF", "FG"), vectorization_mode="sync")
+    arguments = quiet(total_steps=STEPS_PER_UPDATE, run_dir=tmp_path / "run")
+    jaxrl.run(jaxrl.ppo(lake), CONFIG, **arguments)
+    assert jaxrl.load_policy(tmp_path / "run").algo.env == lake
 
 
 def test_a_policy_for_an_environment_of_ones_own_is_loaded_with_it(tmp_path):
@@ -355,6 +390,20 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
         jaxrl.load_policy(tmp_path / "run")
 
 
+def test_arrays_without_elements_are_kept(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 3)
+    saved = {"x": jnp.arange(3.0), "none": jnp.zeros((4, 0, 3), jnp.int32), "keys": keys[:0]}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, saved, {}, whole=True)
+    like = jax.tree.map(lambda x: jnp.zeros_like(x) if x.ndim == 1 and x.size else x, saved)
+    restored, _ = checkpoints.restore(like, whole=True)
+    checkpoints.close()
+    np.testing.assert_array_equal(restored["x"], saved["x"])
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), restored) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), saved
+    )
+
+
 def test_a_checkpoint_lands_on_the_devices_of_the_state_that_it_replaces(tmp_path):
     algo, key = algorithm(), jax.random.key(0)
     states = [
@@ -449,8 +498,9 @@ def test_a_missing_run_or_network_is_named(tmp_path):
         ({"total_steps": 64, "log_every": 0}, "log_every must be"),
         ({"total_steps": 64, "chunk_updates": 0}, "chunk_updates must be"),
         ({"total_steps": 64, "log_every": 10**11}, "log_every must be from 1 to 1024"),
-        ({"total_steps": 64, "seed": -1}, "seed must be from 0"),
-        ({"total_steps": 64, "seed": 10**20}, "seed must be from 0"),
+        ({"total_steps": 64, "seed": -1}, "seed must be an integer from 0"),
+        ({"total_steps": 64, "seed": 1.5}, "seed must be an integer from 0 .*, got 1.5"),
+        ({"total_steps": 64, "seed": 10**20}, "seed must be an integer from 0"),
         ({"total_steps": 64, "num_evaluations": -1}, "num_evaluations must be"),
         ({"total_steps": 64, "eval_episodes": 0, "num_evaluations": 1}, "eval_episodes must be"),
     ],

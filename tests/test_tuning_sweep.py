@@ -388,7 +388,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
         ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
-        ({"seed": -1}, "seed must be from 0 to .*, got -1"),
+        ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
         ({"keep_best": -1}, "keep_best must be >= 0, got -1"),
     ],
 )

@@ -26,6 +26,8 @@ class _Deferred(ModuleType):
             if sys.modules.get(self.__name__) is self:
                 del sys.modules[self.__name__]
             module = importlib.import_module(self.__name__)
+        for child, loaded in _within(self.__name__).items():  # while it waited
+            module.__dict__.setdefault(child, loaded)
         self.__dict__.update(module.__dict__)
         return getattr(module, name)
 
@@ -34,7 +36,8 @@ class _Deferred(ModuleType):
 def set_aside(*names: str) -> Generator[None]:
     """Who imports these modules within the block gets them at their first use.
 
-    Modules within a package that waits can be imported; the package itself goes on waiting.
+    Modules within a package that waits can be imported. Then it remains, waiting, what its own
+    package calls by its name; for `sys.modules` none of them has been imported.
     """
     waiting = {name: _Deferred(name, _find(name)) for name in names if name not in sys.modules}
     for name, module in waiting.items():
@@ -45,9 +48,19 @@ def set_aside(*names: str) -> Generator[None]:
     try:
         yield
     finally:
-        for name, module in waiting.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
+        still = [name for name, module in waiting.items() if sys.modules.get(name) is module]
+        entered = [name for name in still if {*_within(name).values()} - {*waiting.values()}]
+        for name in still:
+            del sys.modules[name]
+    for name in entered:
+        package, _, child = name.rpartition(".")
+        setattr(importlib.import_module(package), child, waiting[name])
+
+
+def _within(package: str) -> dict[str, ModuleType]:
+    """The modules of a package that have been imported, by their names in it."""
+    found = {name.rpartition("."): module for name, module in [*sys.modules.items()]}
+    return {child: module for (parent, _, child), module in found.items() if parent == package}
 
 
 def _find(name: str) -> ModuleSpec | None:

@@ -143,7 +143,7 @@ def _arc(radius: float, angle: float, width: float) -> Shape:
     """Around (0, 0) from the top by `angle`, counterclockwise if positive."""
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        reached = np.arctan2(-x, y) * np.sign(angle)
+        reached = np.arctan2(-x, y) * math.copysign(1, angle)
         ring = np.abs(np.hypot(x, y) - radius) - width / 2
         return np.where((reached >= 0) & (reached <= abs(angle)), ring, np.inf)
 

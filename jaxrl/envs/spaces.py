@@ -1,7 +1,8 @@
 """What jaxrl makes of Gymnasium's observations and spaces, which are also envpool's.
 
 Integers become one-hot, images channels-last with stacked frames as further channels, tuples
-dictionaries, float64 float32. A *raw* observation is what a pool on the host hands over.
+dictionaries, and what has 64 bits gets 32. A *raw* observation is what a pool on the host hands
+over.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
         given = obs if isinstance(obs, dict) else {str(i): part for i, part in enumerate(obs)}
         return {name: gather(part, raw[name], given[name]) for name, part in _parts(space).items()}
     obs = np.asarray(obs)
+    obs = obs - getattr(space, "start", 0)
     if hasattr(space, "nvec"):
-        one_hot = [np.eye(n)[obs[:, i]] for i, n in enumerate(space.nvec)]
+        columns = obs.reshape(len(obs), -1).T
+        one_hot = [np.eye(n)[x] for n, x in zip(space.nvec.flat, columns, strict=True)]
         return np.concatenate(one_hot, axis=-1).astype(raw.dtype)
-    return (obs - getattr(space, "start", 0)).astype(raw.dtype, copy=False)
+    return obs.astype(raw.dtype, copy=False)
 
 
 def raw_observation(space: Any) -> PyTree:
@@ -47,14 +50,24 @@ def raw_observation(space: Any) -> PyTree:
     """
     if parts := _parts(space):
         return {name: raw_observation(part) for name, part in parts.items()}
-    if hasattr(space, "nvec") and len(space.shape) == 1:
+    if hasattr(space, "nvec"):
         return jax.ShapeDtypeStruct((int(np.sum(space.nvec)),), np.dtype(np.float32))
     if hasattr(space, "n") and not space.shape:
         return jax.ShapeDtypeStruct((), np.dtype(np.int32))
     if space.shape is None or not np.issubdtype(space.dtype, np.number):
         raise ValueError(f"the observation space {space} has no arrays of a fixed shape")
-    plain = space.dtype != np.float64 and hasattr(space, "low")
-    return jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype if plain else np.float32))
+    return jax.ShapeDtypeStruct(space.shape, _dtype(space))
+
+
+def _dtype(space: Any) -> np.dtype:
+    """JAX computes with 32 bits. Integers that need more become floating-point numbers."""
+    if not hasattr(space, "low") or space.dtype == np.float64:
+        return np.dtype(np.float32)
+    if space.dtype.itemsize < 8:
+        return np.dtype(space.dtype)
+    limits = np.iinfo(np.int32)
+    fits = (space.low >= limits.min).all() and (space.high <= limits.max).all()
+    return np.dtype(np.int32 if fits else np.float32)
 
 
 def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
@@ -81,8 +94,8 @@ def action_space(id: str, space: Any) -> ActionSpace:
     Raises:
       ValueError: for dictionaries and others that policies have no distribution for.
     """
-    if hasattr(space, "nvec") and len(space.shape) == 1:
-        return MultiDiscrete(tuple(int(n) for n in space.nvec))
+    if hasattr(space, "nvec"):
+        return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
     if hasattr(space, "n"):
         number = math.prod(space.shape)
         return MultiDiscrete((2,) * number) if space.shape else Discrete(int(space.n))
@@ -100,11 +113,10 @@ def action_space(id: str, space: Any) -> ActionSpace:
 
 def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:
     """A batch of jaxrl's actions as a Gymnasium `space` counts them."""
-    if hasattr(space, "n") and not space.shape:
-        return (action + int(getattr(space, "start", 0))).astype(space.dtype)
+    action = action.reshape(-1, *space.shape)
     if hasattr(space, "low") and np.issubdtype(space.dtype, np.integer):
-        action = action.reshape(-1, *space.shape) + space.low
-    return action.reshape(-1, *space.shape).astype(space.dtype)
+        action = action + space.low
+    return (action + getattr(space, "start", 0)).astype(space.dtype)
 
 
 def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:

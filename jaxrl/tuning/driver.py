@@ -104,7 +104,7 @@ def sweep(
         num_lanes=min(num_lanes, scheduler.num_trials),
         phase=phase,
         run_dir=directory,
-        seed=seed,
+        seed=check_seed(seed),
         sampler=sampler,
         storage=storage or f"sqlite:///{directory / 'study.db'}",
         study_name=study_name or directory.name,
@@ -118,7 +118,7 @@ def sweep(
     )
     _check(algo, config, space, scheduler, settings)
     description = record.describe(
-        algo, config, space, scheduler, num_lanes, phase, seed, sampler, str(strategy)
+        algo, config, space, scheduler, num_lanes, phase, settings.seed, sampler, str(strategy)
     )
     is_new = record.open_run_dir(directory, description, resume)
     enable_compilation_cache()
@@ -149,7 +149,6 @@ def _check(
         )
     spaces.check(space, config)
     Groups(algo, config, space).check(space)
-    check_seed(settings.seed)
     if phase.unit not in UNITS:
         raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
     if phase.length < 1 or num_lanes < 1:
