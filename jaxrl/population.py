@@ -133,7 +133,8 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
 def as_strategy(strategy: str | Strategy, num_lanes: int) -> Strategy:
     """What a name means on this machine."""
     if isinstance(strategy, Strategy):
-        return strategy
+        fits = num_lanes % strategy.num_devices == 0
+        return strategy if fits else strategy._replace(num_devices=num_shards(num_lanes))
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {STRATEGIES}, got {strategy!r}")
     within = strategy.removeprefix("shard-")

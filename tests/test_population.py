@@ -51,6 +51,11 @@ def row(tree, lane):
     return jax.tree.map(lambda x: x[lane], tree)
 
 
+def test_a_strategy_for_more_lanes_is_fitted_to_fewer():
+    assert population(cartpole(), 4, Strategy("map", 2)).strategy == Strategy("map", 2)
+    assert population(cartpole(), 3, Strategy("map", 2)).strategy == Strategy("map", 1)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_lane_learns_what_its_agent_learns_alone(strategy):
     params, metrics = trained(strategy)

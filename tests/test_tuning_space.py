@@ -1,5 +1,7 @@
 """Search spaces: distributions against their definitions, refusals by name."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +56,11 @@ def test_choices_are_equally_likely_and_need_not_be_numbers():
     assert {cores.value(x) for x in draws(cores)} == {None, "lstm"}
 
 
+def test_infinity_may_be_chosen():
+    bounds = Choice((0.5, math.inf))
+    assert [bounds.value(np.float32(x)) for x in bounds.values] == [0.5, math.inf]
+
+
 def test_a_trials_values_depend_on_its_key_alone():
     key = jax.random.key(3)
     space = {"gamma": Uniform(0.9, 1.0), "learning_rate": LogUniform(1e-5, 1e-2)}
@@ -79,6 +86,7 @@ def test_static_names_are_those_that_change_the_program():
         ({"num_steps": LogUniform(1, 9)}, "A2CConfig.num_steps must be an integer"),
         ({"final_entropy_coef": Uniform(0, 1)}, "after anneal_updates, which is 0; set both"),
         ({"num_envs": Choice((0, 4))}, "num_envs must be an integer >= 1, got 0"),
+        ({"final_entropy_coef": Choice((None, 0.1))}, "final_entropy_coef is traced, so each of"),
     ],
 )
 def test_a_space_that_the_config_refuses_is_refused(space, message):
@@ -107,9 +115,10 @@ def test_the_values_of_a_static_field_can_be_counted():
         lambda: QLogUniform(3, 10, q=2),
         lambda: QLogUniform(2, 10, rungs=1),
         lambda: QLogUniform(2, 10, rungs=2.5),  # pyrefly: ignore[bad-argument-type]
+        lambda: Integer(0, 2**31 - 1),
         lambda: Choice(()),
     ],
 )
 def test_impossible_distributions_are_refused(make):
-    with pytest.raises(ValueError, match=r"low|multiples|rungs|tuple"):
+    with pytest.raises(ValueError, match=r"low|multiples|rungs|tuple|32 bits"):
         make()

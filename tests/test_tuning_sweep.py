@@ -26,6 +26,8 @@ from jaxrl.tuning import (
     SuccessiveHalving,
     Uniform,
     loop,
+    progress,
+    samplers,
     search,
     sweep,
 )
@@ -266,6 +268,42 @@ def test_a_stopped_sweep_resumes_to_the_same_leaderboard(tmp_path, monkeypatch, 
     assert stopped.interrupted
     assert len(outcome(stopped)) < 12
     assert outcome(run(tmp_path / "cut", scheduler, resume=True)) == outcome(expected)
+
+
+@pytest.mark.parametrize("elsewhere", ["in a directory that was moved", "by another worker"])
+def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
+    scheduler, here = SuccessiveHalving(6, 4, 2), tmp_path / "cut"
+    arguments: dict[str, Any] = {"num_lanes": 2, "storage": None, "heartbeat_seconds": 1}
+    expected = run(tmp_path / "whole", scheduler, **arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "Interrupt", lambda: InterruptAfter(2))
+        stopped = run(here, scheduler, **arguments)
+    assert "paused" in {trial["status"] for trial in outcome(stopped)}
+    if elsewhere == "by another worker":
+        arguments["worker"] = "another"
+    else:
+        here = here.rename(tmp_path / "moved")
+    assert outcome(run(here, scheduler, resume=True, **arguments)) == outcome(expected)
+
+
+def test_infinite_returns_are_the_worst():
+    metrics = {"episode_count": 2.0, "episode_return_sum": math.inf, "loss": 0.0}
+    trial = progress.Run(0, 0.0)
+    assert math.isnan(trial.score)
+    trial.count(metrics, 1)
+    assert trial.score == -math.inf
+
+
+def test_samplers_take_trials_without_a_score_for_the_worst():
+    study = optuna.create_study(direction="maximize")
+    for scores in ({0: math.nan, 1: math.nan}, {0: 3.0}, {0: math.nan, 1: 3.0}):
+        pruned = optuna.trial.TrialState.PRUNED
+        study.add_trial(optuna.create_trial(state=pruned, intermediate_values=scores))
+    seen = [trial.intermediate_values for trial in samplers.seen_by_samplers(study).trials]
+    assert seen[0] == {0: -math.inf}
+    assert seen[1] == {0: 3.0}
+    assert seen[2][1] == 3.0
+    assert set(study.trials[0].intermediate_values) == {0, 1}
 
 
 def test_a_finished_sweep_can_be_resumed_to_no_effect(tmp_path):

@@ -495,6 +495,20 @@ def test_a_worker_that_comes_back_in_time_keeps_its_trials(stores):
     assert not again.is_running_elsewhere()
 
 
+def test_a_trial_that_went_less_far_before_a_restart_is_not_lost(stores):
+    first = stores("a", num_trials=1)
+    index, values = first.claim(())
+    first.report(index, 0, 3.0)
+    first.finish(index, Status.STOPPED, 3.0)
+    first.close()
+    again = stores("a", num_trials=1)
+    assert again.claim(()) == (index, values)  # it is alone, and goes on from its checkpoint
+    assert again.report(index, 0, 3.0) == 3.0
+    assert again.ended() == {}
+    assert again.report(index, 1, 4.0) is None
+    assert again.ended() == {index: values}
+
+
 def test_a_repeated_trial_does_not_belong_to_the_worker_that_lost_it(stores):
     first, other = stores("a"), stores("b")
     index, _ = first.claim(())

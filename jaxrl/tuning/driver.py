@@ -100,6 +100,8 @@ def sweep(
       ImportError: without Optuna.
     """
     directory = Path(run_dir)
+    # A directory that was moved, or is resumed on another machine, goes on with the same study.
+    known = record.read(directory) if resume and (directory / record.NAME).exists() else {}
     settings = Settings(
         num_lanes=min(num_lanes, scheduler.num_trials),
         phase=phase,
@@ -107,11 +109,11 @@ def sweep(
         seed=check_seed(seed),
         sampler=sampler,
         storage=storage or f"sqlite:///{directory / 'study.db'}",
-        study_name=study_name or directory.name,
+        study_name=study_name or known.get("study") or directory.name,
         strategy=strategy,
         keep_best=keep_best,
         keep_best_per=keep_best_per,
-        worker=worker or f"{platform.node()}:{directory.resolve()}",
+        worker=worker or known.get("worker") or f"{platform.node()}:{directory.resolve()}",
         heartbeat_seconds=heartbeat_seconds,
         checkpoint_seconds=checkpoint_seconds,
         chunk_seconds=chunk_seconds,
@@ -120,6 +122,7 @@ def sweep(
     description = record.describe(
         algo, config, space, scheduler, num_lanes, phase, settings.seed, sampler, str(strategy)
     )
+    description |= {"study": settings.study_name, "worker": settings.worker}
     is_new = record.open_run_dir(directory, description, resume)
     enable_compilation_cache()
     board = Board(description, progress_bar)

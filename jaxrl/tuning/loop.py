@@ -240,9 +240,11 @@ class Sweep:
                 self._finish(judged, Status(after[judged]))
 
     def _forget(self, trial: int) -> None:
-        """It is another worker's now."""
+        """It is another worker's now, or begins anew; or has ended already."""
         del self.progress.values[trial]
+        self.kept.pop(trial, None)
         self.best.forget(trial)
+        self.progress.values |= self.store.ended()
         self.progress.ledger = self.store.merge(self.progress.ledger)
 
     def _finish(self, trial: int, status: Status) -> None:

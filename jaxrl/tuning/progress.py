@@ -36,10 +36,11 @@ class Run:
     @property
     def score(self) -> float:
         """The mean return of the phase's episodes; NaN without one, -inf if the trial diverged."""
-        if self.diverged:
-            return -math.inf
+        if not self.episodes and not self.diverged:
+            return math.nan
         # In the precision of the ledger, so that store and ledger agree.
-        return float(np.float32(self.return_sum / self.episodes)) if self.episodes else math.nan
+        score = float(np.float32(self.return_sum / max(self.episodes, 1)))
+        return -math.inf if self.diverged or math.isinf(score) else score
 
 
 @dataclass

@@ -7,7 +7,9 @@ too.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +57,31 @@ def sampler_of(
             case "gp":
                 return samplers.GPSampler(seed=trial_seed)
     return _keyed_sampler(lambda: draw(index))
+
+
+def seen_by_samplers(study: Any) -> Any:
+    """The study as samplers should see it: a trial without a score at its end is the worst.
+
+    As it is stored, with NaN, Optuna's TPE would take it for the best of the stopped ones, and its
+    CMA-ES could not sort.
+    """
+
+    base = optuna().Study
+
+    class Seen(base):
+        def _get_trials(self, *args: Any, **kwargs: Any) -> list[Any]:
+            return [_with_score(trial) for trial in super()._get_trials(*args, **kwargs)]
+
+    return Seen(study.study_name, study._storage)
+
+
+def _with_score(trial: Any) -> Any:
+    scores = trial.intermediate_values
+    if not trial.state.is_finished() or not scores or not math.isnan(scores[max(scores)]):
+        return trial
+    trial = copy.copy(trial)
+    trial.intermediate_values = {0: -math.inf}
+    return trial
 
 
 def _keyed_sampler(draw: Callable[[], dict[str, Any]]) -> Any:

@@ -135,15 +135,16 @@ class Choice:
     def draw(self, key: Array) -> Array:
         """A number if all values are numbers, else an index."""
         index = jax.random.randint(key, (), 0, len(self.values))
-        return jnp.asarray(self.values)[index] if self._are_numbers else index
+        return jnp.asarray(self.values)[index] if self.are_numbers else index
 
     def value(self, drawn: Any) -> Any:
-        if not self._are_numbers:
+        if not self.are_numbers:
             return self.values[int(drawn)]
-        return min(self.values, key=lambda value: abs(value - float(drawn)))
+        drawn = float(drawn)  # infinity is 0 from itself
+        return min(self.values, key=lambda value: value != drawn and abs(value - drawn))
 
     @property
-    def _are_numbers(self) -> bool:
+    def are_numbers(self) -> bool:
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
 
@@ -181,9 +182,13 @@ def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
 
 def check(space: Space, config: Any) -> None:
     """Raise `ValueError` if the config refuses a value that can be drawn, before any work."""
-    static_names(space, type(config))
     others = {name: _typical(part)[0] for name, part in space.items() if name != "num_envs"}
+    static = static_names(space, type(config))
     for name, distribution in space.items():
+        if name not in static and isinstance(distribution, Choice) and not distribution.are_numbers:
+            raise ValueError(
+                f"{name} is traced, so each of its values must be a number, got {distribution}"
+            )
         for value in _typical(distribution):
             if name == "num_envs":
                 if not isinstance(value, int) or value < 1:
@@ -221,6 +226,8 @@ def possible(distribution: Distribution) -> tuple[Any, ...]:
 def _check_bounds(distribution: Any, low: float, high: float, positive: bool = False) -> None:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"{distribution}: low must be less than high, both finite")
+    if isinstance(distribution, Integer | QLogUniform) and not -(2**31) <= low < high < 2**31 - 1:
+        raise ValueError(f"{distribution}: integers have 32 bits")
     if positive and low <= 0:
         raise ValueError(f"{distribution}: low must be greater than 0")
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.numbering import by_index, not_lost
-from jaxrl.tuning.samplers import check_sampler, sampler_of, suggest
+from jaxrl.tuning.samplers import check_sampler, sampler_of, seen_by_samplers, suggest
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.storage import (
     WANTED,
@@ -88,6 +88,7 @@ class Store:
             except ValueError:
                 close_storage(self._storage)
                 raise
+        self._seen = seen_by_samplers(self._study)
         self._mine: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._before, self._ended = self._from_before()
@@ -159,8 +160,8 @@ class Store:
         state = self._frozen(frozen).state
         if state == self._state.FAIL:
             return None
-        self._study._thread_local.cached_all_trials = None  # as `ask` does, for the samplers
-        self._study.sampler = sampler_of(self._sampler, self._seed, index, "", self._draw)
+        self._seen._thread_local.cached_all_trials = None  # as `ask` does, for the samplers
+        self._seen.sampler = sampler_of(self._sampler, self._seed, index, "", self._draw)
         trial = self._trial(frozen)
         with self._lock:
             self._mine[index] = trial
@@ -174,12 +175,12 @@ class Store:
             return None
 
     def _trial(self, frozen: Any) -> Any:
-        return self._optuna.trial.Trial(self._study, frozen._trial_id)
+        return self._optuna.trial.Trial(self._seen, frozen._trial_id)
 
     def _values(self, trial: Any, index: int) -> dict[str, Any]:
         values = {}
         for name, part in self._space.items():
-            self._study.sampler = sampler_of(self._sampler, self._seed, index, name, self._draw)
+            self._seen.sampler = sampler_of(self._sampler, self._seed, index, name, self._draw)
             values[name] = suggest(trial, name, part)
         return values
 
@@ -188,7 +189,8 @@ class Store:
 
         Returns:
           The score that counts: the one that is stored already, if this phase is run again after a
-          restart. None if the trial was taken from this worker, as if it were dead.
+          restart. None if the trial was taken from this worker, as if it were dead, or had `ended`
+          before this phase when it ran before the restart.
         """
         trial = self._mine[index]
         frozen = self._frozen(trial)
@@ -200,6 +202,9 @@ class Store:
                 trial.report(score, phase)
         except self._optuna.exceptions.UpdateFinishedTrialError:
             self._drop(self._mine, index)
+            frozen = self._frozen(trial)
+            if frozen.state.is_finished() and frozen.state != self._state.FAIL:
+                self._ended[index] = frozen
             return None
         return known.get(phase, score)
 
@@ -231,8 +236,8 @@ class Store:
         return gone
 
     def ended(self) -> dict[int, dict[str, Any]]:
-        """The values of the trials that this worker had ended before it was restarted, by index,
-        but for those that it runs again."""
+        """The values of the trials that had ended before this worker was restarted, by index, but
+        for those that it runs again."""
         return {index: self._values(self._trial(t), index) for index, t in self._ended.items()}
 
     def _from_before(self) -> tuple[dict[int, Any], dict[int, Any]]:
