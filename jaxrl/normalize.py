@@ -142,6 +142,9 @@ def take_in_rewards(
     """The scale after a rollout, and the rollout with scaled rewards; None leaves it as it is."""
     if scale is None:
         return None, trajectory
+    # Of a resumed run the episodes before it have no end.
+    begun = trajectory.inputs.first[0]
+    scale = scale._replace(running=jnp.where(begun, 0.0, scale.running))
     ended = trajectory.terminated | trajectory.truncated
     scale, reward = scale_rewards(scale, trajectory.reward, ended, trajectory.valid, gamma, axis)
     return scale, trajectory._replace(reward=reward)

@@ -66,6 +66,9 @@ class QLearningConfig(networks.NetworkConfig):
         fields.check_unit_interval(self, "gamma", "importance_exponent")
         fields.check_count(self, "num_steps", "num_gradient_steps", "batch_size", "replay_size")
         fields.check_count(self, "frame_stack", "n_step")
+        if self.replay_size >= 2**31:  # rows are counted in 32 bits
+            name = f"{type(self).__name__}.replay_size"
+            raise ValueError(f"{name} must be less than 2^31, got {self.replay_size}")
         fields.check_switch(self, "dueling")
 
 
@@ -204,7 +207,7 @@ def learn(
     """
     optimizer = optimizer_of(config)
     learning_rate = optim.linear_decay(
-        config.learning_rate, state.num_updates, config.anneal_updates
+        config.learning_rate, state.num_updates - 1, config.anneal_updates
     )
 
     def step(learner: Learner, key: Array) -> tuple[Learner, Metrics]:

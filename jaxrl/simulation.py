@@ -74,11 +74,15 @@ def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
     def cleared(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), tree)
 
+    sent = simulation.sent
+    if isinstance(sent, Sent):  # by another agent, whose numbers need not be finite
+        sent = cleared(sent)._replace(under_way=sent.under_way)
     return simulation._replace(
         env_state=env_state,
         timestep=timestep,
         episodes=cleared(simulation.episodes),
         last_action=cleared(simulation.last_action),
+        sent=sent,
     )
 
 

@@ -103,7 +103,7 @@ class Dict:
 ACTION_MASK = "action_mask"
 """The part of a `Dict` observation that is 0 for actions which an environment does not allow: of
 shape `[n]` for Discrete actions; for MultiDiscrete ones `[*sizes]`, for each combination, or, if
-all k sizes are n, `[k, n]`, for each part by itself."""
+all k sizes are n, `[k, n]`, for each part by itself. Of sizes (2, 2) it is for each combination."""
 
 ActionSpace = Discrete | MultiDiscrete | Box
 ObservationSpace = Box | Dict

@@ -196,6 +196,18 @@ def test_the_target_network_is_copied_every_period(period):
         assert same == (num_updates < 5 or num_updates % 5 == 0)
 
 
+def test_the_learning_rate_falls_to_zero_after_the_annealed_updates():
+    config, algo = small(anneal_updates=6), on_cartpole("dqn")
+    state, update = jax.jit(algo.init)(config, jax.random.key(0)), jax.jit(algo.update)
+    changed = []
+    for _ in range(8):
+        before = state.params
+        state, _ = update(config, state)
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
+        changed.append(any((a != b).any() for a, b in pairs))
+    assert changed == [False] * 4 + [True] * 2 + [False] * 2
+
+
 def test_only_rows_that_can_be_learned_from_have_priority():
     n_step = 3
     state, _ = trained(60, n_step=n_step, prioritized=True)  # 120 rows, the ring holds 100

@@ -1,11 +1,14 @@
 """Running statistics against NumPy over everything seen."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl import normalize
+from jaxrl.types import Inputs, Trajectory
 
 update = jax.jit(normalize.update)
 discounted_sums = jax.jit(normalize.discounted_sums)
@@ -81,3 +84,17 @@ def test_discounted_sums_restart_after_an_end_and_go_on_across_rollouts():
     last, second = discounted_sums(rewards[25:], ended[25:], middle, 0.9)
     np.testing.assert_allclose(np.concatenate([first, second]), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(last, running, rtol=1e-4, atol=1e-5)
+
+
+def test_the_rewards_of_episodes_that_were_left_are_not_summed_on():
+    first = jnp.array([[True, False], [False, False]])
+    no = jnp.zeros_like(first)
+    nothing: Any = None
+    trajectory = Trajectory(
+        inputs=Inputs(nothing, first, nothing, nothing), action=nothing, reward=jnp.ones((2, 2)),
+        terminated=no, truncated=no, valid=~no, extras=None,
+    )  # fmt: skip
+    scale = normalize.start_rewards(2)._replace(running=jnp.array([60.0, 60.0]))
+    after, _ = normalize.take_in_rewards(scale, trajectory, 0.5)
+    assert after is not None
+    np.testing.assert_allclose(after.running, [1.5, 16.5])

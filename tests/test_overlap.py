@@ -16,6 +16,7 @@ from jaxrl.envs import host
 from jaxrl.envs.host import ANY, NONE
 from jaxrl.logging import read_jsonl
 from jaxrl.parallel import spread
+from jaxrl.simulation import restart
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -140,7 +141,7 @@ def test_an_agent_that_does_not_change_does_the_same_ahead(pools):
 def test_who_acted_is_remembered_with_what_was_sent_ahead():
     env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
     config, key = jaxrl.A2CConfig(hidden_sizes=(8,)), jax.random.key(0)
-    agent = Agent(env, None, networks.actor_critic)
+    agent = Agent(env, None, networks.actor_critic, networks.problem_of_actor_critic)
     of = functools.partial(functools.partial, agent.unroll, config)  # the policy of parameters
     old, simulation = agent.start(config, key, key, extras=actor_critic.no_extras(env))
     new = jax.tree.map(lambda x: x + 0.3, old)
@@ -186,6 +187,19 @@ def test_environments_that_simulate_can_begin_anew(asynchronous):
     _, after = env.step(key, state, action)
     assert not after.first.any()
     assert (after.obs[where] != fresh.obs[where]).any()
+
+
+def test_what_a_diverged_agent_sent_ahead_is_forgotten():
+    env: Any = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
+    make, config = ALGORITHMS["ppo"]
+    simulation = TRAIN(make(env), config, jax.random.key(0), 2)[0].simulation
+    extras = jax.tree.map(lambda x: x * jnp.nan, simulation.sent.extras)
+    diverged = simulation._replace(sent=simulation.sent._replace(extras=extras))
+    assert jnp.isnan(diverged.sent.extras.log_prob).all()
+    fresh: Any = restart(env, diverged, jnp.bool_(True)).sent
+    assert (fresh.extras.log_prob == 0).all()
+    chex.assert_trees_all_equal(fresh.under_way, simulation.sent.under_way)
+    assert fresh.under_way.all()
 
 
 def test_a_search_refills_lanes_whose_environments_simulate():
