@@ -19,6 +19,7 @@ from rich.table import Table
 import jaxrl
 from balance import fastest_settings
 from jaxrl import hosts
+from jaxrl import manifest as manifests
 from jaxrl.parallel import split_cpu, spread
 from jaxrl.video import check_video
 from play import record
@@ -190,6 +191,8 @@ def launch(
         name = env.id.partition("/")[2].replace("/", "-")
         run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
         video = run_dir / "video" / f"seed{args.seed}.mp4"
+        if args.resume and args.anneal:
+            check_annealing(run_dir, config)
         if args.video:
             hosts.on_first(lambda: check_video(env, video))
         result = jaxrl.run(
@@ -222,6 +225,19 @@ def launch(
             sys.exit(f"error: trained, but there is no video: {error}")
         print(f"video: {video}, {length} steps, score {score:g}")
     return result
+
+
+def check_annealing(run_dir: Path, config: Any) -> None:
+    """Raise if a run whose learning rate falls to 0 at its end is to have another end."""
+    if not (run_dir / manifests.NAME).exists():
+        return
+    before = manifests.read(run_dir)["config"].get("anneal_updates")
+    if before and before != config.anneal_updates:
+        raise ValueError(
+            f"the learning rate of the run in {run_dir} falls to 0 over its {before} updates, so "
+            f"it cannot go on to {config.anneal_updates}; begin a run of that length in another "
+            "directory, or one with --no-anneal, which can be made longer"
+        )
 
 
 def plain_text(error: jax.errors.JaxRuntimeError) -> str:

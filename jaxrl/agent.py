@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
+import jax
 
 from jaxrl import recurrence
 from jaxrl.normalize import RunningStatistics, standardize
@@ -21,6 +23,15 @@ class Agent:
     env: Env
     network: nn.Module | None
     build: Callable[[ObservationSpace, ActionSpace, Any], nn.Module]
+    check: Callable[[ActionSpace, Any], str]
+    """`check(action_space, outputs) -> problem` of what the caller's network gives, `[B, ...]`, or
+    "" if there is none."""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.env, "observation_space"):
+            raise ValueError(f"environments are made by jaxrl.make(id, num_envs), got {self.env!r}")
+        if self.network is not None and not isinstance(self.network, nn.Module):
+            raise ValueError(f"a network is an instance of a flax.linen.Module, got {self.network}")
 
     def network_of(self, config: Any) -> nn.Module:
         if self.network is not None:
@@ -40,7 +51,13 @@ class Agent:
         core = self.initial_core(config, self.env.num_envs)
         simulation = start(self.env, env_key, core, simulation, extras)
         inputs = recurrence.one_step(simulation.inputs)
-        return recurrence.init(self.network_of(config), network_key, inputs), simulation
+        params = recurrence.init(self.network_of(config), network_key, inputs)
+        if self.network is not None:
+            _, outputs = jax.eval_shape(partial(self.unroll, config), params, core, inputs)
+            if problem := self.check(self.env.action_space, jax.tree.map(_of_step, outputs)):
+                name = type(self.network).__name__
+                raise ValueError(f"the network {name} does not fit {self.env.id}: {problem}")
+        return params, simulation
 
     def unroll(
         self,
@@ -62,3 +79,7 @@ class Agent:
     def start_memory(self, config: Any, obs: PyTree) -> Memory:
         """The memory at the start of episodes whose first observations are `obs`, `[N, ...]`."""
         return recurrence.start_memory(self.network_of(config), self.env.action_space, obs)
+
+
+def _of_step(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)

@@ -128,6 +128,34 @@ class FeedForward(nn.Module):
         return self.head(*features, **({ACTION_MASK: obs[ACTION_MASK]} if self.masked else {}))
 
 
+def problem_of_actor_critic(action_space: ActionSpace, outputs: Any) -> str:
+    """What is wrong with what a network gives for `[B, ...]`; "" if nothing is."""
+    is_pair = isinstance(outputs, tuple) and len(outputs) == 2
+    if not is_pair or not hasattr(outputs[0], "log_prob"):
+        return f"it must return (distribution, value), not {outputs}"
+    distribution, value = outputs
+    if getattr(value, "ndim", None) != 1:
+        return f"its values must be [B], not {value}"
+    actions = jax.eval_shape(type(distribution).mode, distribution)
+    if actions.shape[1:] != action_space.shape:
+        return f"its policy is over actions {actions}, those of the environment are {action_space}"
+    if isinstance(distribution, Categorical) and isinstance(action_space, Discrete):
+        number = distribution.logits.shape[-1]
+        if number != action_space.n:
+            return f"its policy is over {number} actions, the environment has {action_space.n}"
+    return ""
+
+
+def problem_of_q_network(action_space: ActionSpace, outputs: Any) -> str:
+    """What is wrong with what a network gives for `[B, ...]`; "" if nothing is."""
+    shape, number = getattr(outputs, "shape", None), getattr(action_space, "n", None)
+    if number is None:  # such actions are refused whatever the network
+        return ""
+    if shape is None or len(shape) != 2 or shape[-1] != number:
+        return f"it must return action values [B, {number}], not {outputs}"
+    return ""
+
+
 def has_own_critic(network: nn.Module) -> bool:
     """Whether values are computed apart from the policy, so that either can be had alone."""
     return isinstance(network, FeedForward) and network.critic_torso is not None

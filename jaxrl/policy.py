@@ -12,11 +12,14 @@ import jax.numpy as jnp
 
 from jaxrl import manifest as manifests
 from jaxrl.checkpoint import Checkpoints
-from jaxrl.types import Algorithm, Array, Dict, Env, ObservationSpace, PyTree, zeros
+from jaxrl.types import Algorithm, Array, Box, Dict, Env, ObservationSpace, PyTree, zeros
 
 
 class LoadedPolicy:
     """`policy(obs, key=None) -> action`, for one observation or a batch `[B, ...]`.
+
+    Both are as `algo.env` has them (`jaxrl.envs.spaces`): images channels-last, integers one-hot,
+    Discrete actions from 0, those of a Box within its bounds.
 
     Without a key it acts greedily, with one it samples. An agent with a memory remembers the calls
     since the last `reset()`. `algo`, `config` and `state` (whose `simulation` is None) are there
@@ -57,6 +60,8 @@ class LoadedPolicy:
         )
         if self._remembers:
             self.memory = memory
+        if isinstance(self.algo.env.action_space, Box):
+            action = jnp.clip(action, *self.algo.env.action_space.bounds())
         return action[0] if single else action
 
 

@@ -673,6 +673,20 @@ def test_every_gymnax_id_runs(name, fake_mnist):
     assert (steps.reward[steps.first] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"num_threads": -1}, "num_threads of envpool/Pong-v5 must be an integer >= 0: -1"),
+        ({"frame_skip": 0}, "frame_skip of envpool/Pong-v5 must be an integer >= 1: 0"),
+        ({"repeat_action_probability": 2}, r"must be within \[0, 1\], got 2"),
+        ({"episodic_life": 3}, "episodic_life must be True or False, got 3"),
+    ],
+)
+def test_values_that_envpool_would_take_and_crash_are_refused(option, message):
+    with pytest.raises(ValueError, match=message):
+        jaxrl.make("Pong-v5", 2, **option)
+
+
 def test_a_bare_id_means_gymnax_then_envpool():
     assert jaxrl.make("CartPole-v1", N).id == "gymnax/CartPole-v1"
     assert jaxrl.make("FrozenLake-v1", N).id == "envpool/FrozenLake-v1"

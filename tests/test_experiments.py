@@ -219,6 +219,17 @@ def test_more_episodes_than_environments_are_evaluated(experiment, monkeypatch, 
     assert asked == [min(episodes, 16)]
 
 
+def test_an_annealed_run_says_why_it_has_an_end(experiment, monkeypatch, tmp_path):
+    launcher, config = experiment("launcher"), jaxrl.PPOConfig(anneal_updates=10)
+    manifest = {"config": {"anneal_updates": 10}}
+    monkeypatch.setattr(launcher.manifests, "read", lambda run_dir: manifest)
+    launcher.check_annealing(tmp_path, config.replace(anneal_updates=20))
+    (tmp_path / "manifest.json").touch()
+    launcher.check_annealing(tmp_path, config)
+    with pytest.raises(ValueError, match=r"falls to 0 over its 10 updates, .* go on to 20;"):
+        launcher.check_annealing(tmp_path, config.replace(anneal_updates=20))
+
+
 def test_what_cannot_be_filmed_is_not_trained(experiment, monkeypatch, tmp_path, caplog):
     launcher = experiment("launcher")
     caplog.set_level("ERROR", "jax._src.callback")  # which launching turns off

@@ -9,11 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import simulators
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box as GymBox
 from gymnasium.spaces import Dict as GymDict
 from gymnasium.spaces import Discrete as GymDiscrete
@@ -101,13 +103,6 @@ def test_bad_options_are_refused_by_name(vectorization_mode, options, message):
 def test_a_module_that_does_not_exist_is_refused():
     with pytest.raises(ImportError, match="no module 'nowhere'"):
         jaxrl.make("gymnasium/nowhere:Env-v0", N)
-
-
-def test_something_that_is_no_environment_is_refused():
-    with pytest.raises(
-        ValueError, match=r"refuses the options.*must give a gymnasium.Env, got dict"
-    ):
-        jaxrl.make(dict, N)
 
 
 SCRIPT = """
@@ -399,6 +394,30 @@ def test_actions_of_every_kind(space, ours, action, sent):
     np.testing.assert_array_equal(result, sent)
     assert result.dtype == space.dtype
     assert space.contains(np.asarray(result[0]))
+
+
+def needs_a_license():
+    raise RuntimeError("license server not found")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ((1, 2), r"an id or a function that makes environments, got \(1, 2\); .*gymnax.register"),
+        (needs_a_license, "cannot be made: RuntimeError: license server not found"),
+        (dict, "cannot be made: a function must give a gymnasium.Env, got dict"),
+    ],
+)
+def test_what_makes_no_environments_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        jaxrl.make(wrong, 2)
+
+
+def test_workers_know_what_the_main_script_has_registered(monkeypatch):
+    spec = EnvSpec("Registered-v0", entry_point="simulators:Counting", kwargs={"length": 2})
+    monkeypatch.setitem(gymnasium.registry, "Registered-v0", spec)
+    steps = played(jaxrl.make("Registered-v0", N), zeros(3))
+    np.testing.assert_array_equal(steps.terminated[:, 0], [False, False, True, False])
 
 
 def test_actions_without_a_distribution_are_refused():

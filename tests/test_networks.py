@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl import convolution, networks, recurrence, torsos
 from jaxrl.distributions import Categorical, DiagonalNormal, MultiCategorical
 from jaxrl.types import Box, Dict, Discrete, Inputs, MultiDiscrete
@@ -310,3 +312,48 @@ def test_no_hidden_sizes_are_no_hidden_layers():
         module = config.make_torso(Box.of(shape, np.float32))
         params = module.init(jax.random.key(0), jnp.zeros((1, *shape))).get("params")
         assert set(params or ()) == layers
+
+
+class Given(nn.Module):
+    """Outputs whatever `make` makes of two numbers."""
+
+    make: Any
+
+    @nn.compact
+    def __call__(self, obs):
+        return self.make(nn.Dense(2)(obs))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: x, r"must return \(distribution, value\), not ShapeDtypeStruct"),
+        (lambda x: (x, x[:, 0]), r"must return \(distribution, value\)"),
+        (lambda x: (Categorical(x), x[:, :1]), r"its values must be \[B\], not .*shape=\(4, 1\)"),
+        (lambda x: (Categorical(x[:, :1]), x[:, 0]), "over 1 actions, the environment has 2"),
+        (lambda x: (DiagonalNormal(x, x), x[:, 0]), "its policy is over actions"),
+    ],
+)
+def test_an_actor_critic_that_does_not_fit_is_refused(make, message):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 4), Given(make))
+    with pytest.raises(ValueError, match=rf"Given does not fit gymnax/CartPole-v1: .*{message}"):
+        jax.eval_shape(algo.init, jaxrl.PPOConfig(), jax.random.key(0))
+
+
+def test_action_values_that_do_not_fit_are_refused():
+    config = jaxrl.DQNConfig(replay_size=100)
+    for make, fits in ((lambda x: x, True), (lambda x: x[:, :1], False), (Categorical, False)):
+        algo = jaxrl.dqn(jaxrl.make("CartPole-v1", 4), Given(make))
+        if fits:
+            jax.eval_shape(algo.init, config, jax.random.key(0))
+            continue
+        with pytest.raises(ValueError, match=r"must return action values \[B, 2\], not"):
+            jax.eval_shape(algo.init, config, jax.random.key(0))
+
+
+@pytest.mark.parametrize("network", [Given, "mlp"])
+def test_what_is_no_network_is_refused(network):
+    with pytest.raises(ValueError, match=r"an instance of a flax.linen.Module, got"):
+        jaxrl.ppo(jaxrl.make("CartPole-v1", 4), network)
+    with pytest.raises(ValueError, match=r"made by jaxrl.make\(id, num_envs\), got 'CartPole-v1'"):
+        jaxrl.ppo("CartPole-v1")  # pyrefly: ignore[bad-argument-type]

@@ -478,6 +478,15 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
         policy(np.zeros(5))
 
 
+def test_a_policy_keeps_to_the_bounds_of_its_actions():
+    algo = jaxrl.ppo(jaxrl.make("Pendulum-v1", 2))
+    config = jaxrl.PPOConfig(num_steps=2, num_minibatches=1, hidden_sizes=(4,))
+    policy = jaxrl.LoadedPolicy(algo, config, jax.jit(algo.init)(config, jax.random.key(0)))
+    actions = policy(jnp.zeros((500, 3)), jax.random.key(0))
+    assert (jnp.abs(actions) <= 2).all()
+    assert (jnp.abs(actions) == 2).any()
+
+
 def test_a_missing_run_or_network_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a run directory"):
         jaxrl.load_policy(tmp_path)

@@ -168,7 +168,7 @@ def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
 def test_what_can_be_drawn_may_be_filmed(tmp_path: Path) -> None:
     before = set(pools._entries)
     check_video(jaxrl.make(Counting, 2), tmp_path / "a.mp4")
-    assert set(pools._entries) == before
+    assert not set(pools._entries) - before
     with pytest.raises(ValueError, match=r"ends in .mp4 or .gif"):
         check_video(jaxrl.make("CartPole-v1", 2), tmp_path / "a.avi")
 

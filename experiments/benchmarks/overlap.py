@@ -181,7 +181,7 @@ def times(random: np.random.Generator, mean: float, sigma: float, size: Any) -> 
 def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float]:
     """Milliseconds a step of all environments, in rollouts of a policy."""
     config = networks.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
-    agent = Agent(env, None, networks.actor_critic)
+    agent = Agent(env, None, networks.actor_critic, networks.problem_of_actor_critic)
     params, simulation = agent.start(config, *jax.random.split(jax.random.key(0)))
     behave = partial(agent.unroll, config, params)
 

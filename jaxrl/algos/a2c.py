@@ -107,7 +107,8 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.recurrence`); None builds one from the config.
     """
-    agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
+    agent = Agent(env, network, networks.actor_critic, networks.problem_of_actor_critic)
+    axis = axis_of(env)
 
     def optimizer_of(config: A2CConfig) -> Any:
         return optim.rmsprop(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl import config as fields
-from jaxrl import epsilon_greedy, optim, q_learning, recurrence, replay, transitions
+from jaxrl import epsilon_greedy, networks, optim, q_learning, recurrence, replay, transitions
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
@@ -79,7 +79,8 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> action values [B, A]`; None builds one from the
         config.
     """
-    agent, axis = Agent(env, network, q_learning.q_network), axis_of(env)
+    agent = Agent(env, network, q_learning.q_network, networks.problem_of_q_network)
+    axis = axis_of(env)
 
     def q_values_of(config: DQNConfig) -> QValues:
         return lambda params, obs: jnp.asarray(agent.network_of(config).apply(params, obs))

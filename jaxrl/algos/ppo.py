@@ -121,7 +121,8 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
         (`jaxrl.recurrence`); None builds one from the config.
       surrogate: in place of the clipped one, for variations of PPO, which then bear its name.
     """
-    agent, axis = Agent(env, network, networks.actor_critic), axis_of(env)
+    agent = Agent(env, network, networks.actor_critic, networks.problem_of_actor_critic)
+    axis = axis_of(env)
 
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
         check_sizes(config, env, agent.network_of(config))

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import config as fields
-from jaxrl import epsilon_greedy, q_learning, recurrence, replay, returns, sequences
+from jaxrl import epsilon_greedy, networks, q_learning, recurrence, replay, returns, sequences
 from jaxrl.agent import Agent
 from jaxrl.axis import ALONE, Axis, axis_of
 from jaxrl.q_learning import Sample
@@ -100,7 +100,8 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module with a memory (`jaxrl.recurrence`) whose outputs are action values;
         None builds one from the config.
     """
-    agent, axis = Agent(env, network, q_learning.q_network), axis_of(env)
+    agent = Agent(env, network, q_learning.q_network, networks.problem_of_q_network)
+    axis = axis_of(env)
 
     def step(
         config: R2D2Config, params: PyTree, core: PyTree, inputs: Inputs

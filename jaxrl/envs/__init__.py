@@ -24,6 +24,11 @@ _BACKENDS: dict[str, tuple[ModuleType, str]] = {
     "maze": (maze, "MazeEnv"),
     "probe": (probes, "ProbeEnv"),
 }
+NOT_HERE = (
+    "an environment of gymnax's kind gets an id by gymnax.register(id, factory), one of "
+    "Gymnasium's is made by a function"
+)
+"""How those of one's own come in."""
 BARE_IDS = ("gymnax", "envpool", "gymnasium")
 """Where ids without a prefix are looked up, in this order."""
 
@@ -58,6 +63,8 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
     keywords = tuple(sorted(options.items()))
     if callable(id):
         return gymnasium.of_function(id, num_envs, keywords)
+    if not isinstance(id, str):
+        raise ValueError(f"an id or a function that makes environments, got {id!r}; {NOT_HERE}")
     backend, _, name = id.partition("/")
     candidates = [backend] if backend in _BACKENDS else BARE_IDS
     name = name if backend in _BACKENDS else id

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -136,6 +137,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
             f"envpool/{name} does not take the options {taken}: num_envs is an argument of "
             "jaxrl.make, seeds come from the key of `init`, and all environments step together"
         )
+    _check_numbers(name, dict(keywords))
     try:
         spec = _envpool().make_spec(name, **_spec_keywords(name, keywords))
     except (TypeError, ValueError, AssertionError) as error:
@@ -154,6 +156,22 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
     )
 
 
+def _check_numbers(name: str, options: dict[str, Any]) -> None:
+    """envpool would take them, and crash later or not at all."""
+    for option, least in _LEAST.items():
+        value = options.get(option, least)
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{option} of envpool/{name} must be an integer >= {least}: {value!r}")
+    if not 0 <= options.get("repeat_action_probability", 0) <= 1:
+        value = options["repeat_action_probability"]
+        raise ValueError(f"repeat_action_probability must be within [0, 1], got {value!r}")
+    for option in ("episodic_life", "reward_clip"):
+        if not isinstance(options.get(option, False), bool):
+            raise ValueError(f"{option} must be True or False, got {options[option]!r}")
+
+
+_LEAST = {"num_threads": 0, "frame_skip": 1, "stack_num": 1, "img_height": 1, "img_width": 1,
+          "max_episode_steps": 1}  # fmt: skip
 _NOT_OPTIONS = {"seed", "env_seed", "num_envs", "batch_size", "env_type", "gym_reset_return_info"}
 
 

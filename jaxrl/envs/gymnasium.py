@@ -232,7 +232,10 @@ def _facts(name: str, function: Callable[..., Any] | None, keywords: Keywords, m
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ImportError(f"{id} cannot run on this machine: {error}") from error
     except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
-        raise ValueError(f"{id} refuses the options {options}: {error}") from error
+        refused = f"refuses the options {options}" if options else "cannot be made"
+        raise ValueError(f"{id} {refused}: {error}") from error
+    except Exception as error:  # whatever a simulator raises
+        raise ValueError(f"{id} cannot be made: {type(error).__name__}: {error}") from error
     try:
         raw_obs = spaces.raw_observation(observations)
         space = spaces.observation_space(observations, raw_obs)
@@ -249,7 +252,9 @@ def _makers(
     """What makes one environment, and what a batch of them."""
     function = function or _function_named(name)
     id = f"ale_py:{name}" if name.startswith(ALE) else name  # imports it, in workers too
-    make = functools.partial(function or functools.partial(gymnasium.make, id), **options)
+    # Workers do not know what the main script has registered, unless they are told.
+    known = function or functools.partial(gymnasium.make, _spec(id))
+    make = functools.partial(known, **options)
     if mode != "vector_entry_point":
         start = functools.partial(worker.start, make, os.getpid())
         return make, lambda num_envs: SyncVectorEnv([start] * num_envs)
@@ -258,6 +263,14 @@ def _makers(
     return make, lambda num_envs, **more: gymnasium.make_vec(
         id, num_envs, vectorization_mode=mode, **options, **more
     )
+
+
+def _spec(id: str) -> Any:
+    """The id itself, if making it will say what is wrong."""
+    try:
+        return gymnasium.spec(id)
+    except (ImportError, gymnasium.error.Error):
+        return id
 
 
 def _function_named(name: str) -> Callable[..., Any] | None:

@@ -44,11 +44,12 @@ class Workers(AsyncVectorEnv):
     def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, timeout: float):
         self.timeout = timeout
         # A fork of this process would have JAX's threads' locks, but not the threads. Workers are
-        # forked from a server instead, which has imported what they need, once.
+        # forked from a server instead, which has imported once what they need, and what the main
+        # script imports, which each of them runs again.
         methods = multiprocessing.get_all_start_methods()
         context = "forkserver" if "forkserver" in methods else "spawn"
         if context == "forkserver":
-            multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
+            multiprocessing.set_forkserver_preload(["__main__", "gymnasium", "jaxrl"])
         start = functools.partial(worker.start, make, os.getpid())
         try:
             # No daemons, which may not have processes of their own, as some simulators do.

@@ -29,7 +29,10 @@ def start(make: Callable[[], gymnasium.Env], owner: int) -> gymnasium.Env:
         threading.Thread(target=die_with_owner, daemon=True).start()
     env = make()
     if not isinstance(env, gymnasium.Env):
-        raise TypeError(f"{make} must give a gymnasium.Env, got {type(env).__name__}")
+        raise TypeError(
+            f"a function must give a gymnasium.Env, got {type(env).__name__}; an environment of "
+            "gymnax's kind gets an id by gymnax.register(id, factory)"
+        )
     return Checked(env)
 
 
