@@ -687,6 +687,18 @@ def test_values_that_envpool_would_take_and_crash_are_refused(option, message):
         jaxrl.make("Pong-v5", 2, **option)
 
 
+def test_an_environment_of_gymnaxs_kind_is_registered():
+    gymnax.register("Own-v0", gymnax.environments.CartPole)
+    try:
+        own, known = (jaxrl.make(id, N) for id in ("Own-v0", "CartPole-v1"))
+        steps = [play(env, jax.random.key(0), jnp.zeros((12, N), int)) for env in (own, known)]
+    finally:
+        del gymnax.registration._registry["Own-v0"]
+        gymnax.registered_envs.remove("Own-v0")
+    assert own.id == "gymnax/Own-v0"
+    np.testing.assert_array_equal(steps[0].obs, steps[1].obs)
+
+
 def test_a_bare_id_means_gymnax_then_envpool():
     assert jaxrl.make("CartPole-v1", N).id == "gymnax/CartPole-v1"
     assert jaxrl.make("FrozenLake-v1", N).id == "envpool/FrozenLake-v1"

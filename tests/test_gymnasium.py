@@ -403,7 +403,7 @@ def needs_a_license():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ((1, 2), r"an id or a function that makes environments, got \(1, 2\); .*gymnax.register"),
+        ((1, 2), r"a function that makes a gymnasium.Env, got \(1, 2\); .*gymnax.register"),
         (needs_a_license, "cannot be made: RuntimeError: license server not found"),
         (dict, "cannot be made: a function must give a gymnasium.Env, got dict"),
     ],

@@ -24,11 +24,6 @@ _BACKENDS: dict[str, tuple[ModuleType, str]] = {
     "maze": (maze, "MazeEnv"),
     "probe": (probes, "ProbeEnv"),
 }
-NOT_HERE = (
-    "an environment of gymnax's kind gets an id by gymnax.register(id, factory), one of "
-    "Gymnasium's is made by a function"
-)
-"""How those of one's own come in."""
 BARE_IDS = ("gymnax", "envpool", "gymnasium")
 """Where ids without a prefix are looked up, in this order."""
 
@@ -44,7 +39,8 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
     Args:
       id: `"CartPole-v1"` looks in gymnax, then in envpool, then in Gymnasium; `"gymnax/..."`,
         `"envpool/..."`, `"gymnasium/..."`, `"maze/..."` and `"probe/..."` force the backend. Or a
-        function that gives a `gymnasium.Env`.
+        function that gives a `gymnasium.Env`. One of gymnax's kind of your own gets an id by
+        `gymnax.register`.
       num_envs: how many are stepped together (N).
       **options: go to the backend, such as `max_episode_steps=1000` or `episodic_life=True`.
 
@@ -64,7 +60,10 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
     if callable(id):
         return gymnasium.of_function(id, num_envs, keywords)
     if not isinstance(id, str):
-        raise ValueError(f"an id or a function that makes environments, got {id!r}; {NOT_HERE}")
+        raise ValueError(
+            f"an id or a function that makes a gymnasium.Env, got {id!r}; an environment of "
+            "gymnax's kind gets an id by gymnax.register(id, factory)"
+        )
     backend, _, name = id.partition("/")
     candidates = [backend] if backend in _BACKENDS else BARE_IDS
     name = name if backend in _BACKENDS else id
