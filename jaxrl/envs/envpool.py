@@ -137,7 +137,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
             f"envpool/{name} does not take the options {taken}: num_envs is an argument of "
             "jaxrl.make, seeds come from the key of `init`, and all environments step together"
         )
-    _check_numbers(name, dict(keywords))
+    _check_options(name, dict(keywords))
     try:
         spec = _envpool().make_spec(name, **_spec_keywords(name, keywords))
     except (TypeError, ValueError, AssertionError) as error:
@@ -156,7 +156,7 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
     )
 
 
-def _check_numbers(name: str, options: dict[str, Any]) -> None:
+def _check_options(name: str, options: dict[str, Any]) -> None:
     """envpool would take them, and crash later or not at all."""
     for option, least in _LEAST.items():
         value = options.get(option, least)

@@ -65,7 +65,6 @@ def seen_by_samplers(study: Any) -> Any:
     As it is stored, with NaN, Optuna's TPE would take it for the best of the stopped ones, and its
     CMA-ES could not sort.
     """
-
     base = optuna().Study
 
     class Seen(base):
