@@ -158,43 +158,14 @@ def launch(
     """
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # which would say it as well
     try:
-        together = args.cluster or args.coordinator is not None
-        if not together and (args.num_hosts, args.host_id) != (None, None):
-            raise ValueError("--num-hosts and --host-id need --coordinator address:port")
-        if args.devices < 1:
-            raise ValueError(f"--devices must be >= 1, got {args.devices}")
-        if together:
-            hosts.connect(args.coordinator, args.num_hosts, args.host_id)
-        if args.devices > 1:
-            split_cpu(args.devices)
-        num_envs, devices = args.num_envs, args.devices
-        env_options = env_options | backend_options(args.env_options)
-        if args.autotune_also and not args.autotune:
-            raise ValueError("--autotune-also needs --autotune")
-        if args.autotune:
-            if together or devices > 1:
-                raise ValueError("--autotune chooses for one process; leave it or --devices out")
-            found = fastest_settings(
-                make_algorithm, config, args.env_id, num_envs, env_options, args.autotune_also
-            )
-            num_envs, devices = found.pop("num_envs", num_envs), found.pop("devices", 1)
-            if "num_minibatches" in found:
-                config = config.replace(num_minibatches=found.pop("num_minibatches"))
-            env_options = env_options | found
-        env = jaxrl.make(args.env_id, num_envs=num_envs, **env_options)
-        algo = make_algorithm(env)
-        if together or devices > 1:
-            algo = spread(algo, None if together else devices)
-        if args.anneal and config.anneal_updates == 0:
-            num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
-            config = config.replace(anneal_updates=num_updates)
-        name = env.id.partition("/")[2].replace("/", "-")
+        algo, config = prepare(make_algorithm, args, config, env_options)
+        name = algo.env.id.partition("/")[2].replace("/", "-")
         run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
         video = run_dir / "video" / f"seed{args.seed}.mp4"
         if args.resume and args.anneal:
             check_annealing(run_dir, config)
         if args.video:
-            hosts.on_first(lambda: check_video(env, video))
+            hosts.on_first(lambda: check_video(algo.env, video))
         result = jaxrl.run(
             algo,
             config,
@@ -225,6 +196,46 @@ def launch(
             sys.exit(f"error: trained, but there is no video: {error}")
         print(f"video: {video}, {length} steps, score {score:g}")
     return result
+
+
+def prepare(
+    make_algorithm: Any, args: RunArgs, config: Any, env_options: dict[str, Any]
+) -> tuple[jaxrl.Algorithm, Any]:
+    """The algorithm, on all devices and processes that the flags say, and its config.
+
+    Raises:
+      ValueError: if flags contradict each other.
+    """
+    together = args.cluster or args.coordinator is not None
+    if not together and (args.num_hosts, args.host_id) != (None, None):
+        raise ValueError("--num-hosts and --host-id need --coordinator address:port")
+    if args.devices < 1:
+        raise ValueError(f"--devices must be >= 1, got {args.devices}")
+    if args.autotune_also and not args.autotune:
+        raise ValueError("--autotune-also needs --autotune")
+    if args.autotune and (together or args.devices > 1):
+        raise ValueError("--autotune chooses for one process; leave it or --devices out")
+    num_envs, devices = args.num_envs, args.devices
+    env_options = env_options | backend_options(args.env_options)
+    if together:
+        hosts.connect(args.coordinator, args.num_hosts, args.host_id)
+    if devices > 1:
+        split_cpu(devices)
+    if args.autotune:
+        found = fastest_settings(
+            make_algorithm, config, args.env_id, num_envs, env_options, args.autotune_also
+        )
+        num_envs, devices = found.pop("num_envs", num_envs), found.pop("devices", 1)
+        if "num_minibatches" in found:
+            config = config.replace(num_minibatches=found.pop("num_minibatches"))
+        env_options = env_options | found
+    algo = make_algorithm(jaxrl.make(args.env_id, num_envs=num_envs, **env_options))
+    if together or devices > 1:
+        algo = spread(algo, None if together else devices)
+    if args.anneal and config.anneal_updates == 0:
+        num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
+        config = config.replace(anneal_updates=num_updates)
+    return algo, config
 
 
 def check_annealing(run_dir: Path, config: Any) -> None:

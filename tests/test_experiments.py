@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from packaging.version import Version
 from simulators import Misbehaving
 
 import jaxrl
+import jaxrl.parallel
 import jaxrl.tuning
 from jaxrl.autotuning import Tuning
 from jaxrl.logging import read_jsonl
@@ -40,6 +42,26 @@ def script(name, *arguments, cwd, **env):
         timeout=300,
         env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | HURRIED | env,
     )
+
+
+@pytest.fixture
+def script_that_ends(experiment, monkeypatch, capsys, caplog, tmp_path):
+    """`script` in this process, for what ends before anything is trained."""
+
+    def run(name, *arguments):
+        caplog.set_level("ERROR", "jax._src.callback")  # which launching turns off
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.setattr(jaxrl.parallel, "split_cpu", lambda *_: None)  # as the tests have done
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "experiments" / name), run_name="__main__")
+        out, error = capsys.readouterr()
+        told = isinstance(ended.value.code, str)
+        code, error = (1, error + ended.value.code) if told else (ended.value.code, error)
+        return subprocess.CompletedProcess([name, *arguments], code, out, error)
+
+    return run
 
 
 def test_ppo_trains_on_real_atari_and_is_recorded_and_played(tmp_path):
@@ -160,10 +182,10 @@ def test_every_algorithm_has_a_script_that_trains(tmp_path, command):
         ("ppo_atari.py", {"huang": "(default: auto)", "laptop": "(default: ga3c_cnn)"}),
     ],
 )
-def test_presets_differ_and_unknown_ones_are_refused(tmp_path, name, shown):
+def test_presets_differ_and_unknown_ones_are_refused(script_that_ends, name, shown):
     for preset, default in shown.items():
-        assert default in script(name, "--preset", preset, "--help", cwd=tmp_path).stdout
-    refused = script(name, "--preset=other", cwd=tmp_path)
+        assert default in script_that_ends(name, "--preset", preset, "--help").stdout
+    refused = script_that_ends(name, "--preset=other")
     assert refused.returncode != 0
     assert "'other'" in refused.stdout + refused.stderr
 
@@ -284,10 +306,9 @@ def test_runs_are_played_and_recorded(tmp_path):
         (["--env-id", "CartPole-v1", "--torso", "nature_cnn"], "(episodic_life|nature_cnn)"),
     ],
 )
-def test_bad_flags_end_in_one_clear_line(tmp_path, arguments, message):
-    finished = script("ppo_atari.py", *arguments, "--total-steps", 10, cwd=tmp_path)
+def test_bad_flags_end_in_one_clear_line(script_that_ends, tmp_path, arguments, message):
+    finished = script_that_ends("ppo_atari.py", *arguments, "--total-steps", 10)
     assert finished.returncode != 0
-    assert "Traceback" not in finished.stderr
     assert re.search(message, finished.stderr + finished.stdout)
     assert not (tmp_path / "runs").exists()
 
@@ -602,9 +623,10 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(tmp_path):
         (["--strategy", "fast"], "strategy must be one of"),
     ],
 )
-def test_a_sweep_with_bad_flags_ends_in_one_clear_line(tmp_path, arguments, message):
+def test_a_sweep_with_bad_flags_ends_in_one_clear_line(
+    script_that_ends, tmp_path, arguments, message
+):
     common = ["--algo", "ppo", "--env-id", "CartPole-v1", "--run-dir", tmp_path / "x"]
-    finished = script("sweep.py", *common, *arguments, cwd=tmp_path)
+    finished = script_that_ends("sweep.py", *common, *arguments)
     assert finished.returncode == 1
-    assert "Traceback" not in finished.stderr
     assert message in finished.stderr
