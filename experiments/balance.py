@@ -3,14 +3,17 @@ a run."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
 import jaxrl
+from jaxrl import manifest as manifests
 from jaxrl.autotuning import Settings, Trial, Tuning
-from jaxrl.parallel import num_cores, split_cpu, spread
+from jaxrl.envs.hosted import SPEED_ONLY
+from jaxrl.parallel import num_cores, spread
 
 
 def fastest_settings(
@@ -22,8 +25,6 @@ def fastest_settings(
     also: tuple[str, ...] = (),
 ) -> Settings:
     """What the trials found: options of the environment, `devices`, and what `also` names."""
-    # Before anything is computed, since JAX counts the CPU's devices once.
-    split_cpu()
 
     def build(
         num_envs: int = num_envs,
@@ -44,6 +45,17 @@ def fastest_settings(
     found = jaxrl.autotune(build, knobs, starts, report=report)
     report.end(found)
     return dict(found.best)
+
+
+def begun_with(run_dir: Path, also: tuple[str, ...]) -> Settings:
+    """What was found when a run began, which goes on so whatever is fastest where it resumes."""
+    if not (run_dir / manifests.NAME).exists():
+        return {}
+    manifest = manifests.read(run_dir)
+    options, config = manifest["env"]["options"], manifest["config"]
+    found = {name: options[name] for name in SPEED_ONLY if name in options}
+    known = {"num_envs": manifest["env"]["num_envs"]} | config
+    return found | {name: known[name] for name in also}
 
 
 def questions(

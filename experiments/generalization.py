@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from errors import told_in_one_line
 from jaxrl import config as fields
 from jaxrl import manifest as manifests
 from jaxrl import reliable
@@ -369,7 +370,5 @@ def main(args: Maze | Procgen | Memory) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Maze | Procgen | Memory))
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"error: {error}")

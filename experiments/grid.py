@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from errors import told_in_one_line
 from jaxrl import manifest as manifests
 from jaxrl.comparison import differing, settings
 from jaxrl.evaluate import frames
@@ -165,7 +165,5 @@ def _short(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"error: {error}")

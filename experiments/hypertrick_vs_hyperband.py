@@ -24,7 +24,6 @@ import bisect
 import dataclasses
 import functools
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from errors import told_in_one_line
 from jaxrl import manifest as manifests
 from jaxrl import population as populations
 from jaxrl import tuning
@@ -328,7 +328,5 @@ def write(
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"error: {error}")

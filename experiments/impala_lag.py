@@ -11,7 +11,6 @@ under experiments/results/.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from errors import told_in_one_line
 from impala_gymnax import PRESETS
 from jaxrl import manifest as manifests
 from record import keep
@@ -106,7 +106,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from balance import fastest_settings
+from balance import begun_with, fastest_settings
+from errors import told_in_one_line
 from jaxrl import hosts
 from jaxrl import manifest as manifests
 from jaxrl.parallel import split_cpu, spread
@@ -157,10 +157,8 @@ def launch(
     Bad values end the program with one line, a simulator's failure with what it had to say.
     """
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # which would say it as well
-    try:
-        algo, config = prepare(make_algorithm, args, config, env_options)
-        name = algo.env.id.partition("/")[2].replace("/", "-")
-        run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
+    with told_in_one_line():
+        algo, config, run_dir = prepare(make_algorithm, args, config, env_options)
         video = run_dir / "video" / f"seed{args.seed}.mp4"
         if args.resume and args.anneal:
             check_annealing(run_dir, config)
@@ -177,13 +175,6 @@ def launch(
             eval_episodes=args.eval_episodes,
             log_every=args.log_every,
         )
-    except (ValueError, ImportError, OSError, FloatingPointError) as error:
-        sys.exit(f"error: {error}")
-    except jax.errors.JaxRuntimeError as error:
-        sys.exit(f"error: {plain_text(error)}")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
     if hosts.is_first():
         print_summary(result)
     if result.interrupted:
@@ -200,8 +191,8 @@ def launch(
 
 def prepare(
     make_algorithm: Any, args: RunArgs, config: Any, env_options: dict[str, Any]
-) -> tuple[jaxrl.Algorithm, Any]:
-    """The algorithm, on all devices and processes that the flags say, and its config.
+) -> tuple[jaxrl.Algorithm, Any, Path]:
+    """The algorithm, on all devices and processes that the flags say, its config and run_dir.
 
     Raises:
       ValueError: if flags contradict each other.
@@ -219,23 +210,26 @@ def prepare(
     env_options = env_options | backend_options(args.env_options)
     if together:
         hosts.connect(args.coordinator, args.num_hosts, args.host_id)
-    if devices > 1:
-        split_cpu(devices)
+    if devices > 1 or args.autotune:
+        split_cpu(None if args.autotune else devices)
+    algo = make_algorithm(jaxrl.make(args.env_id, num_envs=num_envs, **env_options))
+    name = algo.env.id.partition("/")[2].replace("/", "-")
+    run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
     if args.autotune:
-        found = fastest_settings(
+        found = begun_with(run_dir, args.autotune_also) if args.resume else {}
+        found = found or fastest_settings(
             make_algorithm, config, args.env_id, num_envs, env_options, args.autotune_also
         )
         num_envs, devices = found.pop("num_envs", num_envs), found.pop("devices", 1)
         if "num_minibatches" in found:
             config = config.replace(num_minibatches=found.pop("num_minibatches"))
-        env_options = env_options | found
-    algo = make_algorithm(jaxrl.make(args.env_id, num_envs=num_envs, **env_options))
+        algo = make_algorithm(jaxrl.make(args.env_id, num_envs=num_envs, **env_options | found))
     if together or devices > 1:
         algo = spread(algo, None if together else devices)
     if args.anneal and config.anneal_updates == 0:
         num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
         config = config.replace(anneal_updates=num_updates)
-    return algo, config
+    return algo, config, run_dir
 
 
 def check_annealing(run_dir: Path, config: Any) -> None:
@@ -245,22 +239,10 @@ def check_annealing(run_dir: Path, config: Any) -> None:
     before = manifests.read(run_dir)["config"].get("anneal_updates")
     if before and before != config.anneal_updates:
         raise ValueError(
-            f"the learning rate of the run in {run_dir} falls to 0 over its {before} updates, so "
+            f"the learning rate of the run in {run_dir} falls to 0 over its {before:g} updates, so "
             f"it cannot go on to {config.anneal_updates}; begin a run of that length in another "
             "directory, or one with --no-anneal, which can be made longer"
         )
-
-
-def plain_text(error: jax.errors.JaxRuntimeError) -> str:
-    """What went wrong while a program ran, without the traces of those who passed it on."""
-    text = str(error)
-    if "RESOURCE_EXHAUSTED" in text:
-        return (
-            f"{text.splitlines()[0]}; fewer --num-envs or --num-steps, a smaller network or, where "
-            "there is one, --replay-size need less"
-        )
-    _, found, rest = text.rpartition("WorkerError: ")
-    return rest if found else text
 
 
 def print_summary(result: jaxrl.RunResult) -> None:

@@ -18,7 +18,9 @@ import numpy as np
 import tyro
 
 import jaxrl
+from errors import told_in_one_line
 from jaxrl.evaluate import Evaluation, frames, split
+from jaxrl.train import check_seed
 from jaxrl.video import frames_per_second, write_video
 
 sys.path.append(os.getcwd())  # where modules with environments of one's own may be
@@ -79,8 +81,9 @@ def record(
 
 
 def main(args: Args) -> None:
-    if args.episodes < 0 or args.seed < 0:
-        raise ValueError(f"--episodes and --seed must be >= 0, got {args.episodes}, {args.seed}")
+    if args.episodes < 0:
+        raise ValueError(f"--episodes must be >= 0, got {args.episodes}")
+    check_seed(args.seed)
     policy = jaxrl.load_policy(args.run_dir)
     if args.episodes:
         returns = evaluate(policy, args.episodes, args.seed, args.greedy)
@@ -91,7 +94,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"error: {error}")

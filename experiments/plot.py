@@ -8,11 +8,11 @@ Runs that differ by their seeds alone are one line and one row. A page has every
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import tyro
 
+from errors import told_in_one_line
 from jaxrl.comparison import groups, read_run
 from jaxrl.comparison_page import summary, write_comparison
 
@@ -35,7 +35,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import tyro
 
 import jaxrl
+from errors import told_in_one_line
 from jaxrl import manifest as manifests
 from jaxrl.logging import read_jsonl
 from jaxrl.plots import plot_curve, smoothed_returns
@@ -90,6 +90,8 @@ def keep(results: Path, name: str, record: dict[str, Any]) -> Path:
 
 
 def main(args: Args) -> None:
+    if not args.run_dirs:
+        raise ValueError("there are no runs to record: name their directories")
     runs = [record_of(run_dir, args.episodes) for run_dir in args.run_dirs]
     policy = jaxrl.load_policy(args.run_dirs[0])
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
@@ -118,7 +120,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")

@@ -20,6 +20,7 @@ experiments/cluster/*.sh.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shlex
 import shutil
@@ -92,8 +93,8 @@ def make_job(args: Args, command: Sequence[str]) -> Job:
         raise ValueError(f"{command[0]!r} is no file; the command starts with a script")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", args.name):
         raise ValueError(f"name must be a letter, then letters, digits, . _ -, got {args.name!r}")
-    if args.hours * 3600 <= MARGIN:
-        raise ValueError(f"hours must be over {MARGIN / 3600:.2f}, got {args.hours:g}")
+    if not MARGIN < args.hours * 3600 < math.inf:
+        raise ValueError(f"hours must be a number over {MARGIN / 3600:.2f}, got {args.hours:g}")
     for what, value, least in (
         ("gpus", args.gpus, 0),
         ("cpus", args.cpus, 1),
@@ -208,7 +209,9 @@ def _worker(job: Job) -> str:
 def _srun(job: Job) -> list[str]:
     """A process on each node. It passes signals on, and gives the others a minute once one has
     ended: to write a checkpoint, or to be stopped if that one has failed."""
-    return [] if job.args.nodes == 1 else ["srun", "--wait=60"]
+    # Slurm 22.05 and 23.02 do not pass the job's own on: the release notes of 22.05.
+    cpus = f"--cpus-per-task={job.args.cpus}"
+    return [] if job.args.nodes == 1 else ["srun", cpus, "--wait=60"]
 
 
 def _container(job: Job) -> list[str]:

@@ -30,6 +30,7 @@ from rich.table import Table
 import grid
 import jaxrl
 from balance import Report, doublings
+from errors import told_in_one_line
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.autotuning import lanes_per_second
@@ -218,7 +219,7 @@ def distribution(text: str) -> Any:
             named = {str(x.arg): ast.literal_eval(x.value) for x in call.keywords}
             if call.func.id in DISTRIBUTIONS:
                 return getattr(tuning, call.func.id)(*positional, **named)
-    except (SyntaxError, TypeError) as error:
+    except (SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{text!r} is no distribution: {error}") from error
     raise ValueError(f"{text!r} is no distribution; there are {', '.join(DISTRIBUTIONS)}")
 
@@ -287,7 +288,5 @@ def command(args: Args, result: tuning.SweepResult) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with told_in_one_line():
         main(tyro.cli(Args))
-    except (ValueError, ImportError, OSError, FloatingPointError) as error:
-        sys.exit(f"error: {error}")

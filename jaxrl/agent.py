@@ -15,6 +15,8 @@ from jaxrl.normalize import RunningStatistics, standardize
 from jaxrl.simulation import Simulation, start
 from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree
 
+STEPS_CHECKED = 7
+
 
 @dataclass(frozen=True)
 class Agent:
@@ -53,11 +55,24 @@ class Agent:
         inputs = recurrence.one_step(simulation.inputs)
         params = recurrence.init(self.network_of(config), network_key, inputs)
         if self.network is not None:
-            _, outputs = jax.eval_shape(partial(self.unroll, config), params, core, inputs)
-            if problem := self.check(self.env.action_space, jax.tree.map(_of_step, outputs)):
-                name = type(self.network).__name__
-                raise ValueError(f"the network {name} does not fit {self.env.id}: {problem}")
+            self._check(config, params, core, inputs)
         return params, simulation
+
+    def _check(self, config: Any, params: PyTree, core: PyTree, inputs: Inputs) -> None:
+        """Raise `ValueError` if the caller's network does not fit the environment."""
+        # Of several steps, so that what has no batch is not as long as one.
+        steps = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((STEPS_CHECKED, *x.shape[1:]), x.dtype), inputs
+        )
+        unroll = partial(self.unroll, config)
+        try:
+            _, outputs = jax.eval_shape(unroll, params, core, steps)
+            problem = self.check(self.env.action_space, jax.tree.map(_of_step, outputs))
+        except recurrence.NoBatchError as error:
+            problem = str(error)
+        if problem:
+            name = type(self.network).__name__
+            raise ValueError(f"the network {name} does not fit {self.env.id}: {problem}")
 
     def unroll(
         self,

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,9 @@ def autotune(
     """
     _check_starts(knobs, starts)
     rate = steps_per_second if rate is None else rate
-    path = cache_directory() / "autotune.json" if cache is True else (cache or None)
+    kept = cache_directory()
+    usual = None if kept is None else kept / "autotune.json"
+    path = usual if cache is True else (cache or None)
     if rate not in (steps_per_second, lanes_per_second):
         path = None
     algo, config = _first(build, starts)
@@ -117,7 +120,10 @@ def autotune(
     if len(refusals) == len(found.trials):
         raise refusals[0]
     if path is not None:
-        _write(path, _read(path) | {key: found._asdict()})
+        try:
+            _write(path, _read(path) | {key: found._asdict()})
+        except OSError as error:
+            warnings.warn(f"what was found is not kept for other runs: {error}", stacklevel=2)
     return found
 
 
@@ -242,9 +248,10 @@ def _restored(
 def _read(path: Path | None) -> dict[str, Any]:
     """What is known; nothing if the file is damaged."""
     try:
-        return {} if path is None else json.loads(path.read_text())
+        known = {} if path is None else json.loads(path.read_text())
     except (OSError, ValueError):
-        return {}
+        known = {}
+    return known if isinstance(known, dict) else {}
 
 
 def _write(path: Path, known: dict[str, Any]) -> None:

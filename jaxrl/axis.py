@@ -81,15 +81,15 @@ ALONE = Axis()
 
 
 @runtime_checkable
-class SpreadEnv(Env, Protocol):
-    """Environments that can be spread over devices."""
+class SpreadEnv(Protocol):
+    """What environments have beside `Env` that can be spread over devices."""
 
     @property
     def axis(self) -> Axis:
         """`ALONE`, unless this is one device's part."""
         ...
 
-    def spread(self, axis: Axis) -> SpreadEnv:
+    def spread(self, axis: Axis) -> Env:
         """The part of each device, `num_envs // axis.size` environments, on an axis of that name.
 
         What is random about an environment must depend on its number among all of them: take its

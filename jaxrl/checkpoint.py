@@ -24,6 +24,20 @@ from jaxrl.types import PyTree
 EPISODES_KEPT_APART = "simulation"
 
 
+UNREADABLE = frozenset("[]\\")
+"""Orbax takes the brackets in a path for a pattern, and writes what it cannot read again; a
+backslash is a slash to its storage."""
+
+
+def check_path(directory: Path) -> None:
+    """Raise `ValueError` if checkpoints in a directory could not be read again."""
+    if found := sorted(UNREADABLE & set(str(directory.absolute()))):
+        raise ValueError(
+            f"checkpoints cannot be kept in {directory.absolute()}, whose path has "
+            f"{' '.join(found)}; choose another directory"
+        )
+
+
 def is_key(x: Any) -> bool:
     """Whether an array holds typed random keys."""
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
@@ -86,6 +100,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # a third of a second, which runs without a directory save
 
         options, own = ocp.options.MultiprocessingOptions, jax.process_index()
+        check_path(Path(directory))
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._args = ocp.args

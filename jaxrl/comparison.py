@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl import manifest as manifests
 from jaxrl.atari57 import game_of, human_normalized
-from jaxrl.envs.hosted import OVERLAPPING
+from jaxrl.envs.hosted import SPEED_ONLY
 from jaxrl.logging import Row, read_jsonl
 from jaxrl.plots import smoothed_returns
 from jaxrl.reliable import Estimate, estimate
@@ -25,7 +25,6 @@ from jaxrl.tuning import record as sweeps
 
 _CURVE_POINTS = 200
 _MOST_TOLD = 3
-_SPEED_ONLY = (*OVERLAPPING, "num_threads")
 _FACTS = ("algorithm", "env", "config", "seed", "command", "versions", "git_commit", "hardware")
 
 
@@ -107,7 +106,7 @@ def settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
-        **{name: value for name, value in env["options"].items() if name not in _SPEED_ONLY},
+        **{name: value for name, value in env["options"].items() if name not in SPEED_ONLY},
         **manifest["config"],
         "custom_network": manifest.get("custom_network", False),
     }

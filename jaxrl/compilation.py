@@ -13,9 +13,13 @@ from jaxrl.types import Algorithm
 JAX_MIN_COMPILE_SECONDS = 1.0  # JAX's own default: what compiles faster is not kept
 
 
-def cache_directory() -> Path:
-    """What jaxrl keeps from run to run: `~/.cache/jaxrl`."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxrl"
+def cache_directory() -> Path | None:
+    """What jaxrl keeps from run to run: `~/.cache/jaxrl`; None for a user without a home."""
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return Path(base) / "jaxrl"
 
 
 def enable_compilation_cache() -> None:
@@ -24,9 +28,10 @@ def enable_compilation_cache() -> None:
     jax 0.10 keeps no program with host callbacks, so host environments' compile at each start. What
     the user configured (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=0`) wins.
     """
-    if jax.config.values["jax_compilation_cache_dir"] is not None:
+    directory = cache_directory()
+    if directory is None or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(directory / "xla"))
     if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == JAX_MIN_COMPILE_SECONDS:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

@@ -158,7 +158,8 @@ def compilation_cache() -> Finding:
     """Whether compiled programs can be kept."""
     from jaxrl.compilation import cache_directory
 
-    path = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", cache_directory() / "xla"))
+    usual = cache_directory() or Path("no home", "jaxrl")
+    path = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", usual / "xla"))
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if os.access(existing, os.W_OK):
         return Finding("compiled programs", str(path))

@@ -44,7 +44,15 @@ def connect(
 
     Raises:
       ConnectionError: if no cluster is found.
+      ValueError: for a coordinator without a port or the numbers.
     """
+    if coordinator is not None and ":" not in coordinator:
+        raise ValueError(f"the coordinator must be address:port, got {coordinator!r}")
+    if coordinator is not None and (num_processes is None or process_id is None):
+        raise ValueError(
+            f"the coordinator {coordinator} needs the number of processes (--num-hosts) and which "
+            "one this is (--host-id)"
+        )
     this = (
         f"process {process_id} of {num_processes}" if coordinator else "a process of this cluster"
     )
@@ -66,9 +74,10 @@ def connect(
         jax.distributed.initialize(
             coordinator, num_processes, process_id, initialization_timeout=timeout_seconds + 60
         )
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, KeyError) as error:
+        reason = f"{error} is not set." if isinstance(error, KeyError) else error
         raise ConnectionError(
-            f"{this} could not be joined with others: {error} Without Slurm, Open MPI or "
+            f"{this} could not be joined with others: {reason} Without Slurm, Open MPI or "
             "Kubernetes, name the coordinator, the number of processes and this one's"
         ) from error
     finally:

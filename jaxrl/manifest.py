@@ -35,7 +35,12 @@ ARGUMENTS = ("seed", "total_steps", "log_every", "num_evaluations", "eval_episod
 
 
 def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Everything needed to repeat a run, and where it ran."""
+    """Everything needed to repeat a run, and where it ran.
+
+    Raises:
+      ValueError: for options of the environment that JSON cannot hold.
+    """
+    check_options(algo.env)
     return {
         "algorithm": algo.name,
         "env": {"id": algo.env.id, "num_envs": algo.env.num_envs, "options": algo.env.options},
@@ -44,6 +49,18 @@ def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[st
         **arguments,
         **provenance(),
     }
+
+
+def check_options(env: Env) -> None:
+    """Raise unless a manifest can hold the options of an environment."""
+    for name, value in env.options.items():
+        try:
+            json.dumps(value)
+        except TypeError as error:
+            raise ValueError(
+                f"the option {name}={value!r} of {env.id} cannot be kept in a file, as numbers, "
+                "texts and tuples of them can; let the function that makes the environment have it"
+            ) from error
 
 
 def provenance() -> dict[str, Any]:

@@ -49,8 +49,9 @@ FORBIDDEN = -1e9
 class ActorCriticHead(nn.Module):
     """A distribution over actions and a value, from features, or from features each.
 
-    What an `action_mask` (`jaxrl.types.ACTION_MASK`) is 0 for is never chosen. With one over all
-    combinations of MultiDiscrete actions, each combination has a probability of its own.
+    What an `action_mask` (`jaxrl.types.ACTION_MASK`) is 0 for is never chosen, unless it is 0 for
+    all. With one over all combinations of MultiDiscrete actions, each combination has a probability
+    of its own.
     """
 
     action_space: ActionSpace
@@ -70,17 +71,32 @@ class ActorCriticHead(nn.Module):
         value = nn.Dense(1, kernel_init=orthogonal(1.0), name="value")(
             features if critic_features is None else critic_features
         )[..., 0]
-        if action_mask is not None:
-            out = jnp.where(action_mask.reshape(out.shape) == 0, FORBIDDEN, out)
-        if isinstance(space, Discrete):
-            return Categorical(out), value
-        if isinstance(space, MultiDiscrete) and together:
-            return JointCategorical(out, space.sizes), value
-        if isinstance(space, MultiDiscrete):
-            parts = jnp.split(out, np.cumsum(sizes)[:-1], axis=-1)
-            return MultiCategorical(tuple(Categorical(part) for part in parts)), value
+        if not isinstance(space, Box):
+            lengths = (num_logits,) if together else sizes
+            allowed = None if action_mask is None else action_mask.reshape(out.shape) != 0
+            parts = _allowed_alone(out, allowed, lengths)
+            if isinstance(space, Discrete):
+                return Categorical(parts[0]), value
+            if together:
+                return JointCategorical(parts[0], space.sizes), value
+            return MultiCategorical(tuple(map(Categorical, parts))), value
         log_scale = self.param("log_scale", nn.initializers.zeros, (sum(sizes),))
         return DiagonalNormal(out, jnp.broadcast_to(log_scale, out.shape)), value
+
+
+def _allowed_alone(logits: Array, allowed: Array | None, sizes: tuple[int, ...]) -> list[Array]:
+    """Logits `[B, sum(sizes)]` in parts, each with what is not allowed ruled out."""
+    ends = np.cumsum(sizes)[:-1]
+    parts = jnp.split(logits, ends, axis=-1)
+    if allowed is None:
+        return parts
+    masks = jnp.split(allowed, ends, axis=-1)
+    return [_rule_out(part, mask) for part, mask in zip(parts, masks, strict=True)]
+
+
+def _rule_out(scores: Array, allowed: Array) -> Array:
+    """`FORBIDDEN` where an action is not allowed, unless none is."""
+    return jnp.where(allowed | ~allowed.any(-1, keepdims=True), scores, FORBIDDEN)
 
 
 def num_outputs(space: Discrete | Box) -> int:
@@ -108,8 +124,7 @@ class QHead(nn.Module):
             values = dense(1, "value") + values - values.mean(-1, keepdims=True)
         if action_mask is None:
             return values
-        allowed = action_mask != 0
-        return jnp.where(allowed | ~allowed.any(-1, keepdims=True), values, FORBIDDEN)
+        return _rule_out(values, action_mask != 0)
 
 
 class FeedForward(nn.Module):

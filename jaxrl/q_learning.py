@@ -33,14 +33,14 @@ class QLearningConfig(networks.NetworkConfig):
     """The hyperparameters that the algorithms share; the defaults are DQN's."""
 
     learning_rate: float = 1e-4
-    anneal_updates: int = 0
+    anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     adam_eps: float = 1e-8
     max_grad_norm: float = 10.0
     gamma: float = 0.99
     learning_starts: float = 80_000.0
     """Environment steps before the first gradient step."""
-    target_period: int = 250
+    target_period: float = 250
     """Updates between copies of the parameters to the target network; rounded."""
     priority_exponent: float = 0.6
     """alpha of prioritized replay."""
@@ -182,7 +182,9 @@ def prioritized(
     share = config.batch_size // axis.size
     drawn = replay.proportional(axis.own(key), priorities.reshape(-1), share)
     weights = replay.importance_weights(drawn.probability, count, config.importance_exponent)
-    return drawn.index // num_envs, drawn.index % num_envs, weights / axis.max(weights.max())
+    weights = jnp.where(drawn.probability > 0, weights, 0.0)  # where nothing could be drawn
+    largest = jnp.maximum(axis.max(weights.max()), jnp.finfo(jnp.float32).tiny)
+    return drawn.index // num_envs, drawn.index % num_envs, weights / largest
 
 
 def learn(

@@ -7,6 +7,7 @@ T = 1. Networks without memory take observations `[B, ...]`; `unroll` treats bot
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -100,6 +101,10 @@ def init(network: nn.Module, key: Array, inputs: Inputs) -> PyTree:
     return network.init(key, jax.tree.map(lambda x: x[0], inputs.obs))
 
 
+class NoBatchError(ValueError):
+    """A network gave an array that does not lead with the batch."""
+
+
 def unroll(network: nn.Module, params: PyTree, core: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
     """The core's state after `inputs`, `[T, N, ...]`, and the network's outputs, `[T, N, ...]`."""
     if is_recurrent(network):
@@ -107,6 +112,12 @@ def unroll(network: nn.Module, params: PyTree, core: PyTree, inputs: Inputs) -> 
     lead = inputs.first.shape
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), inputs.obs)
     outputs = network.apply(params, rows)
+    for x in jax.tree.leaves(outputs):
+        if x.shape[:1] != (math.prod(lead),):
+            raise NoBatchError(
+                f"each array that it gives must lead with the batch, [{math.prod(lead)}, ...], but "
+                f"one is {list(x.shape)}; broadcast it"
+            )
     return core, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), outputs)
 
 

@@ -157,7 +157,7 @@ def proportional(key: Array, priorities: Array, batch_size: int) -> Draws:
     which a CPU or GPU does faster than it follows pointers.
 
     Args:
-      priorities: `[M]`, >= 0, not all 0.
+      priorities: `[M]`, >= 0. If all are 0, the draws are of probability 0.
     """
     width = max(1, int(priorities.size**0.5))
     padded = jnp.pad(priorities, (0, -priorities.size % width)).reshape(-1, width)
@@ -167,7 +167,7 @@ def proportional(key: Array, priorities: Array, batch_size: int) -> Draws:
     block, rest = _find(jnp.broadcast_to(sums, (batch_size, sums.size)), parts * total)
     column, _ = _find(padded[block], rest)
     index = block * width + column
-    return Draws(index, priorities[index] / total)
+    return Draws(index, jnp.where(total > 0, priorities[index] / total, 0.0))
 
 
 def _find(weights: Array, wanted: Array) -> tuple[Array, Array]:

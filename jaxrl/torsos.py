@@ -132,9 +132,12 @@ TORSOS = (
 )  # fmt: skip
 
 
+SMALLEST_IMAGE = 3
+
+
 def choose_torso(shape: tuple[int, ...]) -> str:
     """The name of the usual torso for observations of this shape."""
-    if len(shape) != 3:
+    if len(shape) != 3 or min(shape[:2]) < SMALLEST_IMAGE:
         return "mlp"
     return "nature_cnn" if min(shape[:2]) >= 36 else "minatar_cnn"
 
@@ -151,7 +154,13 @@ def make_torso(
     Raises:
       ValueError: if it can't take observations of this shape.
     """
-    smallest = {"mlp": 0, "minatar_cnn": 3, "impala_resnet": 8, "ga3c_cnn": 20, "nature_cnn": 36}
+    smallest = {
+        "mlp": 0,
+        "minatar_cnn": SMALLEST_IMAGE,
+        "impala_resnet": 8,
+        "ga3c_cnn": 20,
+        "nature_cnn": 36,
+    }
     smallest |= {f"ga3c_large_stride{stride}": 8 + 9 * stride for stride in (4, 3, 2, 1)}
     if name != "mlp" and (len(shape) != 3 or min(shape[:2]) < smallest[name]):
         raise ValueError(

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl import hosts
 from jaxrl import manifest as manifests
+from jaxrl.checkpoint import check_path
 from jaxrl.chunk import MAX_CHUNK
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.logging import Sink
@@ -174,6 +175,7 @@ def rerun(run_dir: str | Path, new_run_dir: str | Path, **arguments: Any) -> Run
 
 def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> None:
     """Make the run's directory and write its manifest; refuse what would damage another run."""
+    check_path(directory)
     if (directory / manifests.NAME).exists():
         if not resume:
             raise ValueError(

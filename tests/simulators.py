@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
@@ -153,6 +153,7 @@ class Spaced(gymnasium.Env):
             "longer": (Box(0, 2**40, (1,), np.int64), np.array([2**33])),
             "multi-binary": (MultiBinary(3), np.array([1, 0, 1], np.int8)),
             "double": (Box(-1, 1, (2,), np.float64), np.array([0.5, -0.5])),
+            "bool": (Box(0, 1, (2,), cast(Any, bool)), np.array([True, False])),
             "image": (Box(0, 255, (5, 4, 3), np.uint8), counted(5, 4, 3)),
             "stack": (Box(0, 255, (2, 5, 4, 3), np.uint8), counted(2, 5, 4, 3)),
             "text": (Text(4), "abcd"),

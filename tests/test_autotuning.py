@@ -146,6 +146,16 @@ def test_what_is_known_has_the_types_that_were_measured(tmp_path):
     assert seen
 
 
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_cache_that_cannot_be_used_is_no_obstacle(tmp_path):
+    arguments = sized, {"hidden_sizes": [(4,)]}, [{"hidden_sizes": (4,)}]
+    (tmp_path / "x.json").write_text("[]")
+    assert autotune(*arguments, seconds=0.01, cache=tmp_path / "x.json").trials
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="what was found is not kept for other runs"):
+        assert autotune(*arguments, seconds=0.01, cache=tmp_path / "file" / "x.json").trials
+
+
 def test_rates_of_the_callers_own_are_not_cached(tmp_path):
     arguments = sized, {"hidden_sizes": [(4,), (8,)]}, [{"hidden_sizes": (8,)}]
     for sign in (1, -1):

@@ -47,7 +47,8 @@ PROGRAMS = {
     "scontrol": 'if [ "$1" = show ]; then echo "   JobState=$STATE Reason=None"; '
     'else echo "$@" >> scontrol.log; fi',
     # Two nodes, here directories, and srun's signals and status.
-    "srun": """shift; trap 'kill -TERM $first $second' TERM
+    "srun": """[ "$1" = --cpus-per-task=1 ] || exit 9
+shift 2; trap 'kill -TERM $first $second' TERM
 mkdir -p 0 1; cp train.py 0; cp train.py 1
 (cd 0; exec "$@") & first=$!; (cd 1; exec "$@") & second=$!
 wait $first; wait $first; status=$?; wait $second || status=$?; exit $status""",
@@ -281,7 +282,8 @@ def test_jobs_are_submitted(submit, place):
         ([], "no command; it comes after --"),
         (["--"], "no command; it comes after --"),
         (["--", "python", "train.py"], "'python' is no file"),
-        (["--hours", "0", "--", "train.py"], "hours must be over 0.03, got 0"),
+        (["--hours", "0", "--", "train.py"], "hours must be a number over 0.03, got 0"),
+        (["--hours", "inf", "--", "train.py"], "hours must be a number over 0.03, got inf"),
         (["--gpus", "-1", "--", "train.py"], "gpus must be >= 0, got -1"),
         (["--workers", "0", *SWEEP], "workers must be >= 1, got 0"),
         (["--workers", "2", "--", "train.py"], "the command needs --storage"),
@@ -389,6 +391,11 @@ def test_checkpoint_intervals_have_no_counterpart(habitat):
         ("--lr", "--lr takes a value"),
         ("--use-gae=1", "--use-gae takes no value"),
         ("--num-updates 10 --num-steps 5", "--num-updates needs --num-processes"),
+        (
+            "--num-updates 10 --num-steps 5 --num-processes 1e2",
+            "--num-processes takes a whole number, got '1e2'",
+        ),
+        ("--checkpoint-folder 'my", "a shell would not pass --checkpoint-folder"),
     ],
 )
 def test_flags_that_cannot_be_translated_are_named(habitat, argv, message):

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import jaxrl
+from jaxrl import compilation
 
 WIDTH = "xla_cpu_prefer_vector_width"
 OPTIONS: dict = {WIDTH: 512}
@@ -62,3 +63,15 @@ def test_of_every_rollout_a_loop_is_left(num_steps):
     assert rollout["length"] == num_steps
     assert rollout["unroll"] == 1 or num_steps // rollout["unroll"] >= 2
     assert rollout["unroll"] == 4 or num_steps < 8
+
+
+def test_users_without_a_home_have_no_cache(monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(compilation.Path, "home", no_home)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert compilation.cache_directory() is None
+    compilation.enable_compilation_cache()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert str(compilation.cache_directory()) == "/somewhere/jaxrl"

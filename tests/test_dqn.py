@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from jaxrl import epsilon_greedy, networks, replay, transitions
+from jaxrl import epsilon_greedy, networks, q_learning, replay, transitions
 from jaxrl.algos import dqn as dqn_module
+from jaxrl.axis import ALONE
 from jaxrl.transitions import Batch, Row
 from jaxrl.types import Discrete
 
@@ -219,6 +220,13 @@ def test_only_rows_that_can_be_learned_from_have_priority():
     # New rows have what was the largest priority then, which is about the largest now.
     sampled_dead = (priorities[1:] < 0.99 * float(state.max_priority)) & first[:-1]
     assert (priorities[1:][sampled_dead] == 0).all()
+
+
+def test_what_is_drawn_of_nothing_has_no_weight():
+    config, key = jaxrl.DQNConfig(batch_size=4), jax.random.key(0)
+    for priorities, weight in ((jnp.zeros((5, 2)), 0), (jnp.ones((5, 2)), 1)):
+        *_, weights = q_learning.prioritized(config, ALONE, priorities, jnp.int32(10), key)
+        np.testing.assert_array_equal(weights, weight)
 
 
 def test_a_network_with_a_memory_is_refused_by_name():

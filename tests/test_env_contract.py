@@ -792,3 +792,22 @@ def test_a_count_that_gymnax_keeps_as_a_float_may_be_given_as_an_integer():
         state, timestep = env.step(jax.random.key(number), state, jnp.zeros(2, jnp.int32))
         ends.append(bool((timestep.terminated | timestep.truncated).all()))
     assert any(ends)
+
+
+def test_switches_of_gymnax_are_switches():
+    env = jaxrl.make("Asterix-MinAtar", 2, ramping=False)
+    assert env.options == {"ramping": False}
+    with pytest.raises(ValueError, match=r"option ramping .* must be True or False, got 2"):
+        jaxrl.make("Asterix-MinAtar", 2, ramping=2)
+    with pytest.raises(ValueError, match=r"option shot_cool_down .* must be a number, got True"):
+        jaxrl.make("Asterix-MinAtar", 2, shot_cool_down=True)
+
+
+def test_what_cannot_be_downloaded_is_told(monkeypatch):
+    def offline(name):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(gymnax_adapter.gymnax, "make", offline)
+    gymnax_adapter._backend.cache_clear()
+    with pytest.raises(ImportError, match="MNIST-bsuite cannot run on this machine: no route"):
+        gymnax_adapter._backend("MNIST-bsuite", ())

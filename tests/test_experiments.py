@@ -57,9 +57,10 @@ def script_that_ends(experiment, monkeypatch, capsys, caplog, tmp_path):
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(ROOT / "experiments" / name), run_name="__main__")
         out, error = capsys.readouterr()
-        told = isinstance(ended.value.code, str)
-        code, error = (1, error + ended.value.code) if told else (ended.value.code, error)
-        return subprocess.CompletedProcess([name, *arguments], code, out, error)
+        code = ended.value.code
+        if isinstance(code, str):  # as Python ends
+            code, error = 1, error + code
+        return subprocess.CompletedProcess([name, *arguments], int(code or 0), out, error)
 
     return run
 
@@ -225,6 +226,27 @@ def test_a_simulator_that_fails_is_one_message_of_its_own(tmp_path):
     assert json.loads(manifest.read_text())["config"]["anneal_updates"] == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("play.py", ["x", "--seed", 10**20], "seed must be an integer from 0"),
+        ("play.py", ["x", "--episodes", -1], "--episodes must be >= 0, got -1"),
+        ("record.py", ["x"], "no runs to record"),
+    ],
+)
+def test_other_scripts_end_in_one_clear_line(script_that_ends, name, arguments, message):
+    finished = script_that_ends(name, *arguments)
+    assert finished.returncode == 1
+    assert message in finished.stderr
+
+
+def test_an_interrupted_script_says_so(experiment, capsys):
+    with pytest.raises(SystemExit) as ended, experiment("errors").told_in_one_line():
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 @pytest.mark.parametrize("episodes", [3, 20])
 def test_more_episodes_than_environments_are_evaluated(experiment, monkeypatch, episodes):
     play = experiment("play")
@@ -349,6 +371,19 @@ def test_each_backend_is_asked_for_the_settings_that_it_has(balance):
         balance.questions(jaxrl.make("CartPole-v1"), jaxrl.A2CConfig(), ("num_minibatches",))
 
 
+def test_a_tuned_run_goes_on_as_it_began(balance, tmp_path):
+    assert balance.begun_with(tmp_path, ()) == {}
+    manifest = {
+        "env": {"num_envs": 4, "options": {"num_threads": 2, "num_pools": 1, "reward_clip": True}},
+        "config": {"num_minibatches": 8},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    fixed = {"num_threads": 2, "num_pools": 1}
+    assert balance.begun_with(tmp_path, ()) == fixed
+    also = ("num_envs", "num_minibatches")
+    assert balance.begun_with(tmp_path, also) == fixed | {"num_envs": 4, "num_minibatches": 8}
+
+
 def test_trials_are_of_the_settings_that_they_name(balance, monkeypatch):
     built = []
 
@@ -358,7 +393,6 @@ def test_trials_are_of_the_settings_that_they_name(balance, monkeypatch):
         return Tuning(settings, ())
 
     monkeypatch.setattr(jaxrl, "autotune", autotune)
-    monkeypatch.setattr(balance, "split_cpu", lambda: None)  # which the tests have done
     options = {"max_steps_in_episode": 7}
     also = ("num_envs", "num_minibatches")
     found = balance.fastest_settings(jaxrl.ppo, jaxrl.PPOConfig(), "CartPole-v1", 8, options, also)
@@ -616,6 +650,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(tmp_path):
     [
         (["--space", "gamma=Normal(0, 1)"], "'Normal(0, 1)' is no distribution; there are Uniform"),
         (["--space", "gamma"], "expected name=value, got 'gamma'"),
+        (["--space", "gamma=Uniform(a, 1)"], "'Uniform(a, 1)' is no distribution: malformed"),
         (["--set", "gamma=2"], "PPOConfig.gamma must be within [0, 1], got 2"),
         (["--set", "gamma=0.9"], "['gamma'] are searched and set"),
         (["--set", "gama=0.9"], "PPOConfig has no fields ['gama']"),

@@ -24,7 +24,7 @@ from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
 from gymnasium.vector import AutoresetMode
 
 import jaxrl
-from jaxrl.envs import host, pools, spaces
+from jaxrl.envs import host, pools, spaces, worker
 from jaxrl.envs.check import play
 from jaxrl.envs.gymnasium import AtariPool
 from jaxrl.envs.vector_pool import VectorPool, Workers
@@ -343,6 +343,7 @@ SHOWN = {
     "longer": [2**33],
     "multi-binary": [1, 0, 1],
     "double": [0.5, -0.5],
+    "bool": [1, 0],
     "image": np.arange(60).reshape(5, 4, 3),
     "stack": np.arange(120).reshape(2, 5, 4, 3).transpose(1, 2, 0, 3).reshape(5, 4, 6),
 }
@@ -357,6 +358,20 @@ def test_observations_of_every_kind(kind):
     assert steps.obs.dtype == dtypes.get(kind, np.float32)
     np.testing.assert_array_equal(steps.obs[1], [SHOWN[kind]] * N)
     np.testing.assert_array_equal(steps.reward[1], [3, 4])  # its actions begin at 3
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        (GymDiscrete(3), 3),
+        (GymDiscrete(3, start=1), 0),
+        (GymMultiDiscrete([3, 2]), np.array([0, 2])),
+        (GymMultiDiscrete([3, 2]), np.array([-1, 0])),
+    ],
+)
+def test_counts_beyond_their_space_are_refused(space, obs):
+    with pytest.raises(ValueError, match="obs must be of "):
+        worker.check(space, obs, "obs")
 
 
 def test_observations_without_a_fixed_shape_are_refused():
@@ -423,6 +438,9 @@ def test_workers_know_what_the_main_script_has_registered(monkeypatch):
 def test_actions_without_a_distribution_are_refused():
     with pytest.raises(ValueError, match=r"x has the actions Dict.*which jaxrl does not run"):
         spaces.action_space("x", GymDict({"a": GymDiscrete(2)}))
+    limits = np.iinfo(np.int64)
+    with pytest.raises(ValueError, match=r"integers of 18446744073709551616 values"):
+        spaces.action_space("x", GymBox(limits.min, limits.max, (1,), np.int64))
 
 
 def test_bounds_of_nothing_are_no_bounds():

@@ -165,6 +165,13 @@ def test_without_a_cluster_the_way_out_is_named(monkeypatch):
         hosts.connect()
 
 
+def test_a_coordinator_needs_a_port_and_numbers():
+    with pytest.raises(ValueError, match="must be address:port, got 'localhost'"):
+        hosts.connect("localhost", 2, 0)
+    with pytest.raises(ValueError, match="localhost:1 needs the number of processes"):
+        hosts.connect("localhost:1")
+
+
 def test_one_process_agrees_with_itself():
     assert hosts.is_first()
     assert hosts.any_of(True)

@@ -266,6 +266,27 @@ def test_what_is_forbidden_in_a_part_is_never_taken_there():
         assert set(np.asarray(actions[:, part])) == {0, 1, 2}
 
 
+def test_where_all_is_forbidden_all_may_be_taken():
+    mask = np.ones((1000, 2, 3), np.float32)
+    mask[:, 0] = 0
+    mask[:, 1, 0] = 0
+    space = Dict.of(action_mask=Box.of((2, 3), np.float32, 0, 1), place=VECTOR)
+    network = build(space, MultiDiscrete((3, 3)))
+    obs = {"action_mask": jnp.asarray(mask), "place": jnp.zeros((1000, 3))}
+    (distribution, _), _ = network.init_with_output(jax.random.key(0), obs)
+    actions = np.asarray(distribution.sample(jax.random.key(1)))
+    assert set(actions[:, 0]) == {0, 1, 2}
+    assert set(actions[:, 1]) == {1, 2}
+
+
+def test_a_mask_of_several_axes_is_no_image():
+    actions = MultiDiscrete((2, 3, 4))
+    space = Dict.of(action_mask=Box.of((2, 3, 4), np.float32, 0, 1), place=VECTOR)
+    obs = {"action_mask": jnp.ones((5, 2, 3, 4)), "place": jnp.zeros((5, 3))}
+    (distribution, _), _ = build(space, actions).init_with_output(jax.random.key(0), obs)
+    assert distribution.mode().shape == (5, 3)
+
+
 @pytest.mark.parametrize("core", [None, "gru"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_forbidden_actions_have_the_least_value_unless_all_are(core, dueling):
@@ -332,6 +353,10 @@ class Given(nn.Module):
         (lambda x: (Categorical(x), x[:, :1]), r"its values must be \[B\], not .*shape=\(4, 1\)"),
         (lambda x: (Categorical(x[:, :1]), x[:, 0]), "over 1 actions, the environment has 2"),
         (lambda x: (DiagonalNormal(x, x), x[:, 0]), "its policy is over actions"),
+        (
+            lambda x: (DiagonalNormal(x, jnp.zeros(2)), x[:, 0]),
+            r"must lead with the batch, \[28, ...\], but one is \[2\]; broadcast it",
+        ),
     ],
 )
 def test_an_actor_critic_that_does_not_fit_is_refused(make, message):

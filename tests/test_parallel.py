@@ -4,6 +4,7 @@ These tests run on as many devices as JAX sees: two, and for every algorithm eig
 its own.
 """
 
+import dataclasses
 import functools
 import os
 import subprocess
@@ -286,6 +287,41 @@ def test_a_spread_algorithm_is_made_again_on_as_many_devices():
     state = jax.jit(again.init)(DRAWN["ppo"], jax.random.key(0))
     assert len(state.simulation.timestep.obs.sharding.device_set) == 2
     assert state.simulation.timestep.obs.shape[0] == 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """An environment that nobody can draw."""
+
+    env: Any
+    axis: Axis = ALONE
+    id = "own/CartPole"
+    options: Any = dataclasses.field(default_factory=dict, hash=False)
+    checkpointable = True
+    num_envs = property(lambda self: self.env.num_envs)
+    observation_space = property(lambda self: self.env.observation_space)
+    action_space = property(lambda self: self.env.action_space)
+
+    def init(self, key):
+        return self.env.init(key)
+
+    def step(self, key, state, action):
+        return self.env.step(key, state, action)
+
+    def for_evaluation(self, num_envs):
+        return Own(self.env.for_evaluation(num_envs))
+
+    def spread(self, axis):
+        return Own(self.env.spread(axis), axis)
+
+
+def test_an_environment_of_ones_own_is_spread():
+    config = jaxrl.PPOConfig(**SMALL, num_minibatches=1)
+    own: Any = Own(jaxrl.make("CartPole-v1", num_envs=4))
+    algo = jaxrl.ppo(own)
+    _, one = train(algo, config, jax.random.key(0), 2)
+    _, two = train(spread(algo, 2), config, jax.random.key(0), 2)
+    chex.assert_trees_all_close(two, one, rtol=1e-4, atol=1e-5)
 
 
 def test_environments_that_cannot_be_spread_are_refused_by_name():

@@ -1,5 +1,6 @@
 """PPO: its loss against NumPy, and what only its config has."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -141,3 +142,12 @@ def test_observations_of_the_wrong_rank_for_the_torso_are_refused_by_name():
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
     with pytest.raises(ValueError, match=r"nature_cnn.*shape \(4,\)"):
         algo.init(small_config(torso="nature_cnn"), jax.random.key(0))
+
+
+def test_a_surrogate_may_be_a_partial_function():
+    def powered(config, ratio, advantage, power):
+        return ratio**power * advantage
+
+    env = jaxrl.make("CartPole-v1", 2)
+    assert jaxrl.ppo(env, surrogate=functools.partial(powered, power=2)).name == "powered"
+    assert jaxrl.ppo(env).name == "ppo"

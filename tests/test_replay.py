@@ -203,6 +203,11 @@ def test_draws_come_as_often_as_their_priorities_say():
     assert (abs(frequencies - p) <= 5.5 * np.sqrt(p * (1 - p) / index.size)).all()
 
 
+def test_draws_of_nothing_have_no_probability():
+    draws = proportional(jax.random.key(0), jnp.zeros(10), 4)
+    np.testing.assert_array_equal(draws.probability, 0)
+
+
 @settings(deadline=None, max_examples=30)
 @given(priority_arrays, seeds)
 def test_each_draw_comes_from_its_part_of_the_total(priorities, seed):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import chex
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -565,3 +566,23 @@ def test_the_progress_bar_fits_its_terminal(columns, monkeypatch, capsys):
     assert "evaluating" in line
     assert "1,999,360/2,000,000 steps 1,658 steps/s return -20.2" in line
     assert ("25.9 trainings/s, simulators: wait 45%, idle 20%" in line) == (columns == 130)
+
+
+@pytest.mark.parametrize("name", ["lr[0.1]", "back\\slash"])
+def test_a_directory_that_checkpoints_cannot_be_read_from_is_refused(tmp_path, name):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
+    with pytest.raises(ValueError, match=r"checkpoints cannot be kept in .*, whose path has"):
+        jaxrl.run(algo, CONFIG, total_steps=1, run_dir=tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_no_file_can_hold_are_refused(tmp_path):
+    def make(kind):
+        return gymnasium.make("CartPole-v1")
+
+    env = jaxrl.make(make, 2, kind=dict, vectorization_mode="sync")
+    with pytest.raises(ValueError, match=r"the option kind=<class 'dict'> of .* cannot be kept"):
+        jaxrl.run(jaxrl.ppo(env), CONFIG, total_steps=1, run_dir=tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+    env = jaxrl.make("envpool/CartPole-v1", 2, max_episode_steps=np.int64(50))
+    assert json.dumps(env.options) == '{"max_episode_steps": 50}'

@@ -1,5 +1,6 @@
 """Sweeps driven from the host: what one program finds, with a store, checkpoints and any field."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -7,6 +8,7 @@ import threading
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optuna
 import pytest
@@ -19,14 +21,17 @@ from jaxrl.tuning import (
     ASHA,
     Choice,
     HyperTrick,
+    Integer,
     LogUniform,
     Phase,
     QLogUniform,
     RandomSearch,
+    Status,
     SuccessiveHalving,
     Uniform,
     loop,
     progress,
+    record,
     samplers,
     search,
     sweep,
@@ -37,6 +42,7 @@ from jaxrl.tuning.gang import Gang
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
+HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
 STATIC = SPACE | {"num_steps": QLogUniform(1, 8, rungs=3), "activation": Choice(("tanh", "relu"))}
 
 
@@ -286,6 +292,63 @@ def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
     assert outcome(run(here, scheduler, resume=True, **arguments)) == outcome(expected)
 
 
+def test_a_sweep_goes_on_with_its_own_study(tmp_path, monkeypatch):
+    scheduler = HyperTrick(6, 3)
+    shared = {"storage": f"sqlite:///{tmp_path / 'shared.db'}", "study_name": "s"}
+    expected = run(tmp_path / "whole", scheduler)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "Interrupt", lambda: InterruptAfter(2))
+        run(tmp_path / "cut", scheduler, **shared)
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    with pytest.raises(ValueError, match=r"lacks the checkpoint's trials \[0, .*\]; resume with"):
+        run(tmp_path / "cut", scheduler, resume=True, storage=other)
+    resumed = run(tmp_path / "cut", scheduler, resume=True, storage=None)
+    assert outcome(resumed) == outcome(expected)
+    assert not (tmp_path / "cut" / "study.db").exists()
+
+
+@dataclasses.dataclass(frozen=True)
+class StopsOthers:
+    """Whoever is below the median of a phase stops, whenever that becomes so."""
+
+    num_trials: int
+    pauses = False
+
+    @property
+    def num_phases(self):
+        return 4
+
+    def judge(self, ledger, trial):
+        scores = ledger.scores[:, ledger.reported[trial] - 1]
+        is_worse = (scores < jnp.nanmedian(scores)) & (ledger.status == Status.RUNNING)
+        return jnp.where(is_worse, Status.STOPPED, ledger.status)
+
+
+@pytest.mark.parametrize("unit", ["updates", "episodes"])
+def test_a_scheduler_may_stop_trials_that_others_outdo(tmp_path, unit):
+    scheduler = StopsOthers(8)
+    result = run(tmp_path / "x", scheduler, phase=Phase(3, unit))
+    status = [trial["status"] for trial in outcome(result)]
+    assert len(status) == 8
+    assert {"stopped"} <= set(status) <= {"stopped", "completed"}
+    if unit == "updates":
+        expected = jax.jit(functools.partial(search, toys(), ToyConfig(), SPACE, scheduler, 4, 3))
+        ledger = expected(jax.random.key(5)).ledger
+        assert status == [Status(x).name.lower() for x in ledger.status.tolist()]
+        reported = [len(trial["scores"]) for trial in outcome(result)]
+        assert reported == ledger.reported.tolist()
+
+
+def test_the_study_has_the_rungs_that_were_trained(tmp_path):
+    space = {"num_steps": QLogUniform(1, 64, rungs=3)}
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    result = run(
+        tmp_path / "x", RandomSearch(4, 1), space, sampler="tpe", storage=url, study_name="s"
+    )
+    stored = [trial.params for trial in optuna.load_study(study_name="s", storage=url).trials]
+    assert stored == [trial["values"] for trial in outcome(result)]
+
+
 def test_infinite_returns_are_the_worst():
     metrics = {"episode_count": 2.0, "episode_return_sum": math.inf, "loss": 0.0}
     trial = progress.Run(0, 0.0)
@@ -416,10 +479,34 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
     assert len(pools._entries) <= max(before, 10) + 1
 
 
+def test_the_best_agents_that_are_left_stay(tmp_path):
+    """Those that ended just before a kill have scores, and no agents."""
+    best = record.BestAgents(tmp_path, 1, None)
+
+    def trials(*scores):
+        return [{"trial": i, "scores": [score]} for i, score in enumerate(scores)]
+
+    def describe(trial, score):
+        return True, {"trial": trial}
+
+    assert best.deserves(0, 5.0, trials(5.0))
+    best.keep(0, 5.0, 1, {"x": jnp.zeros(2)})
+    best.write(trials(5.0), describe)
+    resumed = record.BestAgents(tmp_path, 1, None)
+    resumed.write(trials(5.0, 9.0), describe)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-0"]
+    assert not resumed.deserves(2, 4.0, trials(5.0, 9.0, 4.0))
+    assert resumed.deserves(3, 7.0, trials(5.0, 9.0, 4.0, 7.0))
+    resumed.keep(3, 7.0, 1, {"x": jnp.zeros(2)})
+    resumed.write(trials(5.0, 9.0, 4.0, 7.0), describe)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-3"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_lanes": 0}, "num_lanes must be >= 1"),
+        ({"num_lanes": 0}, "num_lanes must be an integer >= 1, got 0"),
+        ({"phase": HALF}, "a phase's length must be an integer >= 1, got 2.5"),
         ({"phase": Phase(3, "hours")}, "phases are counted in .*, got 'hours'"),
         ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
         ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
@@ -452,6 +539,49 @@ def test_static_values_that_a_program_refuses_are_refused_before_any_work(tmp_pa
     assert not (tmp_path / "x").exists()
 
 
+def test_each_static_value_is_tried_before_any_work(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.PPOConfig(num_steps=8, hidden_sizes=(4,))
+    space = {"num_epochs": Integer(1, 32), "num_minibatches": Choice((1, 3, 2, 8))}
+    with pytest.raises(ValueError, match=r"16 is not divisible by .*num_minibatches = 3"):
+        sweep(
+            algo,
+            config,
+            space,
+            HyperTrick(4, 2),
+            num_lanes=2,
+            phase=Phase(1),
+            run_dir=tmp_path / "x",
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_study_of_others_is_refused(tmp_path):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    optuna.create_study(study_name="s", storage=url, direction="minimize")
+    with pytest.raises(ValueError, match=r"'s' is not of a sweep of jaxrl's; choose another name"):
+        run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
+
+
+def test_a_study_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
+    def fail(*_):
+        raise optuna.exceptions.StorageInternalError("invalid data?") from OSError("disk is full")
+
+    monkeypatch.setattr(loop.Store, "report", fail)
+    with pytest.raises(OSError, match=r"study at journal.* written: disk is full. .*resume once"):
+        run(tmp_path / "x", HyperTrick(4, 2))
+
+
+def test_numbers_of_numpy_are_searched(tmp_path):
+    space = {
+        "gamma": Uniform(*np.array([0.5, 0.75], np.float32)),
+        "num_steps": Choice(tuple(np.array([1, 2]))),
+    }
+    run(tmp_path / "x", RandomSearch(2, 1), space)
+    with pytest.raises(ValueError, match="low and high must be integers"):
+        Integer(1, 4.0)  # pyrefly: ignore[bad-argument-type]
+
+
 def test_a_damaged_record_is_named(tmp_path):
     run(tmp_path / "x", HyperTrick(2, 1))
     path = tmp_path / "x" / "sweep.json"
@@ -469,6 +599,23 @@ def test_a_worker_joins_no_other_search_and_knows_of_others_trials(tmp_path):
     assert (late.summary["trials"], late.summary["elsewhere"]) == ([], 4)
     with pytest.raises(ValueError, match=r"(?s)'s' is of another search.*scheduler: .*num_trials"):
         run(tmp_path / "c", HyperTrick(5, 2), worker="c", **shared)
+
+
+def test_workers_of_other_environments_are_refused(tmp_path):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    run(tmp_path / "a", HyperTrick(4, 2), worker="a", **shared)
+    shorter = toy(jaxrl.make("CartPole-v1", num_envs=2, max_steps_in_episode=20))
+    with pytest.raises(ValueError, match=r"(?s)of another search.*env_options: \{\} -> .*: 20"):
+        sweep(
+            shorter,
+            ToyConfig(),
+            SPACE,
+            HyperTrick(4, 2),
+            num_lanes=4,
+            phase=Phase(3),
+            run_dir=tmp_path / "b",
+            **shared,
+        )
 
 
 def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):

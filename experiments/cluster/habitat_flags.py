@@ -102,6 +102,8 @@ def _parse(argv: list[str]) -> dict[str, str]:
             value = next(words, "--")
         if value.startswith("--") or (name in SWITCHES and equals):
             raise ValueError(f"{flag} takes {'no' if name in SWITCHES else 'a'} value")
+        if value and shlex.quote(value) != value:
+            raise ValueError(f"a shell would not pass {flag} {value!r} on as it is; choose another")
         given[name] = value
     return given
 
@@ -111,6 +113,8 @@ def _total_steps(given: dict[str, str]) -> int:
     for name in ("num-updates", "num-steps", "num-processes"):
         if name not in given:
             raise ValueError(f"--num-updates needs --{name}: jaxrl counts environment steps")
+        if not given[name].isdecimal():
+            raise ValueError(f"--{name} takes a whole number, got {given[name]!r}")
         total *= int(given[name])
     return total
 

@@ -43,7 +43,7 @@ class A2CConfig(networks.NetworkConfig):
     """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 7e-4
-    anneal_updates: int = 0
+    anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     gamma: float = 0.99
     gae_lambda: float = 1.0

@@ -34,7 +34,7 @@ class ImpalaConfig(networks.NetworkConfig):
     """Hyperparameters of IMPALA; `static` fields shape the program, others are traced."""
 
     learning_rate: float = 6e-4
-    anneal_updates: int = 0
+    anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     gamma: float = 0.99
     trace_lambda: float = 1.0

@@ -36,7 +36,7 @@ class PPOConfig(networks.NetworkConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 2.5e-4
-    anneal_updates: int = 0
+    anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     gamma: float = 0.99
     gae_lambda: float = 0.95
@@ -180,7 +180,8 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
     ) -> tuple[Memory, Array]:
         return actor_critic.act(agent, config, state, memory, obs, key, greedy)
 
-    name = "ppo" if surrogate is clipped else surrogate.__name__
+    function = surrogate.func if isinstance(surrogate, partial) else surrogate
+    name = "ppo" if surrogate is clipped else getattr(function, "__name__", "own_ppo")
     make = partial(ppo, surrogate=surrogate)
     return Algorithm(
         init, update, act, env, network, name, PPOConfig, agent.initial_core, make=make

@@ -50,7 +50,7 @@ class R2D2Config(q_learning.QLearningConfig):
     """Environment i of N explores with epsilon `base ^ (1 + i / (N - 1) (exponent - 1))`."""
     epsilon_exponent: float = 8.0
     learning_starts: float = 200_000.0
-    target_period: int = 2500
+    target_period: float = 2500
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     priority_max_share: float = 0.9

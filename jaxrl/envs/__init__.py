@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from jaxrl.envs.deferred import defer_import
 from jaxrl.types import Env
 
@@ -56,6 +58,7 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
             raise ValueError(
                 f"option {key}={value!r} of {id} must be hashable; pass a tuple, not a list"
             ) from error
+    options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     keywords = tuple(sorted(options.items()))
     if callable(id):
         return gymnasium.of_function(id, num_envs, keywords)

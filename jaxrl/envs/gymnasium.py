@@ -279,6 +279,9 @@ def _function_named(name: str) -> Callable[..., Any] | None:
     if not function:
         return None
     try:
-        return getattr(importlib.import_module(module), function, None)
+        found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise ImportError(f"gymnasium/{name}: there is no module {module!r}: {error}") from error
+    if found is not None and not callable(found):
+        raise ValueError(f"gymnasium/{name}: it is no function, but {found!r:.200}")
+    return found

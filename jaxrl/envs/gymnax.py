@@ -35,7 +35,10 @@ class GymnaxState(NamedTuple):
 def _backend(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
     """gymnax's environment and parameters; each option goes to whichever of the two knows it."""
     keywords = dict(options)
-    params_fields = {f.name for f in dataclasses.fields(gymnax.make(name)[1])}
+    try:
+        params_fields = {f.name for f in dataclasses.fields(gymnax.make(name)[1])}
+    except OSError as error:  # some download what they show
+        raise ImportError(f"gymnax/{name} cannot run on this machine: {error}") from error
     for_params = {k: keywords.pop(k) for k in list(keywords) if k in params_fields}
     try:
         env, params = gymnax.make(name, **keywords)
@@ -45,9 +48,12 @@ def _backend(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]
             f"its parameters are {sorted(params_fields)}"
         ) from error
     for key, value in for_params.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"option {key} of gymnax/{name} must be a number, got {value!r}")
-        if isinstance(getattr(params, key), float):  # a count too, in some environments
+        usual = getattr(params, key)
+        is_switch = isinstance(usual, bool)
+        if isinstance(value, bool) != is_switch or not isinstance(value, (int, float)):
+            kind = "True or False" if is_switch else "a number"
+            raise ValueError(f"option {key} of gymnax/{name} must be {kind}, got {value!r}")
+        if isinstance(usual, float):  # a count too, in some environments
             for_params[key] = float(value)
     return env, params.replace(**for_params)
 

@@ -19,6 +19,8 @@ from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeS
 
 OVERLAPPING = ("num_pools", "asynchronous", "send_ahead")
 """The options that say how a backend's environments are stepped."""
+SPEED_ONLY = ("num_pools", "asynchronous", "num_threads")
+"""Options on which only speed depends."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ import numpy as np
 
 from jaxrl.types import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace, PyTree
 
+MOST_VALUES = 2**16
+"""Of an integer action."""
+
 
 def arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
     """Raw observations `[N, ...]`, each like `raw`, as the observation space has them."""
@@ -54,14 +57,15 @@ def raw_observation(space: Any) -> PyTree:
         return jax.ShapeDtypeStruct((int(np.sum(space.nvec)),), np.dtype(np.float32))
     if hasattr(space, "n") and not space.shape:
         return jax.ShapeDtypeStruct((), np.dtype(np.int32))
-    if space.shape is None or not np.issubdtype(space.dtype, np.number):
+    is_numeric = space.dtype == bool or np.issubdtype(space.dtype, np.number)
+    if space.shape is None or not is_numeric:
         raise ValueError(f"the observation space {space} has no arrays of a fixed shape")
     return jax.ShapeDtypeStruct(space.shape, _dtype(space))
 
 
 def _dtype(space: Any) -> np.dtype:
     """JAX computes with 32 bits. Integers that need more become floating-point numbers."""
-    if not hasattr(space, "low") or space.dtype == np.float64:
+    if not hasattr(space, "low") or space.dtype in (np.float64, bool):
         return np.dtype(np.float32)
     if space.dtype.itemsize < 8:
         return np.dtype(space.dtype)
@@ -105,8 +109,14 @@ def action_space(id: str, space: Any) -> ActionSpace:
             "Discrete, MultiDiscrete or Box"
         )
     if np.issubdtype(space.dtype, np.integer):
-        sizes = (space.high.astype(np.int64) - space.low + 1).reshape(-1)
-        return MultiDiscrete(tuple(int(n) for n in sizes))
+        low, high = (bound.reshape(-1).tolist() for bound in (space.low, space.high))
+        sizes = tuple(b - a + 1 for a, b in zip(low, high, strict=True))
+        if max(sizes) > MOST_VALUES:
+            raise ValueError(
+                f"{id} has the actions {space}, integers of {max(sizes)} values, which no policy "
+                "tells apart; wrap it such that they are Box of floats, or fewer"
+            )
+        return MultiDiscrete(sizes)
     low, high = (bound.reshape(-1) for bound in _bounds(space))
     return Box.of(low.shape, np.float32, low, high)
 

@@ -68,8 +68,8 @@ class Checked(gymnasium.Wrapper):
 
 
 def check(space: gymnasium.Space, obs: Any, name: str) -> None:
-    """Raise a ValueError if `obs` has other parts, another shape or kind of number than `space`, or
-    is not a number somewhere."""
+    """Raise a ValueError if `obs` has other parts, another shape or kind of number than `space`, is
+    not a number somewhere, or counts beyond it."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
             raise ValueError(f"{name} must have the parts {sorted(space.spaces)}, is {obs!r:.200}")
@@ -90,3 +90,6 @@ def check(space: gymnasium.Space, obs: Any, name: str) -> None:
         )
     if np.issubdtype(array.dtype, np.floating) and np.isnan(array).any():
         raise ValueError(f"{name} has NaN among its numbers: {array!r:.200}")
+    counts = gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete
+    if isinstance(space, counts) and not space.contains(array.astype(dtype)):
+        raise ValueError(f"{name} must be of {space}, is {array!r:.200}")

@@ -23,7 +23,9 @@ class Board:
         self._console = Console(stderr=True)
         self._live = Live(Text("starting"), console=self._console, auto_refresh=False)
         self._visible = visible
-        if visible:
+
+    def start(self) -> None:
+        if self._visible:
             self._live.start()
 
     def say(self, text: str) -> None:

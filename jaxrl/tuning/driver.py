@@ -29,8 +29,9 @@ from jaxrl.tuning.display import Board
 from jaxrl.tuning.groups import Groups
 from jaxrl.tuning.loop import Sweep
 from jaxrl.tuning.samplers import check_sampler
-from jaxrl.tuning.schedulers import Scheduler
+from jaxrl.tuning.schedulers import Scheduler, check_counts
 from jaxrl.tuning.settings import UNITS, Phase, Settings
+from jaxrl.tuning.storage import told_of_storage
 from jaxrl.types import Algorithm
 
 
@@ -95,9 +96,10 @@ def sweep(
         host and the run directory.
 
     Raises:
-      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs; in
-        processes joined by `jaxrl.hosts`.
+      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs; a
+        study that is not this sweep's; in processes joined by `jaxrl.hosts`.
       ImportError: without Optuna.
+      OSError: if files or the study cannot be written (a full disk).
     """
     directory = Path(run_dir)
     # A directory that was moved, or is resumed on another machine, goes on with the same study.
@@ -108,7 +110,7 @@ def sweep(
         run_dir=directory,
         seed=check_seed(seed),
         sampler=sampler,
-        storage=storage or f"sqlite:///{directory / 'study.db'}",
+        storage=storage or known.get("storage") or f"sqlite:///{directory / 'study.db'}",
         study_name=study_name or known.get("study") or directory.name,
         strategy=strategy,
         keep_best=keep_best,
@@ -122,21 +124,27 @@ def sweep(
     description = record.describe(
         algo, config, space, scheduler, num_lanes, phase, settings.seed, sampler, str(strategy)
     )
-    description |= {"study": settings.study_name, "worker": settings.worker}
+    description |= {
+        "study": settings.study_name,
+        "storage": storage or known.get("storage"),
+        "worker": settings.worker,
+    }
+    board = Board(description, progress_bar)
     is_new = record.open_run_dir(directory, description, resume)
     enable_compilation_cache()
-    board = Board(description, progress_bar)
-    try:
-        run = Sweep(algo, config, space, scheduler, settings, description, board)
-    except BaseException:
-        board.close()
-        if is_new:
-            record.clear(directory)
-        raise
-    try:
-        summary, interrupted = run.run()
-    finally:
-        run.close()
+    with told_of_storage(settings.storage):
+        try:
+            board.start()
+            run = Sweep(algo, config, space, scheduler, settings, description, board)
+        except BaseException:
+            board.close()
+            if is_new:
+                record.clear(directory)
+            raise
+        try:
+            summary, interrupted = run.run()
+        finally:
+            run.close()
     return SweepResult(summary, interrupted, directory)
 
 
@@ -154,10 +162,7 @@ def _check(
     Groups(algo, config, space).check(space)
     if phase.unit not in UNITS:
         raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
-    if phase.length < 1 or num_lanes < 1:
-        raise ValueError(
-            f"a phase's length and num_lanes must be >= 1, got {phase.length} and {num_lanes}"
-        )
+    check_counts(**{"a phase's length": phase.length, "num_lanes": num_lanes})
     if settings.strategy != "auto":
         as_strategy(settings.strategy, num_lanes)
     check_sampler(settings.sampler)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +15,9 @@ from jaxrl.tuning import space as spaces
 from jaxrl.types import Algorithm
 
 MOST_CHECKED = 64
+"""Combinations of static values, unless a field alone has more values."""
+MOST_VALUES = 256
+"""Values of one field that are checked."""
 
 
 class Group(NamedTuple):
@@ -35,11 +40,9 @@ class Groups:
 
     def check(self, space: spaces.Space) -> None:
         """Raise `ValueError` if a program refuses the values of static fields that it may get,
-        before any work; of more than `MOST_CHECKED` combinations, some."""
+        before any work; of very many combinations, some."""
         values = [spaces.possible(space[name]) for name in self.static]
-        number = math.prod(map(len, values))
-        stride = -(-number // MOST_CHECKED)
-        for combination in itertools.islice(itertools.product(*values), 0, None, stride):
+        for combination in _combinations(values):
             config, group = self.of(dict(zip(self.static, combination, strict=True)))
             jax.eval_shape(group.algo.init, config, jax.random.key(0))
 
@@ -60,3 +63,17 @@ class Groups:
                 algo = algo._replace()
             self._groups[static] = Group(algo, num_envs * algo.num_steps(config))
         return config, self._groups[static]
+
+
+def _combinations(values: Sequence[Sequence[Any]]) -> Iterable[tuple[Any, ...]]:
+    """All combinations, or if they are too many, some that have each value at least once."""
+    if math.prod(map(len, values)) <= MOST_CHECKED:
+        return itertools.product(*values)
+    number = min(max(MOST_CHECKED, *map(len, values)), MOST_VALUES)
+    shuffled = random.Random(0)
+
+    def column(of_field: Sequence[Any]) -> list[Any]:
+        times = -(-number // len(of_field))
+        return [x for _ in range(times) for x in shuffled.sample(of_field, len(of_field))][:number]
+
+    return zip(*map(column, values), strict=True)

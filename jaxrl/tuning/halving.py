@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.tuning.schedulers import Ledger, Status, check_sizes
+from jaxrl.tuning.schedulers import Ledger, Status, check_counts
 from jaxrl.types import Array
 
 
@@ -33,7 +33,7 @@ class HyperBand:
     pauses: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        check_sizes(1, self.num_phases)
+        check_counts(num_phases=self.num_phases)
         _check_eta(self.eta)
 
     @property
@@ -63,7 +63,7 @@ class _Halving:
     pauses: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        check_sizes(self.num_trials, self.num_phases)
+        check_counts(num_trials=self.num_trials, num_phases=self.num_phases)
         _check_eta(self.eta)
 
 

@@ -68,7 +68,7 @@ class Sweep:
             settings.seed,
             settings.worker,
             settings.heartbeat_seconds,
-            {name: description[name] for name in record.SHARED},
+            record.shared(description),
         )
         try:
             self._start()
@@ -177,6 +177,7 @@ class Sweep:
             run = self.progress.runs[lane]
             if run is not None and self.settings.phase.is_over(run, self._steps_per_update(run)):
                 self._report(lane, run)
+        self._free_judged()
 
     def _updates_left(self, gang: int) -> int:
         """Until the first of the gang's lanes may report."""
@@ -235,9 +236,25 @@ class Sweep:
         elif status in (Status.PAUSED, Status.READY):
             self.kept[trial] = self.crew.learner(lane)
         before, after = np.asarray(merged.status), np.asarray(progress.ledger.status)
-        for judged in np.flatnonzero((before != after) & (after >= Status.STOPPED)).tolist():
-            if judged in progress.values:
+        ended = (before != after) & (after >= Status.STOPPED)
+        ended[trial] = status >= Status.STOPPED
+        on_lanes = {run.trial for run in progress.runs if run is not None}
+        for judged in np.flatnonzero(ended).tolist():
+            if judged in progress.values and judged not in on_lanes:
                 self._finish(judged, Status(after[judged]))
+
+    def _free_judged(self) -> None:
+        """Free the lanes of trials that another's report has stopped or paused."""
+        progress = self.progress
+        for lane, run in enumerate(progress.runs):
+            if run is None or progress.ledger.status[run.trial] == Status.RUNNING:
+                continue
+            progress.runs[lane] = None
+            status = Status(int(progress.ledger.status[run.trial]))
+            if status >= Status.STOPPED:
+                self._finish(run.trial, status)
+            else:
+                self.kept[run.trial] = self.crew.learner(lane)
 
     def _forget(self, trial: int) -> None:
         """It is another worker's now, or begins anew; or has ended already."""

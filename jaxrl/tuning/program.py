@@ -76,8 +76,10 @@ def search(
       key: everything random comes from it; see `trial_key` and `trial_values`.
 
     Raises:
-      ValueError: for static or unknown fields in the space, or values that the config refuses.
+      ValueError: for static or unknown fields in the space, values that the config refuses, or
+        sizes below 1.
     """
+    schedulers.check_counts(num_lanes=num_lanes, updates_per_phase=updates_per_phase)
     spaces.check(space, config)
     if static := spaces.static_names(space, type(config)):
         raise ValueError(

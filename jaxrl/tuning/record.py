@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxrl import config as fields
 from jaxrl import manifest as manifests
-from jaxrl.checkpoint import Checkpoints
+from jaxrl.checkpoint import Checkpoints, check_path
+from jaxrl.envs.hosted import SPEED_ONLY
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.types import Algorithm, PyTree
@@ -23,8 +24,14 @@ NAME = "sweep.json"
 SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
         "lanes", "phase", "space")  # fmt: skip
 """What a resumed sweep must have in common with the one before it."""
-SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
-"""What all workers of a study must have in common."""
+_SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
+
+
+def shared(description: dict[str, Any]) -> dict[str, Any]:
+    """What all workers of a study must have in common: all that learning depends on."""
+    options = description["env_options"].items()
+    learning = {name: value for name, value in options if name not in SPEED_ONLY}
+    return {name: description[name] for name in _SHARED} | {"env_options": learning}
 
 
 def trials(ledger: Ledger, values: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,8 +87,10 @@ def describe(
     strategy: str,
 ) -> dict[str, Any]:
     """What was run, for `sweep.json`."""
+    manifests.check_options(algo.env)
     fields_of = [field.name for field in dataclasses.fields(scheduler) if field.init]
-    rule = {"name": type(scheduler).__name__, "num_trials": scheduler.num_trials}
+    rule = {name: getattr(scheduler, name) for name in ("num_trials", "num_phases")}
+    rule = {"name": type(scheduler).__name__} | rule
     rule |= {name: getattr(scheduler, name) for name in fields_of}
     return {
         "algorithm": algo.name,
@@ -124,6 +133,7 @@ def open_run_dir(directory: Path, description: dict[str, Any], resume: bool) -> 
     Returns:
       Whether it is new.
     """
+    check_path(directory)
     if (directory / NAME).exists():
         if not resume:
             raise ValueError(
@@ -181,7 +191,7 @@ class BestAgents:
     def deserves(self, trial: int, score: float, trials: list[dict[str, Any]]) -> bool:
         """Whether an agent that has just scored this is to be kept as it is now; those that are no
         longer among the best are forgotten."""
-        best = self._best(trials)
+        best = self._best(trials, trial)
         self._agents = {t: agent for t, agent in self._agents.items() if t in best}
         return trial in best and score >= best[trial]
 
@@ -216,9 +226,13 @@ class BestAgents:
             if directory.name not in best:
                 shutil.rmtree(directory)
 
-    def _best(self, trials: list[dict[str, Any]]) -> dict[int, float]:
-        """The trials whose agents are kept, with their best scores."""
-        order = ranked(trials)
+    def _best(self, trials: list[dict[str, Any]], scoring: int | None = None) -> dict[int, float]:
+        """The trials whose agents are kept, with their best scores: of those whose agents are at
+        hand, which of trials that ended just before a kill are not, and of the one that scores."""
+        at_hand = {scoring, *self._agents} | {
+            int(path.name.removeprefix("trial-")) for path in self._directory.glob("trial-*")
+        }
+        order = ranked([trial for trial in trials if trial["trial"] in at_hand])
         chosen = order[: self._keep]
         if self._per is not None:
             of_value: dict[str, dict[str, Any]] = {}

@@ -115,8 +115,8 @@ def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
             return trial.suggest_float(name, low, high, log=True)
         case spaces.Integer(low, high):
             return trial.suggest_int(name, low, high)
-        case spaces.QLogUniform(low, high, 1):
-            return searched.value(trial.suggest_int(name, low, high, log=True))
+        case spaces.QLogUniform(low, high, 1, None):
+            return trial.suggest_int(name, low, high, log=True)
         case spaces.QLogUniform():
             return trial.suggest_categorical(name, searched.ladder)
         case spaces.Choice(values):

@@ -122,7 +122,7 @@ class RandomSearch:
     pauses: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_sizes(self.num_trials, self.num_phases)
+        check_counts(num_trials=self.num_trials, num_phases=self.num_phases)
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         return ledger.status
@@ -145,7 +145,7 @@ class HyperTrick:
     pauses: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_sizes(self.num_trials, self.num_phases)
+        check_counts(num_trials=self.num_trials, num_phases=self.num_phases)
         if not 0 <= self.eviction_rate < 1:
             raise ValueError(
                 f"HyperTrick.eviction_rate must be in [0, 1), got {self.eviction_rate}"
@@ -173,8 +173,8 @@ class HyperTrick:
         return (num_reported > spared) & ~jnp.isnan(score) & (below + 0.5 < root * count)
 
 
-def check_sizes(num_trials: int, num_phases: int) -> None:
-    """Raise if a search has no such size."""
-    for name, value in (("num_trials", num_trials), ("num_phases", num_phases)):
+def check_counts(**counts: int) -> None:
+    """Raise `ValueError` unless all are integers from 1."""
+    for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an integer >= 1, got {value!r}")

@@ -33,6 +33,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
+        _use_plain_numbers(self)
         _check_bounds(self, self.low, self.high)
 
     def draw(self, key: Array) -> Array:
@@ -50,6 +51,7 @@ class LogUniform:
     high: float
 
     def __post_init__(self) -> None:
+        _use_plain_numbers(self)
         _check_bounds(self, self.low, self.high, positive=True)
 
     def draw(self, key: Array) -> Array:
@@ -69,6 +71,7 @@ class Integer:
     high: int
 
     def __post_init__(self) -> None:
+        _use_plain_numbers(self)
         _check_bounds(self, self.low, self.high)
 
     def draw(self, key: Array) -> Array:
@@ -92,6 +95,7 @@ class QLogUniform:
     rungs: int | None = None
 
     def __post_init__(self) -> None:
+        _use_plain_numbers(self)
         _check_bounds(self, self.low, self.high, positive=True)
         if self.q < 1 or self.low % self.q or self.high % self.q:
             raise ValueError(f"{self}: low and high must be multiples of q, an integer >= 1")
@@ -129,6 +133,7 @@ class Choice:
     values: tuple[Any, ...]
 
     def __post_init__(self) -> None:
+        _use_plain_numbers(self)
         if not isinstance(self.values, tuple) or not self.values:
             raise ValueError(f"Choice takes a tuple of values, got {self.values!r}")
 
@@ -223,11 +228,26 @@ def possible(distribution: Distribution) -> tuple[Any, ...]:
     raise ValueError(f"{distribution} has no end of values, of which each would be a program")
 
 
+def _use_plain_numbers(distribution: Any) -> None:
+    """In place of NumPy's, which JSON and databases refuse."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(plain, value))
+        return value.item() if isinstance(value, np.generic) else value
+
+    for field in dataclasses.fields(distribution):
+        object.__setattr__(distribution, field.name, plain(getattr(distribution, field.name)))
+
+
 def _check_bounds(distribution: Any, low: float, high: float, positive: bool = False) -> None:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"{distribution}: low must be less than high, both finite")
-    if isinstance(distribution, Integer | QLogUniform) and not -(2**31) <= low < high < 2**31 - 1:
-        raise ValueError(f"{distribution}: integers have 32 bits")
+    if isinstance(distribution, Integer | QLogUniform):
+        if not (isinstance(low, int) and isinstance(high, int)):
+            raise ValueError(f"{distribution}: low and high must be integers")
+        if not -(2**31) <= low < high < 2**31 - 1:
+            raise ValueError(f"{distribution}: integers have 32 bits")
     if positive and low <= 0:
         raise ValueError(f"{distribution}: low must be greater than 0")
 

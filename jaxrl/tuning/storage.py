@@ -84,9 +84,14 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
 
 
 def check_search(study: Any, search: dict[str, Any]) -> None:
-    """Raise unless a study is of this search; one that does not say so is from now on."""
+    """Raise unless a study is of this search; a new one is from now on."""
     search = json.loads(json.dumps(search))
     known = study.user_attrs.get(SEARCH)
+    if known is None and (study.get_trials(deepcopy=False) or study.direction.name != "MAXIMIZE"):
+        raise ValueError(
+            f"the study {study.study_name!r} is not of a sweep of jaxrl's; choose another name "
+            "(study_name, --study)"
+        )
     if known is None:
         study.set_user_attr(SEARCH, search)
         return
@@ -100,6 +105,18 @@ def check_search(study: Any, search: dict[str, Any]) -> None:
             f"the study {study.study_name!r} is of another search; choose another name "
             "(study_name, --study), or undo:\n  " + "\n  ".join(changes)
         )
+
+
+@contextlib.contextmanager
+def told_of_storage(url: str) -> Iterator[None]:
+    """A database that fails is an `OSError` that says where and why."""
+    try:
+        yield
+    except optuna().exceptions.StorageInternalError as error:
+        raise OSError(
+            f"the study at {url} could not be read or written: {error.__cause__ or error}. What it "
+            "holds stays; resume once its disk has space and it can be reached"
+        ) from error
 
 
 def close_storage(storage: Any) -> None:

@@ -18,7 +18,7 @@ import contextlib
 import copy
 import math
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container
 from typing import Any
 
 import jax.numpy as jnp
@@ -220,13 +220,21 @@ class Store:
                     self._study.tell(trial, state=self._state.PRUNED)
         self._drop(self._mine, index)
 
-    def resume(self, indices: Iterable[int]) -> set[int]:
+    def resume(self, indices: Collection[int]) -> set[int]:
         """Take up the trials that this worker was running at its last checkpoint.
 
         Returns:
           Those that it does not go on with: they were taken from it as if it were dead, or have
           `ended` after the checkpoint.
+
+        Raises:
+          ValueError: if the study has never had one of them.
         """
+        if unknown := sorted(set(indices) - {index for index, _ in by_index(self._study)}):
+            raise ValueError(
+                f"the study {self._study.study_name!r} lacks the checkpoint's trials {unknown}; "
+                "resume with the storage and the study that the sweep began with"
+            )
         gone = set(indices) - set(self._before)
         for index in set(indices) - gone:
             frozen = self._before[index]
