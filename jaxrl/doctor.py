@@ -158,12 +158,15 @@ def compilation_cache() -> Finding:
     """Whether compiled programs can be kept."""
     from jaxrl.compilation import cache_directory
 
-    usual = cache_directory() or Path("no home", "jaxrl")
-    path = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", usual / "xla"))
+    advice = "set JAX_COMPILATION_CACHE_DIR to where you may write"
+    usual = cache_directory()
+    found = os.environ.get("JAX_COMPILATION_CACHE_DIR", usual and str(usual / "xla"))
+    if found is None:
+        return Finding("compiled programs", "no home to keep them in", "broken", advice)
+    path = Path(found)
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if os.access(existing, os.W_OK):
         return Finding("compiled programs", str(path))
-    advice = "set JAX_COMPILATION_CACHE_DIR to where you may write"
     return Finding("compiled programs", str(path), "broken", advice)
 
 

@@ -141,3 +141,11 @@ def test_a_reader_that_stops_reading_is_no_error():
         process.stdout.readline()
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_without_a_home_the_way_out_is_named(monkeypatch):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setattr("jaxrl.compilation.cache_directory", lambda: None)
+    finding = doctor.compilation_cache()
+    assert finding.mark == "broken"
+    assert "JAX_COMPILATION_CACHE_DIR" in finding.advice

@@ -177,7 +177,7 @@ class Sweep:
             run = self.progress.runs[lane]
             if run is not None and self.settings.phase.is_over(run, self._steps_per_update(run)):
                 self._report(lane, run)
-        self._free_judged()
+        self._free_judged(team)
 
     def _updates_left(self, gang: int) -> int:
         """Until the first of the gang's lanes may report."""
@@ -243,10 +243,12 @@ class Sweep:
             if judged in progress.values and judged not in on_lanes:
                 self._finish(judged, Status(after[judged]))
 
-    def _free_judged(self) -> None:
-        """Free the lanes of trials that another's report has stopped or paused."""
+    def _free_judged(self, team: list[int]) -> None:
+        """Free the lanes of trials that another's report has stopped or paused. Those of teams that
+        train are freed once they report."""
         progress = self.progress
-        for lane, run in enumerate(progress.runs):
+        for lane in sorted(lane for gang in team for lane in self.crew.lanes_of[gang]):
+            run = progress.runs[lane]
             if run is None or progress.ledger.status[run.trial] == Status.RUNNING:
                 continue
             progress.runs[lane] = None

@@ -86,8 +86,10 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
 def check_search(study: Any, search: dict[str, Any]) -> None:
     """Raise unless a study is of this search; a new one is from now on."""
     search = json.loads(json.dumps(search))
+    # In this order: whoever adds a trial has said what is searched before.
+    has_trials = bool(study.get_trials(deepcopy=False))
     known = study.user_attrs.get(SEARCH)
-    if known is None and (study.get_trials(deepcopy=False) or study.direction.name != "MAXIMIZE"):
+    if known is None and (has_trials or study.direction.name != "MAXIMIZE"):
         raise ValueError(
             f"the study {study.study_name!r} is not of a sweep of jaxrl's; choose another name "
             "(study_name, --study)"
