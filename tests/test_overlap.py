@@ -116,8 +116,17 @@ def test_every_device_has_pools_of_its_own():
 # --- actions sent before the agent learns ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("pools", ["turns-2", "ready-4"])
-@pytest.mark.parametrize("name", ["ppo-gru", "a2c", "r2d2"])
+@pytest.mark.parametrize(
+    ("name", "pools"),
+    [
+        ("ppo-gru", "turns-2"),
+        ("a2c", "turns-2"),
+        ("a2c", "ready-4"),
+        ("r2d2", "turns-2"),
+        pytest.param("ppo-gru", "ready-4", marks=pytest.mark.slow),
+        pytest.param("r2d2", "ready-4", marks=pytest.mark.slow),
+    ],
+)
 def test_pools_change_nothing_of_what_is_sent_ahead(name, pools):
     ahead = trained(name, send_ahead=True, **POOLS[pools])
     chex.assert_trees_all_close(ahead, trained(name, send_ahead=True), rtol=1e-4, atol=1e-5)

@@ -122,7 +122,7 @@ def test_what_devices_draw_for_themselves_is_as_under_vmap(name):
     assert float(metrics["loss"][-1]) != 0
 
 
-@pytest.mark.parametrize("name", ["ppo", "impala"])
+@pytest.mark.parametrize("name", ["ppo", pytest.param("impala", marks=pytest.mark.slow)])
 def test_host_environments_have_a_pool_on_each_device(name):
     algo, config = algorithm(name, "envpool/CartPole-v1"), SAME[name]
     alone, metrics = train(algo, config, jax.random.key(1), 4)
@@ -178,10 +178,10 @@ def test_pmap_trains_one_agent_on_all_devices():
 @pytest.mark.parametrize(
     ("env_id", "num_devices", "num_lane_devices", "strategy"),
     [
-        ("CartPole-v1", D, 1, "vmap"),
+        pytest.param("CartPole-v1", D, 1, "vmap", marks=pytest.mark.slow),
         ("CartPole-v1", D, 1, "map"),
         ("CartPole-v1", D // 2, 2, "vmap"),
-        ("envpool/CartPole-v1", D, 1, "vmap"),
+        pytest.param("envpool/CartPole-v1", D, 1, "vmap", marks=pytest.mark.slow),
         ("envpool/CartPole-v1", D // 2, 2, "vmap"),
     ],
 )
