@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -66,12 +67,17 @@ def check_options(env: Env) -> None:
 def provenance() -> dict[str, Any]:
     """Where results come from: command, time, versions, commit and machine."""
     return {
-        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "command": without_passwords(shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version()} | _versions(),
         "git_commit": _git_commit(),
         "hardware": _hardware(),
     }
+
+
+def without_passwords(text: str) -> str:
+    """Without those of its URLs, since records are shown to others."""
+    return re.sub(r"(://[^:/@\s]*):[^/\s]*@", r"\1@", text)
 
 
 def _versions() -> dict[str, str]:

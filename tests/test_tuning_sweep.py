@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from toys import InterruptAfter, ToyConfig, toy
 
 import jaxrl
+from jaxrl import manifest as manifests
 from jaxrl.envs import envpool, pools
 from jaxrl.logging import read_jsonl
 from jaxrl.tuning import (
@@ -564,6 +566,18 @@ def test_a_study_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(loop.Store, "report", fail)
     with pytest.raises(OSError, match=r"study at journal.* written: disk is full. .*resume once"):
         run(tmp_path / "x", HyperTrick(4, 2))
+
+
+def test_passwords_are_kept_in_no_file_and_told_to_nobody(tmp_path, monkeypatch):
+    url = "nosuchdb://me:secret:x@host/db"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", "--storage", url, "--study", "s"])
+    with pytest.raises(
+        ValueError, match="storage 'nosuchdb://me@host/db' cannot be opened"
+    ) as told:
+        run(tmp_path / "x", HyperTrick(4, 2), storage=url)
+    assert "secret" not in str(told.value)
+    assert manifests.provenance()["command"].endswith("--storage nosuchdb://me@host/db --study s")
+    assert manifests.without_passwords("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
 
 
 def test_numbers_of_numpy_are_searched(tmp_path):

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl import manifest as manifests
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.population import Strategy, as_strategy
 from jaxrl.train import check_seed
@@ -86,7 +87,8 @@ def sweep(
       sampler: "random" (from `seed` alone), or Optuna's "tpe", "cmaes", "gp", which learn from the
         trials that have ended; "gp" only from those that no scheduler stopped.
       storage: a database URL (see `Store`); several workers with one URL and `study_name` share
-        the trials. Schedulers that pause trials need all of them in one process.
+        the trials. Schedulers that pause trials need all of them in one process. A resumed sweep
+        knows its own, but for the password, which is kept in no file.
       strategy: of `jaxrl.population`, or "auto" for the fastest by a short measurement. Of static
         fields only the devices matter: one, or as many as divide the lanes evenly ("shard-..."), or
         all ("auto").
@@ -126,7 +128,7 @@ def sweep(
     )
     description |= {
         "study": settings.study_name,
-        "storage": storage or known.get("storage"),
+        "storage": manifests.without_passwords(storage) if storage else known.get("storage"),
         "worker": settings.worker,
     }
     board = Board(description, progress_bar)

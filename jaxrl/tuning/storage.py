@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jaxrl.manifest import without_passwords
+
 OPENING_ATTEMPTS = 5
 """Workers that start together all make the tables; all but one fail at first."""
 WORKER = "worker"
@@ -54,7 +56,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
       ImportError: if a database's driver is not installed.
       ValueError: if the storage cannot be opened.
     """
-    storages = optuna().storages
+    storages, shown = optuna().storages, without_passwords(url)
     if url.startswith("journal:///"):
         backend = storages.journal.JournalFileBackend(url.removeprefix("journal:///"))
         return storages.JournalStorage(backend)
@@ -74,11 +76,13 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
                 )
         except ImportError as error:
             raise ImportError(
-                f"no driver for the study storage {url!r}: {error}; pip install 'jaxrl[tune]'"
+                f"no driver for the study storage {shown!r}: {error}; pip install 'jaxrl[tune]'"
             ) from error
         except Exception as error:
             if not attempts_left:
-                raise ValueError(f"the study storage {url!r} cannot be opened: {error}") from error
+                raise ValueError(
+                    f"the study storage {shown!r} cannot be opened: {error}"
+                ) from error
             time.sleep(0.5)
     raise AssertionError
 
@@ -116,8 +120,9 @@ def told_of_storage(url: str) -> Iterator[None]:
         yield
     except optuna().exceptions.StorageInternalError as error:
         raise OSError(
-            f"the study at {url} could not be read or written: {error.__cause__ or error}. What it "
-            "holds stays; resume once its disk has space and it can be reached"
+            f"the study at {without_passwords(url)} could not be read or written: "
+            f"{error.__cause__ or error}. What it holds stays; resume once its disk has space and "
+            "it can be reached"
         ) from error
 
 
