@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from jaxrl import manifest as manifests
 from jaxrl.checkpoint import check_path
 from jaxrl.chunk import MAX_CHUNK
 from jaxrl.compilation import enable_compilation_cache
+from jaxrl.lock import held
 from jaxrl.logging import Sink
 from jaxrl.runner import Runner, RunResult, Settings
 from jaxrl.types import Algorithm, Array, Metrics
@@ -78,8 +80,8 @@ def run(
       sinks: further sinks for rows.
 
     Raises:
-      ValueError: for bad sizes; a `run_dir` that holds a run already; a resumed run whose config,
-        environment or seed differs from the saved one.
+      ValueError: for bad sizes; a `run_dir` that holds a run already, or that another process is
+        at work in; a resumed run whose config, environment or seed differs from the saved one.
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
     """
     _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
@@ -110,18 +112,17 @@ def run(
     assert set(arguments) == set(manifests.ARGUMENTS)
     # Tracing finds sizes that do not fit before anything is written.
     init = jax.jit(algo.init).lower(config, jax.random.key(seed))
-    if directory is not None:
-        manifest = manifests.describe(algo, config, arguments)
-        hosts.on_first(lambda: open_run_dir(directory, manifest, resume))
-        hosts.check_shared(directory / manifests.NAME)
     enable_compilation_cache()
     if not hosts.is_first():
         sinks, progress_bar = (), False
-    runner = Runner(algo, config, seed, init, settings, directory, list(sinks), progress_bar)
-    try:
+    with contextlib.ExitStack() as stack:
+        if directory is not None:
+            opened = open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
+            hosts.on_first(lambda: stack.enter_context(opened))
+            hosts.check_shared(directory / manifests.NAME)
+        runner = Runner(algo, config, seed, init, settings, directory, list(sinks), progress_bar)
+        stack.callback(runner.close)
         return runner.run()
-    finally:
-        runner.close()
 
 
 def check_seed(seed: Any) -> int:
@@ -173,8 +174,12 @@ def rerun(run_dir: str | Path, new_run_dir: str | Path, **arguments: Any) -> Run
     return run(algo, config, run_dir=new_run_dir, **(same | arguments))
 
 
-def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> None:
-    """Make the run's directory and write its manifest; refuse what would damage another run."""
+@contextlib.contextmanager
+def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Make the run's directory and write its manifest; refuse what would damage another run.
+
+    Until the block ends, no other process may open it.
+    """
     check_path(directory)
     if (directory / manifests.NAME).exists():
         if not resume:
@@ -195,4 +200,6 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Non
     elif directory.exists() and {x.name for x in directory.iterdir()} - {manifests.UNFINISHED}:
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    manifests.write(directory, manifest)
+    with held(directory):
+        manifests.write(directory, manifest)
+        yield

@@ -1,6 +1,7 @@
 """The driver: what a run leaves behind, and that stopping it in any way loses little."""
 
 import errno
+import fcntl
 import importlib
 import json
 import os
@@ -24,8 +25,8 @@ from tensorboardX.record_writer import RecordWriter
 from toys import InterruptAfter
 
 import jaxrl
+from jaxrl import lock, parallel, runner
 from jaxrl import manifest as manifests
-from jaxrl import parallel, runner
 from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import train_chunk
 from jaxrl.envs import pools
@@ -199,12 +200,45 @@ def test_a_run_that_saved_nothing_may_be_begun_otherwise(tmp_path):
     algo, directory = algorithm(), tmp_path / "run"
     arguments = {"seed": 3, "total_steps": 64, "log_every": 1, "num_evaluations": 0}
     manifest = manifests.describe(algo, CONFIG, arguments | {"eval_episodes": 1})
-    train_module.open_run_dir(directory, manifest, False)
+    with train_module.open_run_dir(directory, manifest, False):
+        pass
     other = CONFIG.replace(gamma=0.5)
     jaxrl.run(algo, other, total_steps=STEPS_PER_UPDATE, run_dir=directory, resume=True, **quiet())
     assert manifests.read(directory)["config"]["gamma"] == 0.5
     with pytest.raises(ValueError, match="was started otherwise"):
         jaxrl.run(algo, CONFIG, total_steps=64, run_dir=directory, resume=True, **quiet())
+
+
+HOLDER = """
+import fcntl, os, sys, time
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_one_process_at_a_time_works_in_a_directory(tmp_path):
+    arguments = quiet(total_steps=STEPS_PER_UPDATE, run_dir=tmp_path)
+    jaxrl.run(algorithm(), CONFIG, **arguments)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ValueError, match=r"another process is at work in .*; wait until"):
+            jaxrl.run(algorithm(), CONFIG, **arguments, resume=True)
+        other.kill()
+    assert "resumptions" not in manifests.read(tmp_path)
+    jaxrl.run(algorithm(), CONFIG, **arguments, resume=True)
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock.held(tmp_path), lock.held(tmp_path):
+        pass
 
 
 def test_what_a_full_disk_left_of_a_beginning_is_no_obstacle(tmp_path, monkeypatch):

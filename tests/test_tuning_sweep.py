@@ -18,6 +18,7 @@ from toys import InterruptAfter, ToyConfig, toy
 import jaxrl
 from jaxrl import manifest as manifests
 from jaxrl.envs import envpool, pools
+from jaxrl.lock import held
 from jaxrl.logging import read_jsonl
 from jaxrl.tuning import (
     ASHA,
@@ -33,13 +34,14 @@ from jaxrl.tuning import (
     Uniform,
     loop,
     progress,
-    record,
     samplers,
     search,
     sweep,
 )
+from jaxrl.tuning.best import BestAgents
 from jaxrl.tuning.crew import Crew
 from jaxrl.tuning.gang import Gang
+from jaxrl.tuning.study import Store
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -483,7 +485,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
 
 def test_the_best_agents_that_are_left_stay(tmp_path):
     """Those that ended just before a kill have scores, and no agents."""
-    best = record.BestAgents(tmp_path, 1, None)
+    best = BestAgents(tmp_path, 1, None)
 
     def trials(*scores):
         return [{"trial": i, "scores": [score]} for i, score in enumerate(scores)]
@@ -494,7 +496,7 @@ def test_the_best_agents_that_are_left_stay(tmp_path):
     assert best.deserves(0, 5.0, trials(5.0))
     best.keep(0, 5.0, 1, {"x": jnp.zeros(2)})
     best.write(trials(5.0), describe)
-    resumed = record.BestAgents(tmp_path, 1, None)
+    resumed = BestAgents(tmp_path, 1, None)
     resumed.write(trials(5.0, 9.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-0"]
     assert not resumed.deserves(2, 4.0, trials(5.0, 9.0, 4.0))
@@ -552,6 +554,13 @@ def test_static_values_that_a_program_refuses_are_refused_before_any_work(
     assert not (tmp_path / "x").exists()
 
 
+def test_one_process_at_a_time_sweeps_in_a_directory(tmp_path):
+    run(tmp_path, HyperTrick(4, 2))
+    with held(tmp_path), pytest.raises(ValueError, match="another process is at work in"):
+        run(tmp_path, HyperTrick(4, 2), resume=True)
+    run(tmp_path, HyperTrick(4, 2), resume=True)
+
+
 def test_a_study_of_others_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(study_name="s", storage=url, direction="minimize")
@@ -563,7 +572,7 @@ def test_a_study_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
     def fail(*_):
         raise optuna.exceptions.StorageInternalError("invalid data?") from OSError("disk is full")
 
-    monkeypatch.setattr(loop.Store, "report", fail)
+    monkeypatch.setattr(Store, "report", fail)
     with pytest.raises(OSError, match=r"study at journal.* written: disk is full. .*resume once"):
         run(tmp_path / "x", HyperTrick(4, 2))
 

@@ -30,10 +30,12 @@ from jaxrl.tuning import (
     Status,
     Uniform,
     hypertrick_pruner,
+    queue,
     study,
     trial_key,
     trial_values,
 )
+from jaxrl.tuning.queue import set_state
 from jaxrl.tuning.storage import requeue
 from jaxrl.tuning.study import Store
 
@@ -393,10 +395,10 @@ def test_a_worker_that_dies_while_it_takes_a_trial_has_it_again(stores, monkeypa
     url = {"url": f"sqlite:///{tmp_path / 'alone.db'}", "heartbeat_seconds": 60}
     journal = {"url": f"journal:///{tmp_path / 'alone.log'}"}
     for where in (url, journal):
-        for name, before in (("_set_state", "WAITING"), ("_take", "RUNNING")):
+        for step, before in ((queue, "set_state"), "WAITING"), ((Store, "_take"), "RUNNING"):
             store = stores("a", num_trials=2, **where)
             with monkeypatch.context() as patch:
-                patch.setattr(store, name, die)
+                patch.setattr(*step, die)
                 with pytest.raises(DiedError):
                     store.claim(())
             assert states(store)[-1] == before
@@ -454,7 +456,9 @@ def test_values_drawn_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sam
 def test_a_worker_that_dies_while_it_frees_a_trial_does_not_lose_it(stores):
     dead, alive = stores("dead"), stores("alive", num_trials=1)
     index, _ = dead.claim(())
-    dead._set_state(dead._mine[index], dead._state.FAIL)  # and did not put it into the queue
+    set_state(
+        dead._storage, dead._mine[index], dead._state.FAIL
+    )  # and did not put it into the queue
     assert alive.is_running_elsewhere()
     assert claim_in_time(alive)[0] == index
     assert dead.report(index, 0, 1.0) is None  # it was alive after all
@@ -466,7 +470,7 @@ def test_what_two_workers_put_into_the_queue_runs_once(stores):
     store = stores("a", num_trials=2, heartbeat_seconds=60)
     store.claim(())
     lost = store._study.trials[0]
-    store._set_state(lost, store._state.FAIL)
+    set_state(store._storage, lost, store._state.FAIL)
     requeue(store._study, store._study.trials[0])
     requeue(store._study, store._study.trials[0])
     for _ in range(2):  # one too many

@@ -98,8 +98,9 @@ def sweep(
         host and the run directory.
 
     Raises:
-      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs; a
-        study that is not this sweep's; in processes joined by `jaxrl.hosts`.
+      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs, or
+        that another process is at work in; a study that is not this sweep's; in processes joined
+        by `jaxrl.hosts`.
       ImportError: without Optuna.
       OSError: if files or the study cannot be written (a full disk).
     """
@@ -132,9 +133,9 @@ def sweep(
         "worker": settings.worker,
     }
     board = Board(description, progress_bar)
-    is_new = record.open_run_dir(directory, description, resume)
     enable_compilation_cache()
-    with told_of_storage(settings.storage):
+    opened = record.open_run_dir(directory, description, resume)
+    with opened as is_new, told_of_storage(settings.storage):
         try:
             board.start()
             run = Sweep(algo, config, space, scheduler, settings, description, board)

@@ -1,17 +1,16 @@
 """The loop of a sweep: lanes are filled, trained for a while, report, and are judged.
 
-Any number of such loops may work on one study. What each knows is in its `Progress`; the store and
-the ledger agree on every score, since a score is stored before anything is decided from it.
+Any number of such loops may work on one study. What each knows is in its `Progress`.
 """
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ALL_COMPLETED
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import manifest as manifests
@@ -21,19 +20,20 @@ from jaxrl.interrupt import Interrupt
 from jaxrl.logging import JsonlSink
 from jaxrl.tuning import record, schedulers
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.best import BestAgents
 from jaxrl.tuning.crew import Crew, Trained, fastest
 from jaxrl.tuning.display import Board
 from jaxrl.tuning.gang import Placement
 from jaxrl.tuning.groups import Groups
 from jaxrl.tuning.program import trial_key, trial_values
 from jaxrl.tuning.progress import Progress, Run
-from jaxrl.tuning.record import BestAgents
 from jaxrl.tuning.samplers import draw_of
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.settings import Settings
 from jaxrl.tuning.study import Store
 from jaxrl.tuning.timeline import Span
-from jaxrl.types import Algorithm, PyTree
+from jaxrl.tuning.trials import Trials
+from jaxrl.types import Algorithm
 
 
 class Sweep:
@@ -49,15 +49,15 @@ class Sweep:
         description: dict[str, Any],
         board: Board,
     ):
-        self.algo, self.space, self.scheduler = algo, space, scheduler
         self.settings, self.description, self.board = settings, description, board
+        self.began = time.perf_counter()
         self.key = jax.random.key(settings.seed)
         self.groups = Groups(algo, config, space)
-        self.progress = Progress(schedulers.start(scheduler), [None] * settings.num_lanes)
-        self.kept: dict[int, PyTree] = {}  # agents of trials that pause
-        self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
-        self.began = time.perf_counter()
         self.checkpoints = Checkpoints(settings.run_dir / "checkpoints")
+        self.progress = Progress(schedulers.start(scheduler), [None] * settings.num_lanes)
+        if self.checkpoints.latest() is not None:
+            self.progress = Progress.from_json(self.checkpoints.progress())
+        self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
         self.store = Store(
             settings.storage,
             settings.study_name,
@@ -70,24 +70,25 @@ class Sweep:
             settings.heartbeat_seconds,
             record.shared(description),
         )
+        self.trials = Trials(scheduler, self.store, self.progress, self.best)
         try:
-            self._start()
+            self._start(algo)
         except BaseException:
             self.store.close()
             raise
 
-    def _start(self) -> None:
-        """Lanes, and where the sweep stood if it is resumed."""
+    def _start(self, algo: Algorithm) -> None:
+        """Lanes, as they were if the sweep is resumed."""
         strategy, num_lanes = self.settings.strategy, self.settings.num_lanes
         if strategy == "auto" and not self.groups.static:
-            strategy = fastest(self.algo, self.groups.config, num_lanes, self.board)
+            strategy = fastest(algo, self.groups.config, num_lanes, self.board)
             self.description["strategy"] = str(strategy)
         self.crew = Crew(num_lanes, strategy, self.groups)
-        self.progress.left = [0] * len(self.crew.gangs)
-        if self.checkpoints.latest() is not None:
+        if self.checkpoints.latest() is None:
+            self.progress.left = [0] * len(self.crew.gangs)
+        else:
             self._restore()
-        self.progress.values |= self.store.ended()
-        self.progress.ledger = self.store.merge(self.progress.ledger)
+        self.trials.catch_up()
         self.sink = JsonlSink(self.settings.run_dir / "metrics.jsonl", self.progress.chunks)
 
     # --- the loop --------------------------------------------------------------------------------
@@ -112,7 +113,8 @@ class Sweep:
         if interrupt.requested:
             self._save()
         else:
-            self._end()
+            self._write_best()
+            self.trials.end()
         return self._write_summary(), interrupt.requested
 
     def _teams_at_rest(self) -> list[list[int]]:
@@ -132,27 +134,14 @@ class Sweep:
         group = None
         runs = self.progress.runs
         for place, lane in enumerate(self.crew.lanes_of[gang]):
-            if runs[lane] is not None or (trial := self._next_trial()) is None:
+            if runs[lane] is not None or (trial := self.trials.next()) is None:
                 continue
             runs[lane] = Run(trial, self._now())
             config, group = self.groups.of(self.progress.values[trial])
             key = trial_key(self.key, trial)
-            placements[place] = Placement(config, key, self.kept.pop(trial, None))
+            placements[place] = Placement(config, key, self.trials.paused.pop(trial, None))
         if group is not None:
             self.crew.place(gang, group.algo, placements)
-
-    def _next_trial(self) -> int | None:
-        progress = self.progress
-        if bool((progress.ledger.status == Status.READY).any()):
-            progress.ledger, assigned = schedulers.assign(progress.ledger)
-            return int(assigned)
-        claimed = self.store.claim(progress.values)
-        if claimed is None:
-            return None
-        index, progress.values[index] = claimed
-        progress.ledger = schedulers.begin(progress.ledger, index)
-        progress.trial_updates[index] = 0
-        return index
 
     def _train_chunk(self) -> None:
         """Let the teams train that may, until one of them has for a while."""
@@ -215,33 +204,17 @@ class Sweep:
             self.sink.write(where | row)
 
     def _report(self, lane: int, run: Run) -> None:
-        """A lane's trial has done a phase: store its score, judge, and free the lane or go on."""
-        progress, trial = self.progress, run.trial
-        phase, now = progress.phase(trial), self._now()
+        """A lane's trial has done a phase: free the lane, unless the trial goes on."""
+        progress, now = self.progress, self._now()
+        phase = progress.phase(run.trial)
         progress.runs[lane] = None
-        score = self.store.report(trial, phase, run.score)
-        if score is None:  # taken from this worker, as if it were dead
-            self._forget(trial)
+        agent = partial(self.crew.learner, lane)
+        status = self.trials.report(run.trial, run.score, agent, progress.on_lanes())
+        if status is None:  # it is another worker's
             return
-        progress.spans.append(Span(lane, trial, phase, run.began, now))
-        merged = self.store.merge(progress.ledger)
-        progress.ledger = schedulers.report(
-            self.scheduler, merged, np.int32(trial), np.float32(score)
-        )
-        if self.best.deserves(trial, score, progress.trials()):
-            self.best.keep(trial, score, progress.trial_updates[trial], self.crew.learner(lane))
-        status = int(progress.ledger.status[trial])
+        progress.spans.append(Span(lane, run.trial, phase, run.began, now))
         if status == Status.RUNNING:
-            progress.runs[lane] = Run(trial, now)
-        elif status in (Status.PAUSED, Status.READY):
-            self.kept[trial] = self.crew.learner(lane)
-        before, after = np.asarray(merged.status), np.asarray(progress.ledger.status)
-        ended = (before != after) & (after >= Status.STOPPED)
-        ended[trial] = status >= Status.STOPPED
-        on_lanes = {run.trial for run in progress.runs if run is not None}
-        for judged in np.flatnonzero(ended).tolist():
-            if judged in progress.values and judged not in on_lanes:
-                self._finish(judged, Status(after[judged]))
+            progress.runs[lane] = Run(run.trial, now)
 
     def _free_judged(self, team: list[int]) -> None:
         """Free the lanes of trials that another's report has stopped or paused. Those of teams that
@@ -249,37 +222,9 @@ class Sweep:
         progress = self.progress
         for lane in sorted(lane for gang in team for lane in self.crew.lanes_of[gang]):
             run = progress.runs[lane]
-            if run is None or progress.ledger.status[run.trial] == Status.RUNNING:
-                continue
-            progress.runs[lane] = None
-            status = Status(int(progress.ledger.status[run.trial]))
-            if status >= Status.STOPPED:
-                self._finish(run.trial, status)
-            else:
-                self.kept[run.trial] = self.crew.learner(lane)
-
-    def _forget(self, trial: int) -> None:
-        """It is another worker's now, or begins anew; or has ended already."""
-        del self.progress.values[trial]
-        self.kept.pop(trial, None)
-        self.best.forget(trial)
-        self.progress.values |= self.store.ended()
-        self.progress.ledger = self.store.merge(self.progress.ledger)
-
-    def _finish(self, trial: int, status: Status) -> None:
-        self.kept.pop(trial, None)
-        ledger = self.progress.ledger
-        self.store.finish(trial, status, float(ledger.scores[trial, ledger.reported[trial] - 1]))
-
-    def _end(self) -> None:
-        """No trial is left that may go on: those that still pause stop."""
-        self._write_best()
-        ledger = self.progress.ledger
-        pauses = ledger.status == Status.PAUSED
-        for trial in np.flatnonzero(np.asarray(pauses)).tolist():
-            self._finish(trial, Status.STOPPED)
-        stopped = jnp.where(pauses, Status.STOPPED, ledger.status)
-        self.progress.ledger = ledger._replace(status=stopped)
+            if run is not None and progress.ledger.status[run.trial] != Status.RUNNING:
+                progress.runs[lane] = None
+                self.trials.leave(run.trial, partial(self.crew.learner, lane))
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -291,7 +236,7 @@ class Sweep:
         self._take_in(self.crew.wait(ALL_COMPLETED))
         if self.checkpoints.latest() == self.progress.chunks:
             return
-        kept = {str(trial): state for trial, state in self.kept.items()}
+        kept = {str(trial): agent for trial, agent in self.trials.paused.items()}
         state = {"gangs": self.crew.save(self.progress), "kept": kept}
         self._write_best()
         self.checkpoints.save(
@@ -301,18 +246,16 @@ class Sweep:
 
     def _restore(self) -> None:
         """Go on from the checkpoint, without the trials that are no longer this worker's."""
-        progress = self.progress = Progress.from_json(self.checkpoints.progress())
-        alive = (Status.RUNNING, Status.PAUSED, Status.READY)
-        status = np.asarray(progress.ledger.status)
-        gone = self.store.resume([trial for trial in progress.values if status[trial] in alive])
+        progress = self.progress
+        gone = self.trials.resume()
         saved, _ = self.checkpoints.restore(self.crew.template(progress), whole=True)
         self.crew.restore(progress, saved["gangs"])
-        self.kept = {int(trial): state for trial, state in saved["kept"].items()}
+        self.trials.paused = {int(trial): agent for trial, agent in saved["kept"].items()}
         for lane, run in enumerate(progress.runs):
             if run is not None and run.trial in gone:
                 progress.runs[lane] = None
         for trial in gone:
-            self._forget(trial)
+            self.trials.forget(trial)
         self.board.announce(f"resumed after {self._now():,.0f} s")
 
     def _write_best(self) -> None:

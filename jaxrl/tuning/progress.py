@@ -76,6 +76,10 @@ class Progress:
             if run is not None
         ]
 
+    def on_lanes(self) -> set[int]:
+        """The trials that run."""
+        return {run.trial for run in self.runs if run is not None}
+
     def summary(self, seconds: float, elsewhere: int) -> dict[str, Any]:
         """As `sweep.json` has it, so many seconds after the sweep began.
 

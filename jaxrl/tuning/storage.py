@@ -1,18 +1,13 @@
-"""Where a study is kept: how a URL becomes an Optuna storage, and what keeps its trials alive.
-
-A worker's thread tells a database that it lives; the trials of one that was not heard of return to
-the queue.
-"""
+"""Where a study is kept: how a URL becomes an Optuna storage, and what is written there."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import json
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from jaxrl.manifest import without_passwords
@@ -145,27 +140,3 @@ def free_stale(study: Any) -> None:
     """Return the trials of workers that were not heard of to the queue."""
     with quiet():
         optuna().storages.fail_stale_trials(study)
-
-
-class Heart:
-    """A thread that beats, since a compilation may take longer than a heartbeat."""
-
-    def __init__(self, beat: Callable[[], None], seconds: int):
-        self._beat, self._seconds = beat, seconds
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        wait = 0.0
-        while not self._stopped.wait(wait):
-            began = time.monotonic()
-            # A storage that does not answer once may do so at the next beat.
-            with contextlib.suppress(optuna().exceptions.StorageInternalError):
-                self._beat()
-            wait = max(began + self._seconds - time.monotonic(), 0.0)
-
-    def stop(self) -> None:
-        """End the thread, after the beat that it is at."""
-        self._stopped.set()
-        self._thread.join()

@@ -15,7 +15,6 @@ between two writes.
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import threading
 from collections.abc import Callable, Collection, Container
@@ -25,20 +24,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.heart import Heart
 from jaxrl.tuning.numbering import by_index, not_lost
+from jaxrl.tuning.queue import Queue
 from jaxrl.tuning.samplers import check_sampler, sampler_of, seen_by_samplers, suggest
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.storage import (
-    WANTED,
     WORKER,
-    Heart,
     check_search,
     close_storage,
-    free_stale,
     open_storage,
     optuna,
     owner,
-    requeue,
 )
 
 INDEX = "index"
@@ -88,14 +85,14 @@ class Store:
             except ValueError:
                 close_storage(self._storage)
                 raise
+        self._queue = Queue(self._study, num_trials, worker)
         self._seen = seen_by_samplers(self._study)
         self._mine: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._before, self._ended = self._from_before()
-        self._lost: dict[int, int] = {}
         self._heart = None
         if hasattr(self._storage, "record_heartbeat"):
-            self._heart = Heart(self._beat, heartbeat_seconds)
+            self._heart = Heart(self._study, num_trials, self._my_ids, heartbeat_seconds)
 
     def claim(self, begun: Container[int]) -> tuple[int, dict[str, Any]] | None:
         """The index and values of a trial to run, None if all are taken.
@@ -106,56 +103,14 @@ class Store:
         for index, frozen in list(self._before.items()):
             if index not in begun:
                 self._drop(self._before, index)
-                if (claimed := self._take(frozen, index)) is not None:
+                if (claimed := self._take(index, frozen)) is not None:
                     return claimed
-        while (popped := self._pop()) is not None or self._num_begun() < self._num_trials:
-            if popped is None:  # for whoever comes first
-                self._study.add_trial(self._optuna.create_trial(state=self._state.WAITING))
-            elif (claimed := self._take(*popped)) is not None:
+        while (waiting := self._queue.take(self._mine)) is not None or self._queue.extend():
+            if waiting is not None and (claimed := self._take(*waiting)) is not None:
                 return claimed
         return None
 
-    def _pop(self) -> tuple[Any, int] | None:
-        """Take a trial from the queue.
-
-        Its heartbeat and this worker's name come first: if it dies now, the trial goes back to the
-        queue, or is this worker's after a restart.
-        """
-        trials = by_index(self._study)
-        alive = not_lost(trials, self._num_trials)
-        for index, frozen in trials:
-            if frozen.state != self._state.WAITING:
-                continue
-            is_first = index in alive and alive[index].number == frozen.number
-            if is_first and index in self._mine:  # taken from this worker, whose lane is not free
-                continue
-            if self._heart is not None:
-                self._storage.record_heartbeat(frozen._trial_id)
-            if not self._want(frozen) or not self._set_state(frozen, self._state.RUNNING):
-                continue  # another worker was faster
-            if is_first:
-                return frozen, index
-            self._set_state(frozen, self._state.FAIL)  # two workers put it into the queue
-        return None
-
-    def _want(self, trial: Any) -> bool:
-        """Write down that this worker is about to take a trial, unless it has ended.
-
-        The name that counts comes after, or else it might replace that of a faster worker.
-        """
-        try:
-            self._storage.set_trial_user_attr(trial._trial_id, WANTED + self._worker, True)
-        except self._optuna.exceptions.UpdateFinishedTrialError:
-            return False
-        return True
-
-    def _set_state(self, trial: Any, state: Any) -> bool:
-        try:
-            return self._storage.set_trial_state_values(trial._trial_id, state)
-        except self._optuna.exceptions.UpdateFinishedTrialError:
-            return False
-
-    def _take(self, frozen: Any, index: int) -> tuple[int, dict[str, Any]] | None:
+    def _take(self, index: int, frozen: Any) -> tuple[int, dict[str, Any]] | None:
         """A trial's index and values; None if it was taken from this worker, as if it were dead."""
         state = self._frozen(frozen).state
         if state == self._state.FAIL:
@@ -307,9 +262,6 @@ class Store:
     def _state(self) -> Any:
         return self._optuna.trial.TrialState
 
-    def _num_begun(self) -> int:
-        return len({index for index, _ in by_index(self._study)})
-
     def _drop(self, trials: dict[int, Any], index: int) -> None:
         with self._lock:
             trials.pop(index, None)
@@ -321,17 +273,3 @@ class Store:
         with self._lock:
             before = [t for t in self._before.values() if not t.state.is_finished()]
             return [trial._trial_id for trial in (*self._mine.values(), *before)]
-
-    def _beat(self) -> None:
-        """Tell the storage that this worker lives, and free the trials of those that do not."""
-        for trial_id in self._my_ids():
-            self._storage.record_heartbeat(trial_id)
-        free_stale(self._study)
-        trials = by_index(self._study)
-        alive = not_lost(trials, self._num_trials)
-        lost = {i: t for i, t in trials if i < self._num_trials and i not in alive}
-        for index, frozen in lost.items():
-            # A worker that frees a trial may die before it has put it into the queue.
-            if self._lost.get(index) == frozen.number:
-                requeue(self._study, copy.deepcopy(frozen))
-        self._lost = {index: frozen.number for index, frozen in lost.items()}
