@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tyro
 
 import jaxrl
+from flags import Whole
 from jaxrl.envs.hosted import OVERLAPPING
 from launcher import RunArgs, launch
 
@@ -21,7 +22,7 @@ class AtariArgs(RunArgs):
     """Flags of every script that trains on Atari through envpool."""
 
     env_id: str = "Pong-v5"
-    total_steps: int = 10_000_000
+    total_steps: Whole = 10_000_000
     num_envs: int = 8
     episodic_life: bool = True
     """Show the learner a lost life as an end."""

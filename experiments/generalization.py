@@ -32,6 +32,7 @@ from rich.table import Table
 
 import jaxrl
 from errors import told_in_one_line
+from flags import Whole
 from jaxrl import config as fields
 from jaxrl import manifest as manifests
 from jaxrl import reliable
@@ -74,7 +75,7 @@ class Args:
     """Flags of all studies."""
 
     seeds: int = 5
-    total_steps: int = 2_000_000
+    total_steps: Whole = 2_000_000
     """Environment steps of each agent."""
     num_envs: int = 64
     episodes: int = 256
@@ -109,7 +110,7 @@ class Procgen(Args):
     levels: tuple[int, ...] = (1, 4, 16, 64, 256)
     """K."""
     seeds: int = 3
-    total_steps: int = 5_000_000
+    total_steps: Whole = 5_000_000
     runs: Path = Path("runs")
     """Where the training of each agent is kept, in a run directory of its own."""
     resume: bool = False

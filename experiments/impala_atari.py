@@ -14,13 +14,14 @@ import tyro
 
 import jaxrl
 from atari import AtariArgs, launch_atari
+from flags import Whole
 
 
 @dataclasses.dataclass
 class Args(AtariArgs):
     """IMPALA on Atari."""
 
-    total_steps: int = 50_000_000
+    total_steps: Whole = 50_000_000
     num_envs: int = 64
     config: tyro.conf.OmitArgPrefixes[jaxrl.ImpalaConfig] = dataclasses.field(
         default_factory=lambda: jaxrl.ImpalaConfig(torso="impala_resnet")

@@ -23,6 +23,7 @@ from rich.table import Table
 
 import jaxrl
 from errors import told_in_one_line
+from flags import Whole
 from impala_gymnax import PRESETS
 from jaxrl import manifest as manifests
 from record import keep
@@ -36,7 +37,7 @@ class Args:
     """Of impala_gymnax.py: cartpole or minatar."""
     lags: tuple[int, ...] = (0, 1, 4, 16)
     seeds: int = 3
-    total_steps: int | None = None
+    total_steps: Whole | None = None
     """Environment steps of each run; the preset's by default."""
     results: Path = Path(__file__).parent / "results"
 

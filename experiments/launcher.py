@@ -18,6 +18,7 @@ from rich.table import Table
 import jaxrl
 from balance import begun_with, fastest_settings
 from errors import told_in_one_line
+from flags import Whole
 from jaxrl import hosts
 from jaxrl import manifest as manifests
 from jaxrl.parallel import split_cpu, spread
@@ -31,7 +32,7 @@ class RunArgs:
 
     env_id: str
     """Id of the environment; a prefix such as envpool/ or gymnax/ forces the backend."""
-    total_steps: int
+    total_steps: Whole
     """Environment steps over all environments."""
     num_envs: int
     """Environments stepped together."""

@@ -18,6 +18,7 @@ import hurry
 import jax
 import numpy as np
 import pytest
+import tyro
 from packaging.version import Version
 from simulators import Misbehaving
 
@@ -238,6 +239,20 @@ def test_other_scripts_end_in_one_clear_line(script_that_ends, name, arguments, 
     finished = script_that_ends(name, *arguments)
     assert finished.returncode == 1
     assert message in finished.stderr
+
+
+@pytest.mark.parametrize("text", ["1000000", "1_000_000", "1e6", "0.1e7"])
+def test_steps_are_told_as_people_write_them(experiment, text):
+    args = tyro.cli(experiment("atari").AtariArgs, args=["--total-steps", text])
+    assert args.total_steps == 1_000_000
+    assert type(args.total_steps) is int
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "1e400", "nan", "many"])
+def test_steps_are_whole_numbers(experiment, text, capsys):
+    with pytest.raises(SystemExit):
+        tyro.cli(experiment("atari").AtariArgs, args=["--total-steps", text])
+    assert f"{text!r} is no whole number" in capsys.readouterr().err
 
 
 def test_an_interrupted_script_says_so(experiment, capsys):
