@@ -152,28 +152,16 @@ class Checkpoints:
           FileNotFoundError: if there is no checkpoint.
           ValueError: if the newest one is damaged or of another program.
         """
-        step = self.latest()
-        if step is None:
-            raise FileNotFoundError(f"no checkpoint in {self.directory}")
         learner = _learner(like, whole)
         template = _template(learner)
-        try:
-            saved = self._manager.restore(
-                step,
-                args=self._args.Composite(
-                    state=self._args.StandardRestore(template), progress=self._args.JsonRestore()
-                ),
-            )
-        except Exception as error:
-            raise ValueError(
-                f"checkpoint {self.directory / str(step)} is damaged or belongs to another network "
-                f"or version: {str(error)[:500]}. Delete that folder to fall back on an earlier one"
-            ) from error
+        saved = self._read(
+            state=self._args.StandardRestore(template), progress=self._args.JsonRestore()
+        )
         shapes = jax.tree.map(lambda x: (x.shape, x.dtype), template)
         if jax.tree.map(lambda x: (x.shape, x.dtype), saved["state"]) != shapes:
             raise ValueError(
-                f"checkpoint {self.directory / str(step)} has arrays of other shapes than this "
-                "config and network make"
+                f"checkpoint {self.directory / str(self.latest())} has arrays of other shapes than "
+                "this config and network make"
             )
         return _like(saved["state"], learner), saved["progress"]
 
@@ -181,15 +169,22 @@ class Checkpoints:
         """What was saved beside the newest state.
 
         Raises:
-          FileNotFoundError: if there is no checkpoint.
+          FileNotFoundError, ValueError: as `restore`.
         """
+        return self._read(progress=self._args.JsonRestore())["progress"]
+
+    def _read(self, **parts: Any) -> Any:
+        """Parts of the newest checkpoint."""
         step = self.latest()
         if step is None:
             raise FileNotFoundError(f"no checkpoint in {self.directory}")
-        saved = self._manager.restore(
-            step, args=self._args.Composite(progress=self._args.JsonRestore())
-        )
-        return saved["progress"]
+        try:
+            return self._manager.restore(step, args=self._args.Composite(**parts))
+        except Exception as error:
+            raise ValueError(
+                f"checkpoint {self.directory / str(step)} is damaged or belongs to another network "
+                f"or version: {str(error)[:500]}. Delete that folder to fall back on an earlier one"
+            ) from error
 
     def close(self) -> None:
         """Release Orbax's resources."""

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import shutil
 import sys
 import threading
 from typing import Any
@@ -597,6 +598,23 @@ def test_numbers_of_numpy_are_searched(tmp_path):
     run(tmp_path / "x", RandomSearch(2, 1), space)
     with pytest.raises(ValueError, match="low and high must be integers"):
         Integer(1, 4.0)  # pyrefly: ignore[bad-argument-type]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path, monkeypatch):
+    arguments = {"checkpoint_seconds": 0.0, "resume": True}
+    expected = run(tmp_path / "whole", HyperTrick(12, 4))
+    with monkeypatch.context() as patch:
+        killed_after(patch, 3)
+        with pytest.raises(KilledError):
+            run(tmp_path / "cut", HyperTrick(12, 4), **arguments)
+    newest = max((tmp_path / "cut" / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in newest.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=f"{newest.name} is damaged or .* Delete that folder"):
+        run(tmp_path / "cut", HyperTrick(12, 4), **arguments)
+    shutil.rmtree(newest)
+    assert outcome(run(tmp_path / "cut", HyperTrick(12, 4), **arguments)) == outcome(expected)
 
 
 def test_a_damaged_record_is_named(tmp_path):
