@@ -31,6 +31,7 @@ import grid
 import jaxrl
 from balance import Report, doublings
 from errors import told_in_one_line
+from flags import Whole
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.autotuning import lanes_per_second
@@ -79,7 +80,7 @@ class Args:
     are searched. The scheduler judges by what was reported before, so it may stop other trials."""
     phases: int = 10
     """Reports of a trial that is never stopped."""
-    phase_length: int = 2500
+    phase_length: Whole = 2500
     phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
     scheduler: Literal["hypertrick", "random", "halving", "hyperband", "asha"] = "hypertrick"
     eviction: float = 0.25
