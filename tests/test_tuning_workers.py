@@ -456,9 +456,8 @@ def test_values_drawn_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sam
 def test_a_worker_that_dies_while_it_frees_a_trial_does_not_lose_it(stores):
     dead, alive = stores("dead"), stores("alive", num_trials=1)
     index, _ = dead.claim(())
-    set_state(
-        dead._storage, dead._mine[index], dead._state.FAIL
-    )  # and did not put it into the queue
+    # It did not put it into the queue.
+    set_state(dead._storage, dead._mine[index], dead._state.FAIL)
     assert alive.is_running_elsewhere()
     assert claim_in_time(alive)[0] == index
     assert dead.report(index, 0, 1.0) is None  # it was alive after all

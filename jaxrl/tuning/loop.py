@@ -208,8 +208,7 @@ class Sweep:
         progress, now = self.progress, self._now()
         phase = progress.phase(run.trial)
         progress.runs[lane] = None
-        agent = partial(self.crew.learner, lane)
-        status = self.trials.report(run.trial, run.score, agent, progress.on_lanes())
+        status = self.trials.report(run.trial, run.score, partial(self.crew.learner, lane))
         if status is None:  # it is another worker's
             return
         progress.spans.append(Span(lane, run.trial, phase, run.began, now))

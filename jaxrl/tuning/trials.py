@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ from jaxrl.types import PyTree
 
 
 class Trials:
-    """What becomes of the trials of one sweep, of any number that work on a study.
+    """What becomes of the trials that one sweep runs; others may work on the same study.
 
     The store and the ledger of `progress` agree on every score, since a score is stored before
     anything is decided from it.
@@ -46,14 +46,13 @@ class Trials:
         progress.trial_updates[index] = 0
         return index
 
-    def report(
-        self, trial: int, score: float, agent: Callable[[], PyTree], on_lanes: Container[int]
-    ) -> Status | None:
+    def report(self, trial: int, score: float, agent: Callable[[], PyTree]) -> Status | None:
         """A trial has done a phase: store its score, and judge it and whom else that decides.
+
+        It counts as on no lane. Those that are judged while they run `leave` when their lanes rest.
 
         Args:
           agent: gives the trial's agent.
-          on_lanes: the trials that run. If they are judged, they `leave` when their lanes rest.
 
         Returns:
           What becomes of the trial; None if it was taken from this worker, as if it were dead.
@@ -75,6 +74,7 @@ class Trials:
         before, after = np.asarray(merged.status), np.asarray(progress.ledger.status)
         ended = (before != after) & (after >= Status.STOPPED)
         ended[trial] = status >= Status.STOPPED
+        on_lanes = progress.on_lanes()
         for judged in np.flatnonzero(ended).tolist():
             if judged in progress.values and judged not in on_lanes:
                 self._finish(judged, Status(after[judged]))
