@@ -38,7 +38,10 @@ def start_observations(space: ObservationSpace, wanted: bool) -> RunningStatisti
     if not wanted:
         return None
     if not isinstance(space, Box):
-        raise ValueError(f"normalize_observations takes arrays, but observations are {space}")
+        raise ValueError(
+            "normalize_observations takes observations that are one array, these are "
+            f"{space}; leave it off (False, --no-normalize-observations)"
+        )
     return start(space.shape)
 
 

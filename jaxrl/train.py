@@ -17,8 +17,8 @@ from jaxrl import manifest as manifests
 from jaxrl.checkpoint import check_path
 from jaxrl.chunk import MAX_CHUNK
 from jaxrl.compilation import enable_compilation_cache
-from jaxrl.lock import held
 from jaxrl.logging import Sink
+from jaxrl.rundir import held, told_if_full
 from jaxrl.runner import Runner, RunResult, Settings
 from jaxrl.types import Algorithm, Array, Metrics
 
@@ -83,6 +83,7 @@ def run(
       ValueError: for bad sizes; a `run_dir` that holds a run already, or that another process is
         at work in; a resumed run whose config, environment or seed differs from the saved one.
       FloatingPointError: when a loss is no longer finite; checkpoints before it are kept.
+      OSError: if `run_dir` cannot be written to (a full disk); what was saved stays.
     """
     _check_counts(total_steps, num_evaluations, eval_episodes, chunk_updates)
     seed = check_seed(seed)
@@ -117,6 +118,7 @@ def run(
         sinks, progress_bar = (), False
     with contextlib.ExitStack() as stack:
         if directory is not None:
+            stack.enter_context(told_if_full(directory))
             opened = open_run_dir(directory, manifests.describe(algo, config, arguments), resume)
             hosts.on_first(lambda: stack.enter_context(opened))
             hosts.check_shared(directory / manifests.NAME)

@@ -1,5 +1,6 @@
 """Gymnasium environments: in processes that may fail, in every autoreset mode, with every space."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -85,6 +86,23 @@ def test_an_environment_that_cannot_be_made_in_a_worker(monkeypatch):
     env = jaxrl.make(simulators.BadStart, N)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"ended before its environment was made"):
         jax.block_until_ready(env.init(jax.random.key(0)))
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_other(monkeypatch):
+    process_type = multiprocessing.get_context("forkserver").Process
+    real, started = process_type.start, []
+
+    def start(process):
+        if started:
+            raise OSError("no more processes")
+        real(process)
+        started.append(process)
+
+    monkeypatch.setattr(process_type, "start", start)
+    env = jaxrl.make(simulators.Counting, N)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="OSError: no more processes"):
+        jax.block_until_ready(env.init(jax.random.key(0)))
+    assert [process.is_alive() for process in started] == [False]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl import normalize
-from jaxrl.types import Inputs, Trajectory
+from jaxrl.types import Box, Dict, Inputs, Trajectory
 
 update = jax.jit(normalize.update)
 discounted_sums = jax.jit(normalize.discounted_sums)
@@ -29,6 +29,13 @@ def test_statistics_are_those_of_all_valid_data(shape, offset):
     np.testing.assert_allclose(statistics.count, len(seen), rtol=1e-6)
     np.testing.assert_allclose(statistics.mean, seen.mean(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(statistics.variance, seen.var(0), rtol=2e-3)
+
+
+def test_observations_of_parts_are_refused():
+    space = Dict((("position", Box((3,), jnp.dtype("float32"))),))
+    assert normalize.start_observations(space, wanted=False) is None
+    with pytest.raises(ValueError, match=r"these are Dict\(.*'position'.*; leave it off"):
+        normalize.start_observations(space, wanted=True)
 
 
 def test_one_batch_or_its_parts_give_the_same_statistics():

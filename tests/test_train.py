@@ -25,8 +25,8 @@ from tensorboardX.record_writer import RecordWriter
 from toys import InterruptAfter
 
 import jaxrl
-from jaxrl import lock, parallel, runner
 from jaxrl import manifest as manifests
+from jaxrl import parallel, rundir, runner
 from jaxrl.checkpoint import Checkpoints
 from jaxrl.chunk import train_chunk
 from jaxrl.envs import pools
@@ -189,7 +189,7 @@ def test_curves_on_a_full_disk_are_an_error_at_once(tmp_path, monkeypatch):
         real(self)
 
     monkeypatch.setattr(RecordWriter, "flush", flush)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"run could not be written to: .*No space left.* and resume"):
         jaxrl.run(
             algorithm(), CONFIG, total_steps=4 * STEPS_PER_UPDATE, run_dir=tmp_path / "run",
             **quiet(),
@@ -237,7 +237,7 @@ def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
         raise OSError(errno.EBADF, "Bad file descriptor")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with lock.held(tmp_path), lock.held(tmp_path):
+    with rundir.held(tmp_path), rundir.held(tmp_path):
         pass
 
 

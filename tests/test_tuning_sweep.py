@@ -1,6 +1,7 @@
 """Sweeps driven from the host: what one program finds, with a store, checkpoints and any field."""
 
 import dataclasses
+import errno
 import functools
 import itertools
 import math
@@ -19,8 +20,8 @@ from toys import InterruptAfter, ToyConfig, toy
 import jaxrl
 from jaxrl import manifest as manifests
 from jaxrl.envs import envpool, pools
-from jaxrl.lock import held
-from jaxrl.logging import read_jsonl
+from jaxrl.logging import JsonlSink, read_jsonl
+from jaxrl.rundir import held
 from jaxrl.tuning import (
     ASHA,
     Choice,
@@ -576,6 +577,23 @@ def test_a_study_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "report", fail)
     with pytest.raises(OSError, match=r"study at journal.* written: disk is full. .*resume once"):
         run(tmp_path / "x", HyperTrick(4, 2))
+
+
+def test_a_sweep_on_a_full_disk_says_so_and_goes_on_later(tmp_path, monkeypatch):
+    expected = outcome(run(tmp_path / "whole", RandomSearch(6, 3)))
+    real, rows = JsonlSink.write, itertools.count()
+
+    def write(sink, row):
+        if next(rows) == 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(sink, row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonlSink, "write", write)
+        with pytest.raises(OSError, match=r"part could not be written to: .*No space.* and resume"):
+            run(tmp_path / "part", RandomSearch(6, 3), checkpoint_seconds=0)
+    resumed = run(tmp_path / "part", RandomSearch(6, 3), resume=True)
+    assert outcome(resumed) == expected
 
 
 def test_passwords_are_kept_in_no_file_and_told_to_nobody(tmp_path, monkeypatch):

@@ -57,6 +57,7 @@ class Workers(AsyncVectorEnv):
         except Exception as error:
             if not getattr(self, "processes", None):
                 raise
+            self.processes = [process for process in self.processes if process.pid is not None]
             deaths = self._deaths()
             self.close()
             if not isinstance(error, EOFError | ConnectionError):

@@ -23,6 +23,7 @@ import jax
 from jaxrl import manifest as manifests
 from jaxrl.compilation import enable_compilation_cache
 from jaxrl.population import Strategy, as_strategy
+from jaxrl.rundir import told_if_full
 from jaxrl.train import check_seed
 from jaxrl.tuning import record
 from jaxrl.tuning import space as spaces
@@ -135,7 +136,7 @@ def sweep(
     board = Board(description, progress_bar)
     enable_compilation_cache()
     opened = record.open_run_dir(directory, description, resume)
-    with opened as is_new, told_of_storage(settings.storage):
+    with told_if_full(directory), opened as is_new, told_of_storage(settings.storage):
         try:
             board.start()
             run = Sweep(algo, config, space, scheduler, settings, description, board)

@@ -17,7 +17,7 @@ from jaxrl import config as fields
 from jaxrl import manifest as manifests
 from jaxrl.checkpoint import check_path
 from jaxrl.envs.hosted import SPEED_ONLY
-from jaxrl.lock import held
+from jaxrl.rundir import held
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.types import Algorithm

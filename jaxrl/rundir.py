@@ -1,8 +1,9 @@
-"""One process at a time works in a directory."""
+"""The directory of a run: one process at a time works in it, and its disk may be full."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 from collections.abc import Iterator
@@ -38,3 +39,17 @@ def held(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def told_if_full(directory: Path) -> Iterator[None]:
+    """A full disk is an `OSError` that says where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f"{directory} could not be written to: {error}. What was saved there stays; free some "
+            "space and resume"
+        ) from error
