@@ -11,7 +11,7 @@ import tyro
 
 import jaxrl
 from flags import Whole
-from jaxrl.envs.hosted import OVERLAPPING
+from jaxrl.envs.host.base import OVERLAPPING
 from launcher import RunArgs, launch
 
 Args = TypeVar("Args")

@@ -10,10 +10,10 @@ import jax
 from rich.console import Console
 
 import jaxrl
-from jaxrl import manifest as manifests
-from jaxrl.autotuning import Settings, Trial, Tuning
-from jaxrl.envs.hosted import SPEED_ONLY
-from jaxrl.parallel import num_cores, spread
+from jaxrl.distributed.spread import num_cores, spread
+from jaxrl.envs.host.base import SPEED_ONLY
+from jaxrl.training import manifest as manifests
+from jaxrl.training.autotune import AutotuneResult, Measurement, Settings
 
 
 def fastest_settings(
@@ -94,11 +94,11 @@ class Report:
         self.console = Console(stderr=True, highlight=False)
         self.console.print("looking for the fastest settings")
 
-    def __call__(self, trial: Trial) -> None:
+    def __call__(self, trial: Measurement) -> None:
         rate = f"{trial.steps_per_second:8,.0f} steps/s" if trial.steps_per_second else "impossible"
         self.console.print(f"{rate:>16} with {_text(trial.settings)}")
 
-    def end(self, found: Tuning) -> None:
+    def end(self, found: AutotuneResult) -> None:
         self.console.print(f"fastest of {len(found.trials)}: {_text(found.best)}")
 
 

@@ -10,7 +10,7 @@ import jax
 
 
 @contextlib.contextmanager
-def told_in_one_line() -> Iterator[None]:
+def exit_with_message() -> Iterator[None]:
     """Bad values, missing extras, full disks and failed simulators end the program with one line
     and status 1, Ctrl-C ends it with 130."""
     try:

@@ -31,15 +31,15 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import told_in_one_line
+from errors import exit_with_message
 from flags import Whole
 from jaxrl import config as fields
-from jaxrl import manifest as manifests
-from jaxrl import reliable
-from jaxrl.chunk import chunk
+from jaxrl.analysis import statistics
 from jaxrl.envs.maze import MazeEnv
-from jaxrl.logging import ProgressBar
-from jaxrl.simulation import Simulation, start
+from jaxrl.rollouts.simulation import Simulation, start
+from jaxrl.training import manifest as manifests
+from jaxrl.training.loggers import ProgressBar
+from jaxrl.training.loop import chunk
 from record import keep
 
 PARTS = 50
@@ -312,7 +312,7 @@ def study_memory(args: Memory) -> None:
 
 def summary(scores: np.ndarray) -> dict[str, Any]:
     """The mean over seeds `[seeds]`, with its 95% bootstrap interval."""
-    estimate = reliable.estimate(reliable.mean, scores[:, None])
+    estimate = statistics.estimate(statistics.mean, scores[:, None])
     rounded = {name: round(float(x), 4) for name, x in estimate._asdict().items()}
     return rounded | {"by_seed": scores.round(4).tolist()}
 
@@ -371,5 +371,5 @@ def main(args: Maze | Procgen | Memory) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Maze | Procgen | Memory))

@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import told_in_one_line
-from jaxrl import manifest as manifests
-from jaxrl.comparison import differing, settings
-from jaxrl.evaluate import frames
-from jaxrl.grid import Tile, grid
-from jaxrl.tuning import record as sweeps
-from jaxrl.video import frames_per_second, video_suffix, write_video
+from errors import exit_with_message
+from jaxrl.analysis.comparison import differing, settings
+from jaxrl.analysis.grid import Tile, grid
+from jaxrl.analysis.video import frames_per_second, video_suffix, write_video
+from jaxrl.training import manifest as manifests
+from jaxrl.training.evaluate import frames
+from jaxrl.tuning.sweeps import state as sweeps
 from play import evaluation
 
 MOST_TOLD = 6
@@ -165,5 +165,5 @@ def _short(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

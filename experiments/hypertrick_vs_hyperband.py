@@ -38,11 +38,11 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import told_in_one_line
-from jaxrl import manifest as manifests
-from jaxrl import population as populations
+from errors import exit_with_message
 from jaxrl import tuning
-from jaxrl.parallel import split_cpu
+from jaxrl.distributed.spread import split_cpu
+from jaxrl.training import manifest as manifests
+from jaxrl.training import population as populations
 from jaxrl.tuning import space as spaces
 from launcher import with_fields
 from record import keep
@@ -328,5 +328,5 @@ def write(
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import told_in_one_line
+from errors import exit_with_message
 from flags import Whole
 from impala_gymnax import PRESETS
-from jaxrl import manifest as manifests
+from jaxrl.training import manifest as manifests
 from record import keep
 
 
@@ -107,5 +107,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

@@ -17,12 +17,12 @@ from rich.table import Table
 
 import jaxrl
 from balance import begun_with, fastest_settings
-from errors import told_in_one_line
+from errors import exit_with_message
 from flags import Whole
-from jaxrl import hosts
-from jaxrl import manifest as manifests
-from jaxrl.parallel import split_cpu, spread
-from jaxrl.video import check_video
+from jaxrl.analysis.video import check_video
+from jaxrl.distributed import processes
+from jaxrl.distributed.spread import split_cpu, spread
+from jaxrl.training import manifest as manifests
 from play import record
 
 
@@ -158,13 +158,13 @@ def launch(
     Bad values end the program with one line, a simulator's failure with what it had to say.
     """
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # which would say it as well
-    with told_in_one_line():
+    with exit_with_message():
         algo, config, run_dir = prepare(make_algorithm, args, config, env_options)
         video = run_dir / "video" / f"seed{args.seed}.mp4"
         if args.resume and args.anneal:
             check_annealing(run_dir, config)
         if args.video:
-            hosts.on_first(lambda: check_video(algo.env, video))
+            processes.on_first(lambda: check_video(algo.env, video))
         result = jaxrl.run(
             algo,
             config,
@@ -176,12 +176,12 @@ def launch(
             eval_episodes=args.eval_episodes,
             log_every=args.log_every,
         )
-    if hosts.is_first():
+    if processes.is_first():
         print_summary(result)
     if result.interrupted:
         print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
         sys.exit(130)
-    if args.video and hosts.is_first():
+    if args.video and processes.is_first():
         try:
             _, score, length = record(jaxrl.load_policy(run_dir), video, args.seed, False, 5_000)
         except (ValueError, ImportError, OSError) as error:
@@ -210,7 +210,7 @@ def prepare(
     num_envs, devices = args.num_envs, args.devices
     env_options = env_options | backend_options(args.env_options)
     if together:
-        hosts.connect(args.coordinator, args.num_hosts, args.host_id)
+        processes.connect(args.coordinator, args.num_hosts, args.host_id)
     if devices > 1 or args.autotune:
         split_cpu(None if args.autotune else devices)
     algo = make_algorithm(jaxrl.make(args.env_id, num_envs=num_envs, **env_options))

@@ -18,10 +18,10 @@ import numpy as np
 import tyro
 
 import jaxrl
-from errors import told_in_one_line
-from jaxrl.evaluate import Evaluation, frames, split
-from jaxrl.train import check_seed
-from jaxrl.video import frames_per_second, write_video
+from errors import exit_with_message
+from jaxrl.analysis.video import frames_per_second, write_video
+from jaxrl.training.evaluate import Evaluation, frames, split
+from jaxrl.training.run import check_seed
 
 sys.path.append(os.getcwd())  # where modules with environments of one's own may be
 
@@ -94,5 +94,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

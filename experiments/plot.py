@@ -12,9 +12,9 @@ from pathlib import Path
 
 import tyro
 
-from errors import told_in_one_line
-from jaxrl.comparison import groups, read_run
-from jaxrl.comparison_page import summary, write_comparison
+from errors import exit_with_message
+from jaxrl.analysis.comparison import groups, read_run
+from jaxrl.analysis.comparison_page import summary, write_comparison
 
 
 @dataclasses.dataclass
@@ -35,5 +35,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

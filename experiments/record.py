@@ -19,10 +19,10 @@ import numpy as np
 import tyro
 
 import jaxrl
-from errors import told_in_one_line
-from jaxrl import manifest as manifests
-from jaxrl.logging import read_jsonl
-from jaxrl.plots import plot_curve, smoothed_returns
+from errors import exit_with_message
+from jaxrl.training import manifest as manifests
+from jaxrl.training.curves import plot_curve, smoothed_returns
+from jaxrl.training.loggers import read_jsonl
 from play import evaluate
 
 
@@ -120,5 +120,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

@@ -30,16 +30,16 @@ from rich.table import Table
 import grid
 import jaxrl
 from balance import Report, doublings
-from errors import told_in_one_line
+from errors import exit_with_message
 from flags import Whole
 from jaxrl import config as fields
 from jaxrl import tuning
-from jaxrl.autotuning import lanes_per_second
-from jaxrl.parallel import split_cpu
-from jaxrl.tuning.record import read, unplain
-from jaxrl.tuning.report import write_report
-from jaxrl.tuning.scores import leaderboard
-from jaxrl.video import check_video
+from jaxrl.analysis.sweep_report import write_report
+from jaxrl.analysis.sweep_scores import leaderboard
+from jaxrl.analysis.video import check_video
+from jaxrl.distributed.spread import split_cpu
+from jaxrl.training.autotune import lanes_per_second
+from jaxrl.tuning.sweeps.state import read, unplain
 from launcher import backend_options, pairs, split, with_fields
 from play import record
 
@@ -289,5 +289,5 @@ def command(args: Args, result: tuning.SweepResult) -> str:
 
 
 if __name__ == "__main__":
-    with told_in_one_line():
+    with exit_with_message():
         main(tyro.cli(Args))

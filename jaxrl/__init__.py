@@ -3,20 +3,21 @@
 Environment stepping, inference and learning are one `lax.scan`; a population is a `vmap` of it.
 """
 
-from jaxrl import networks, population
+from jaxrl import networks
 from jaxrl.algos.a2c import A2CConfig, a2c
 from jaxrl.algos.dqn import DQNConfig, dqn
 from jaxrl.algos.impala import ImpalaConfig, impala
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.algos.r2d2 import R2D2Config, r2d2
-from jaxrl.autotuning import autotune
-from jaxrl.compilation import compiler_options
 from jaxrl.envs import make
 from jaxrl.envs.check import check_env
-from jaxrl.evaluate import evaluate
-from jaxrl.policy import LoadedPolicy, load_policy
-from jaxrl.runner import RunResult
-from jaxrl.train import rerun, run, train
+from jaxrl.training import population
+from jaxrl.training.autotune import autotune
+from jaxrl.training.compilation import compiler_options
+from jaxrl.training.evaluate import evaluate
+from jaxrl.training.loop import RunResult
+from jaxrl.training.policy import LoadedPolicy, load_policy
+from jaxrl.training.run import rerun, run, train
 from jaxrl.types import (
     Algorithm,
     Box,

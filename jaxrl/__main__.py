@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from jaxrl.doctor import Finding, examine
+from jaxrl.cli.doctor import Finding, examine
 from jaxrl.envs import ids, make
 from jaxrl.types import Box, Dict, Discrete, Space
 

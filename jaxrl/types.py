@@ -110,6 +110,11 @@ ObservationSpace = Box | Dict
 Space = ActionSpace | ObservationSpace
 
 
+def is_key(x: Any) -> bool:
+    """Return True if an array holds typed random keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def zeros(space: Space, *lead: int) -> PyTree:
     """An element of `space` made of zeros, for each index of the leading axes."""
     if isinstance(space, Dict):
@@ -252,12 +257,12 @@ class HostEnv(Env, Protocol):
         """Whether rollouts end with actions sent, which simulate while the agent learns."""
         ...
 
-    def swap(
+    def send_and_receive(
         self, state: PyTree, sent: Array | int, action: Array, awaited: Array | int
     ) -> tuple[PyTree, Array, TimeStep]:
         """Begin a step of a pool with `action` `[N / k, ...]`, and wait for another's.
 
-        As `jaxrl.envs.host.swap`: the state, the pool that was received, and its step.
+        As `jaxrl.envs.host.callback.send_and_receive`: the state, the pool that was received, and its step.
         """
         ...
 
@@ -296,5 +301,5 @@ class Algorithm(NamedTuple):
     make: Callable[..., Algorithm] | None = None
     """`make(env, network)` gives it on other environments."""
     lane_axis: str | None = None
-    """If the environments are spread over devices (`jaxrl.parallel.spread`), the axis of the mesh
+    """If the environments are spread over devices (`jaxrl.distributed.spread.spread`), the axis of the mesh
     over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads the members of a population."""

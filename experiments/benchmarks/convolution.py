@@ -3,7 +3,7 @@
     python experiments/benchmarks/convolution.py
 
 compares, in one run and in turn, the Nature CNN (Mnih et al. 2015) on 84x84x4 uint8 frames with
-forward pass, gradient and Adam: `jaxrl.convolution`, with and without blocks, plain im2col (strided
+forward pass, gradient and Adam: `jaxrl.networks.convolution`, with and without blocks, plain im2col (strided
 slices, one product), XLA's native convolution, the native one outside of any loop, and PyTorch,
 eager, channels_last, with its best number of threads. And max pooling (3x3, stride 2) with its
 gradient in the scan.
@@ -25,7 +25,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxrl import convolution, optim, torsos
+from jaxrl.networks import convolution, torsos
+from jaxrl.ops import optimizers
 from timing import RESULTS, Samples, alternate, machine, seconds_of, write_json
 
 FRAME = (84, 84, 4)
@@ -115,7 +116,7 @@ def training_rate(
     # Other frames at each step: what depends on them alone must not move out of the loop.
     frames = jax.random.randint(jax.random.key(0), (steps, batch, *FRAME), 0, 256, jnp.uint8)
     params = network.init(jax.random.key(1), frames[0, :1])
-    optimizer = optim.adam(1e-5, 0.5)
+    optimizer = optimizers.adam(1e-5, 0.5)
 
     def loss(params: Any, frames: jax.Array) -> jax.Array:
         outputs: Any = network.apply(params, frames)
@@ -125,7 +126,7 @@ def training_rate(
     def learn(learner: Any, frames: jax.Array) -> tuple[Any, None]:
         params, opt_state = learner
         updates, opt_state = optimizer.update(jax.grad(loss)(params, frames), opt_state, params)
-        return (optim.apply_updates(params, updates, 1e-4), opt_state), None
+        return (optimizers.apply_updates(params, updates, 1e-4), opt_state), None
 
     step = jax.jit(lambda learner, frames: learn(learner, frames)[0])
     loop = jax.jit(lambda learner, frames: jax.lax.scan(learn, learner, frames)[0])

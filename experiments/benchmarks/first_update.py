@@ -33,8 +33,8 @@ def main(env_id: str, num_envs: int, started: float) -> dict[str, float]:
     import jax.numpy as jnp
 
     import jaxrl
-    from jaxrl.chunk import train_chunk
-    from jaxrl.compilation import enable_compilation_cache
+    from jaxrl.training.compilation import enable_compilation_cache
+    from jaxrl.training.loop import train_chunk
 
     counts = _count_programs()
     enable_compilation_cache()

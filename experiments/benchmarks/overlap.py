@@ -44,12 +44,13 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl import actor_critic, networks
-from jaxrl.agent import Agent
-from jaxrl.chunk import MAX_CHUNK, train_chunk
-from jaxrl.envs.hosted import HostedEnv
-from jaxrl.envs.pools import RawStep
-from jaxrl.gauges import host_time, shares
+from jaxrl.algos import actor_critic
+from jaxrl.envs.host.base import HostedEnv
+from jaxrl.envs.host.pools import RawStep
+from jaxrl.networks import heads
+from jaxrl.rollouts.agent import Agent
+from jaxrl.training.loop import MAX_CHUNK, train_chunk
+from jaxrl.training.throughput import host_time, shares
 from timing import RESULTS, alternate, machine, write_json
 
 IMAGE = (84, 84, 4)
@@ -180,8 +181,8 @@ def times(random: np.random.Generator, mean: float, sigma: float, size: Any) -> 
 
 def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float]:
     """Milliseconds a step of all environments, in rollouts of a policy."""
-    config = networks.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
-    agent = Agent(env, None, networks.actor_critic, networks.problem_of_actor_critic)
+    config = heads.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
+    agent = Agent(env, None, heads.actor_critic, heads.problem_of_actor_critic)
     params, simulation = agent.start(config, *jax.random.split(jax.random.key(0)))
     behave = partial(agent.unroll, config, params)
 

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from jaxrl import networks, optim, recurrence
 from jaxrl.algos import ppo as ppo_module
-from jaxrl.minibatches import shuffled_indices
+from jaxrl.networks import heads, recurrent
+from jaxrl.ops import optimizers
+from jaxrl.ops.minibatches import shuffled_indices
 from tasks import Measure, Task, random_actions
 from timing import calls_for, seconds_of
 
@@ -89,14 +90,14 @@ class Parts:
         config = self.task.config
 
         def objective(params: Any, minibatch: Any) -> Any:
-            _, (distribution, value) = recurrence.unroll(network, params, (), minibatch.inputs)
+            _, (distribution, value) = recurrent.unroll(network, params, (), minibatch.inputs)
             return ppo_module.loss(config, distribution, value, minibatch)
 
         def function(batch: Any, learner: Any, key: jax.Array) -> tuple[Any, Any]:
             params, opt_state, losses = ppo_module.learn(config, objective, learner, batch, key)
             return learner._replace(params=params, opt_state=opt_state), losses
 
-        opt_state = optim.adam(config.adam_eps, config.max_grad_norm).init(params)
+        opt_state = optimizers.adam(config.adam_eps, config.max_grad_norm).init(params)
         learner = ppo_module.PPOState(params, opt_state, *(jnp.int32(0),) * 3, None, None)
         return Part(function, batch, learner)
 
@@ -131,7 +132,7 @@ class Parts:
         """The network, its parameters, and made-up data of one rollout."""
         space = self.env.observation_space
         config, steps = self.task.config, self.task.steps
-        network = networks.actor_critic(space, self.env.action_space, config)
+        network = heads.actor_critic(space, self.env.action_space, config)
         rng = np.random.default_rng(0)
         assert isinstance(space, jaxrl.Box)
         image = space.dtype == np.uint8

@@ -29,13 +29,13 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxrl.parallel import split_cpu
+from jaxrl.distributed.spread import split_cpu
 
 split_cpu()  # gymnax, which the next line imports, starts JAX's backend
 
 import jaxrl  # noqa: E402
-from jaxrl import population as populations  # noqa: E402
 from jaxrl import tuning  # noqa: E402
+from jaxrl.training import population as populations  # noqa: E402
 from peers import Rejax  # noqa: E402
 from ppo_throughput import Trainer  # noqa: E402
 from tasks import TASKS, Task, small  # noqa: E402

@@ -40,10 +40,10 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl import hosts
-from jaxrl.axis import Axis
-from jaxrl.chunk import train_chunk
-from jaxrl.parallel import split_cpu, spread
+from jaxrl.device_axis import Axis
+from jaxrl.distributed import processes
+from jaxrl.distributed.spread import split_cpu, spread
+from jaxrl.training.loop import train_chunk
 from timing import RESULTS, machine, write_json
 
 CONFIGS = {
@@ -112,7 +112,7 @@ def measure_point(point: Point) -> dict[str, float]:
         os.sched_setaffinity(0, cores[first : first + point.devices] or cores)
     split_cpu(point.devices)
     if point.processes > 1:
-        hosts.connect(point.address, point.processes, point.process_id)
+        processes.connect(point.address, point.processes, point.process_id)
     env_id, _, config = CONFIGS[point.task]
     algo = jaxrl.ppo(jaxrl.make(env_id, num_envs=point.num_envs))
     together = 1 if point.crowded else point.total
@@ -128,7 +128,7 @@ def measure_point(point: Point) -> dict[str, float]:
         state, metrics = program(config, state, jnp.int32(updates))
         jax.block_until_ready(metrics)
         elapsed = (time.perf_counter() - began) / updates
-        updates = int(hosts.agree(jnp.int32(min(max(point.seconds / elapsed, 1), 1000))))
+        updates = int(processes.agree(jnp.int32(min(max(point.seconds / elapsed, 1), 1000))))
     began = time.perf_counter()
     state, metrics = program(config, state, jnp.int32(updates))
     steps = float(jax.device_get(metrics)["valid_steps"].sum())

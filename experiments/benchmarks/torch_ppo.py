@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl import torsos
+from jaxrl.networks import torsos
 from tasks import Task
 
 torch: Any = importlib.import_module("torch")

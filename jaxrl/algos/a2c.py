@@ -19,27 +19,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, normalize, optim, overlap, returns, reuse
 from jaxrl import config as fields
-from jaxrl.agent import Agent
-from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.distributions import Categorical
-from jaxrl.rollout import episode_metrics
-from jaxrl.simulation import Simulation
-from jaxrl.types import (
-    Algorithm,
-    Array,
-    Env,
-    HostEnv,
-    Memory,
-    Metrics,
-    PyTree,
-    Trajectory,
-)
+from jaxrl.algos import actor_critic
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.networks import heads, reuse
+from jaxrl.ops import normalization, optimizers, returns
+from jaxrl.ops.distributions import Categorical
+from jaxrl.rollouts import pipelined
+from jaxrl.rollouts.agent import Agent
+from jaxrl.rollouts.rollout import episode_metrics
+from jaxrl.rollouts.simulation import Simulation
+from jaxrl.types import Algorithm, Array, Env, HostEnv, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class A2CConfig(networks.NetworkConfig):
+class A2CConfig(heads.NetworkConfig):
     """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 7e-4
@@ -97,7 +91,7 @@ class A2CState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalize.RunningStatistics | None
+    obs_statistics: normalization.RunningStatistics | None
 
 
 def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -105,13 +99,13 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
-        (`jaxrl.recurrence`); None builds one from the config.
+        (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent = Agent(env, network, networks.actor_critic, networks.problem_of_actor_critic)
+    agent = Agent(env, network, heads.actor_critic, heads.problem_of_actor_critic)
     axis = axis_of(env)
 
     def optimizer_of(config: A2CConfig) -> Any:
-        return optim.rmsprop(
+        return optimizers.rmsprop(
             config.rmsprop_decay,
             config.rmsprop_eps,
             config.max_grad_norm,
@@ -130,7 +124,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         params, simulation = agent.start(
             config, network_key, env_key, simulation, actor_critic.no_extras(env)
         )
-        obs_statistics = normalize.start_observations(
+        obs_statistics = normalization.init_obs_statistics(
             env.observation_space, config.normalize_observations
         )
         opt_state = optimizer_of(config).init(params)
@@ -158,19 +152,19 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
             return loss(config, distribution, value, advantage, trajectory, state.num_updates, axis)
 
-        learning_rate = optim.linear_decay(
+        learning_rate = optimizers.linear_decay(
             config.learning_rate, state.num_updates, config.anneal_updates
         )
-        params, opt_state, losses = optim.gradient_step(
+        params, opt_state, losses = optimizers.gradient_step(
             optimizer_of(config), objective, state.params, state.opt_state, learning_rate, axis
         )
         metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         metrics |= {
             "gradient_steps": jnp.int32(1),
-            "policy_lag": jnp.float32(overlap.lag(env, num_steps(config))),
+            "policy_lag": jnp.float32(pipelined.lag(env, num_steps(config))),
         }
-        obs_statistics = normalize.take_in_observations(state.obs_statistics, trajectory, axis)
+        obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
         return A2CState(
             params, opt_state, simulation, key, state.num_updates + 1, obs_statistics
         ), metrics
@@ -222,7 +216,7 @@ def loss(
     advantage: Array,
     trajectory: Trajectory,
     num_updates: Array,
-    axis: Axis = ALONE,
+    axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses, over valid transitions; all `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
@@ -241,7 +235,7 @@ def loss(
     target = advantage + jax.lax.stop_gradient(value)
     value_loss = 0.5 * reduce((target - value) ** 2)
     final = config.entropy_coef if config.final_entropy_coef is None else config.final_entropy_coef
-    entropy_coef = optim.linear_schedule(
+    entropy_coef = optimizers.linear_schedule(
         config.entropy_coef, final, num_updates, config.anneal_updates
     )
     entropy = reduce(entropy)

@@ -23,14 +23,17 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl import config as fields
-from jaxrl import epsilon_greedy, networks, optim, q_learning, recurrence, replay, transitions
-from jaxrl.agent import Agent
-from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.q_learning import Sample
-from jaxrl.replay import Replay
-from jaxrl.rollout import episode_metrics
-from jaxrl.simulation import Simulation
-from jaxrl.transitions import Batch
+from jaxrl.algos import epsilon_greedy, q_learning
+from jaxrl.algos.q_learning import Sample
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.networks import heads, recurrent
+from jaxrl.ops import optimizers
+from jaxrl.replay import ring, transitions
+from jaxrl.replay.ring import Replay
+from jaxrl.replay.transitions import Batch
+from jaxrl.rollouts.agent import Agent
+from jaxrl.rollouts.rollout import episode_metrics
+from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree
 
 
@@ -79,7 +82,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> action values [B, A]`; None builds one from the
         config.
     """
-    agent = Agent(env, network, q_learning.q_network, networks.problem_of_q_network)
+    agent = Agent(env, network, q_learning.q_network, heads.problem_of_q_network)
     axis = axis_of(env)
 
     def q_values_of(config: DQNConfig) -> QValues:
@@ -90,7 +93,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         network_key, env_key, key = jax.random.split(key, 3)
         params, simulation = agent.start(config, network_key, env_key, simulation)
         row = transitions.as_row(config, q_learning.first_row(simulation))
-        memory = replay.start(row, q_learning.num_rows(config, env), config.num_steps)
+        memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
         priorities = (memory.capacity, env.num_envs) if config.prioritized else None
         return DQNState(
             **q_learning.start_learner(config, params, priorities)._asdict(),
@@ -105,7 +108,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
         q_values = q_values_of(config)
         steps_per_update = env.num_envs * axis.size * config.num_steps
-        epsilon = optim.linear_schedule(
+        epsilon = optimizers.linear_schedule(
             config.initial_epsilon,
             config.final_epsilon,
             state.num_updates,
@@ -118,7 +121,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         simulation, trajectory = epsilon_greedy.collect(
             env, behave, epsilon, state.simulation, rollout_key, config.num_steps
         )
-        memory = replay.add(state.memory, transitions.as_row(config, trajectory))
+        memory = ring.add(state.memory, transitions.as_row(config, trajectory))
         state = state._replace(
             simulation=simulation,
             memory=memory,
@@ -152,7 +155,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
 def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
     """Raise unless the network has no memory and the replay can hold a batch's transitions."""
-    if recurrence.is_recurrent(network):
+    if recurrent.is_recurrent(network):
         raise ValueError(
             f"DQN has no memory, got a network with one, {type(network).__name__}; use jaxrl.r2d2"
         )
@@ -172,7 +175,7 @@ def sample(
     num_envs = memory.rows.first.shape[1]
     before, after = config.frame_stack - 1, config.n_step
     if priorities is None:
-        slots, envs = replay.uniform_slots(
+        slots, envs = ring.uniform_slots(
             key, memory, num_envs, config.batch_size, before, after, axis
         )
         weights = jnp.ones_like(slots, jnp.float32)
@@ -210,7 +213,7 @@ def q_targets(
 
 
 def loss(
-    value: Array, target: Array, weights: Array, valid: Array, axis: Axis = ALONE
+    value: Array, target: Array, weights: Array, valid: Array, axis: Axis = SINGLE_DEVICE
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """Huber loss over valid transitions; `[B]`."""
     error = target - value

@@ -20,17 +20,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, normalize, optim, overlap, returns
 from jaxrl import config as fields
-from jaxrl.agent import Agent
-from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.rollout import episode_metrics
-from jaxrl.simulation import Simulation
+from jaxrl.algos import actor_critic
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.networks import heads
+from jaxrl.ops import normalization, optimizers, returns
+from jaxrl.rollouts import pipelined
+from jaxrl.rollouts.agent import Agent
+from jaxrl.rollouts.rollout import episode_metrics
+from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class ImpalaConfig(networks.NetworkConfig):
+class ImpalaConfig(heads.NetworkConfig):
     """Hyperparameters of IMPALA; `static` fields shape the program, others are traced."""
 
     learning_rate: float = 6e-4
@@ -82,7 +85,7 @@ class ImpalaState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalize.RunningStatistics | None
+    obs_statistics: normalization.RunningStatistics | None
 
 
 def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -90,13 +93,13 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
-        (`jaxrl.recurrence`); None builds one from the config.
+        (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent = Agent(env, network, networks.actor_critic, networks.problem_of_actor_critic)
+    agent = Agent(env, network, heads.actor_critic, heads.problem_of_actor_critic)
     axis = axis_of(env)
 
     def optimizer_of(config: ImpalaConfig) -> Any:
-        return optim.rmsprop(config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm)
+        return optimizers.rmsprop(config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm)
 
     def init(config: ImpalaConfig, key: Array, simulation: Simulation | None = None) -> ImpalaState:
         network_key, env_key, key = jax.random.split(key, 3)
@@ -106,7 +109,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
-        obs_statistics = normalize.start_observations(
+        obs_statistics = normalization.init_obs_statistics(
             env.observation_space, config.normalize_observations
         )
         opt_state = optimizer_of(config).init(params)
@@ -114,7 +117,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def update(config: ImpalaConfig, state: ImpalaState) -> tuple[ImpalaState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
-        actor_params, past_params = exchange(config, state)
+        actor_params, past_params = lagged_params(config, state)
         unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
         behave = partial(unroll, actor_params)
         simulation, trajectory = actor_critic.collect(
@@ -128,18 +131,18 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
             last_value = actor_critic.bootstrap(evaluate, after)
             return loss(config, distribution, values, last_value, trajectory, axis)
 
-        learning_rate = optim.linear_decay(
+        learning_rate = optimizers.linear_decay(
             config.learning_rate, state.num_updates, config.anneal_updates
         )
-        params, opt_state, losses = optim.gradient_step(
+        params, opt_state, losses = optimizers.gradient_step(
             optimizer_of(config), objective, state.params, state.opt_state, learning_rate, axis
         )
         metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
         metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
         policy_lag = jnp.minimum(state.num_updates, config.lag).astype(jnp.float32)
-        policy_lag += overlap.lag(env, config.num_steps)
+        policy_lag += pipelined.lag(env, config.num_steps)
         metrics |= {"gradient_steps": jnp.int32(1), "policy_lag": policy_lag}
-        obs_statistics = normalize.take_in_observations(state.obs_statistics, trajectory, axis)
+        obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
         num_updates = state.num_updates + 1
         return ImpalaState(
             params, past_params, opt_state, simulation, key, num_updates, obs_statistics
@@ -155,7 +158,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     )
 
 
-def exchange(config: ImpalaConfig, state: ImpalaState) -> tuple[PyTree, PyTree]:
+def lagged_params(config: ImpalaConfig, state: ImpalaState) -> tuple[PyTree, PyTree]:
     """The parameters of `lag` updates ago, and the ring with the current ones in their place."""
     if config.lag == 0:
         return state.params, state.past_params
@@ -173,7 +176,7 @@ def loss(
     values: Array,
     last_value: Array,
     trajectory: Trajectory,
-    axis: Axis = ALONE,
+    axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses with V-trace, over valid transitions; `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)

@@ -21,18 +21,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl import actor_critic, networks, normalize, optim, overlap, recurrence, returns
 from jaxrl import config as fields
-from jaxrl.agent import Agent
-from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.minibatches import learn_in_epochs
-from jaxrl.rollout import episode_metrics
-from jaxrl.simulation import Simulation
+from jaxrl.algos import actor_critic
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.networks import heads, recurrent
+from jaxrl.ops import normalization, optimizers, returns
+from jaxrl.ops.minibatches import learn_in_epochs
+from jaxrl.rollouts import pipelined
+from jaxrl.rollouts.agent import Agent
+from jaxrl.rollouts.rollout import episode_metrics
+from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class PPOConfig(networks.NetworkConfig):
+class PPOConfig(heads.NetworkConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 2.5e-4
@@ -83,8 +86,8 @@ class PPOState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalize.RunningStatistics | None
-    reward_scale: normalize.RewardScale | None
+    obs_statistics: normalization.RunningStatistics | None
+    reward_scale: normalization.RewardScale | None
 
 
 class Batch(NamedTuple):
@@ -107,21 +110,23 @@ Surrogate = Callable[[PPOConfig, Array, Array], Array]
 """`surrogate(config, ratio, advantage)`: what the policy maximizes, of each transition."""
 
 
-def clipped(config: PPOConfig, ratio: Array, advantage: Array) -> Array:
+def clipped_surrogate(config: PPOConfig, ratio: Array, advantage: Array) -> Array:
     """PPO's, eq. 7."""
     clipped_ratio = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
     return jnp.minimum(ratio * advantage, clipped_ratio * advantage)
 
 
-def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipped) -> Algorithm:
+def ppo(
+    env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipped_surrogate
+) -> Algorithm:
     """PPO on `env`.
 
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
-        (`jaxrl.recurrence`); None builds one from the config.
+        (`jaxrl.networks.recurrent`); None builds one from the config.
       surrogate: in place of the clipped one, for variations of PPO, which then bear its name.
     """
-    agent = Agent(env, network, networks.actor_critic, networks.problem_of_actor_critic)
+    agent = Agent(env, network, heads.actor_critic, heads.problem_of_actor_critic)
     axis = axis_of(env)
 
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
@@ -130,11 +135,13 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
         params, simulation = agent.start(
             config, network_key, env_key, simulation, actor_critic.no_extras(env)
         )
-        obs_statistics = normalize.start_observations(
+        obs_statistics = normalization.init_obs_statistics(
             env.observation_space, config.normalize_observations
         )
-        reward_scale = normalize.start_rewards(env.num_envs) if config.normalize_rewards else None
-        opt_state = optim.adam(config.adam_eps, config.max_grad_norm).init(params)
+        reward_scale = (
+            normalization.init_reward_scale(env.num_envs) if config.normalize_rewards else None
+        )
+        opt_state = optimizers.adam(config.adam_eps, config.max_grad_norm).init(params)
         return PPOState(
             params, opt_state, simulation, key, jnp.int32(0), obs_statistics, reward_scale
         )
@@ -153,23 +160,23 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
             env, behave, state.simulation, rollout_key, config.num_steps
         )
         values = trajectory.extras.value
-        if networks.has_own_critic(agent.network_of(config)):
+        if heads.has_own_critic(agent.network_of(config)):
             # One batch after the rollout; the same values within it are then dead code.
             _, (_, values) = behave((), trajectory.inputs)
         last_value = actor_critic.bootstrap(behave, simulation)
         metrics = episode_metrics(env, simulation, trajectory)
-        obs_statistics = normalize.take_in_observations(state.obs_statistics, trajectory, axis)
-        reward_scale, trajectory = normalize.take_in_rewards(
+        obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
+        reward_scale, trajectory = normalization.update_reward_scale(
             state.reward_scale, trajectory, config.gamma, axis
         )
         batch = targets(config, state.simulation.core, trajectory, values, last_value)
-        if not recurrence.is_recurrent(agent.network_of(config)):
+        if not recurrent.is_recurrent(agent.network_of(config)):
             # T * N sequences of one step, `[1, T * N, ...]`, from N of T steps.
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         params, opt_state, losses = learn(
             config, objective, state, batch, axis.own(shuffle_key), axis
         )
-        losses["policy_lag"] += losses["gradient_steps"] * overlap.lag(env, config.num_steps)
+        losses["policy_lag"] += losses["gradient_steps"] * pipelined.lag(env, config.num_steps)
         num_updates = state.num_updates + 1
         return PPOState(
             params, opt_state, simulation, key, num_updates, obs_statistics, reward_scale
@@ -181,7 +188,7 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
         return actor_critic.act(agent, config, state, memory, obs, key, greedy)
 
     function = surrogate.func if isinstance(surrogate, partial) else surrogate
-    name = "ppo" if surrogate is clipped else getattr(function, "__name__", "own_ppo")
+    name = "ppo" if surrogate is clipped_surrogate else getattr(function, "__name__", "own_ppo")
     make = partial(ppo, surrogate=surrogate)
     return Algorithm(
         init, update, act, env, network, name, PPOConfig, agent.initial_core, make=make
@@ -190,7 +197,7 @@ def ppo(env: Env, network: nn.Module | None = None, surrogate: Surrogate = clipp
 
 def check_sizes(config: PPOConfig, env: Env, network: nn.Module) -> None:
     """Raise unless the rollout splits evenly into minibatches."""
-    if recurrence.is_recurrent(network):
+    if recurrent.is_recurrent(network):
         size, product = env.num_envs, f"num_envs = {env.num_envs}"
     else:
         size = env.num_envs * config.num_steps
@@ -222,7 +229,7 @@ def targets(
         advantage=advantage,
         target=advantage + values,
         valid=trajectory.valid.astype(jnp.float32),
-        core=recurrence.one_step(core),
+        core=recurrent.one_step(core),
     )
 
 
@@ -232,27 +239,27 @@ def learn(
     state: PPOState,
     batch: Batch,
     key: Array,
-    axis: Axis = ALONE,
+    axis: Axis = SINGLE_DEVICE,
 ) -> tuple[PyTree, PyTree, Metrics]:
     """Parameters, optimizer state and mean losses after minibatch epochs over a rollout."""
-    optimizer = optim.adam(config.adam_eps, config.max_grad_norm)
-    learning_rate = optim.linear_decay(
+    optimizer = optimizers.adam(config.adam_eps, config.max_grad_norm)
+    learning_rate = optimizers.linear_decay(
         config.learning_rate, state.num_updates, config.anneal_updates
     )
 
     def step(learner: tuple[PyTree, PyTree], minibatch: Batch) -> tuple[Any, Metrics]:
-        params, opt_state, losses = optim.gradient_step(
+        params, opt_state, losses = optimizers.gradient_step(
             optimizer, lambda params: objective(params, minibatch), *learner, learning_rate, axis
         )
         return (params, opt_state), losses
 
-    def goes_on(losses: Metrics) -> Array | bool:
+    def should_continue(losses: Metrics) -> Array | bool:
         return config.target_kl is None or ~(losses["approx_kl"] > config.target_kl)
 
     learner = (state.params, state.opt_state)
     sizes = (config.num_epochs, config.num_minibatches)
     learner, epochs, losses = learn_in_epochs(
-        step, learner, batch, key, sizes, LOSSES, goes_on, axis
+        step, learner, batch, key, sizes, LOSSES, should_continue, axis
     )
     losses |= {"epochs": epochs, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
     count = epochs * config.num_minibatches
@@ -267,8 +274,8 @@ def loss(
     distribution: Any,
     value: Array,
     batch: Batch,
-    axis: Axis = ALONE,
-    surrogate: Surrogate = clipped,
+    axis: Axis = SINGLE_DEVICE,
+    surrogate: Surrogate = clipped_surrogate,
 ) -> tuple[Array, Metrics]:
     """The surrogate's, value and entropy losses, over valid transitions."""
     total = axis.count(batch.valid)

@@ -25,14 +25,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import config as fields
-from jaxrl import epsilon_greedy, networks, q_learning, recurrence, replay, returns, sequences
-from jaxrl.agent import Agent
-from jaxrl.axis import ALONE, Axis, axis_of
-from jaxrl.q_learning import Sample
-from jaxrl.replay import Replay
-from jaxrl.rollout import episode_metrics
-from jaxrl.sequences import Layout, Row, Sequences
-from jaxrl.simulation import Simulation
+from jaxrl.algos import epsilon_greedy, q_learning
+from jaxrl.algos.q_learning import Sample
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.networks import heads, recurrent
+from jaxrl.ops import returns
+from jaxrl.replay import ring, sequences
+from jaxrl.replay.ring import Replay
+from jaxrl.replay.sequences import Layout, Row, Sequences
+from jaxrl.rollouts.agent import Agent
+from jaxrl.rollouts.rollout import episode_metrics
+from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree
 
 
@@ -42,7 +45,7 @@ class R2D2Config(q_learning.QLearningConfig):
 
     core: str | None = fields.static("lstm")
     core_size: int = fields.static(512)
-    sees_last: bool = fields.static(True)
+    use_last_action_reward: bool = fields.static(True)
     adam_eps: float = 1e-3
     max_grad_norm: float = 80.0
     gamma: float = 0.997
@@ -97,17 +100,17 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
     """R2D2 on `env`, whose actions must be `Discrete`.
 
     Args:
-      network: a Flax module with a memory (`jaxrl.recurrence`) whose outputs are action values;
+      network: a Flax module with a memory (`jaxrl.networks.recurrent`) whose outputs are action values;
         None builds one from the config.
     """
-    agent = Agent(env, network, q_learning.q_network, networks.problem_of_q_network)
+    agent = Agent(env, network, q_learning.q_network, heads.problem_of_q_network)
     axis = axis_of(env)
 
     def step(
         config: R2D2Config, params: PyTree, core: PyTree, inputs: Inputs
     ) -> tuple[PyTree, Array]:
         """Action values `[N, A]` of inputs `[N, ...]`."""
-        core, values = agent.unroll(config, params, core, recurrence.one_step(inputs))
+        core, values = agent.unroll(config, params, core, recurrent.one_step(inputs))
         return core, values[0]
 
     def init(config: R2D2Config, key: Array, simulation: Simulation | None = None) -> R2D2State:
@@ -115,14 +118,14 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         network_key, env_key, key = jax.random.split(key, 3)
         params, simulation = agent.start(config, network_key, env_key, simulation)
         row = sequences.as_row(layout_of(config), q_learning.first_row(simulation))
-        memory = replay.start(row, q_learning.num_rows(config, env), config.num_steps)
+        memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
         num_rollouts = memory.capacity // config.num_steps
         return R2D2State(
             **q_learning.start_learner(config, params, (num_rollouts, env.num_envs))._asdict(),
             target_params=params,
             simulation=simulation,
             memory=memory,
-            cores=replay.start(simulation.core, num_rollouts, 1),
+            cores=ring.start(simulation.core, num_rollouts, 1),
             key=key,
             num_updates=jnp.int32(0),
         )
@@ -138,10 +141,10 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             config.num_steps,
         )
         layout = layout_of(config)
-        cores = replay.add(state.cores, recurrence.one_step(state.simulation.core))
+        cores = ring.add(state.cores, recurrent.one_step(state.simulation.core))
         state = state._replace(
             simulation=simulation,
-            memory=replay.add(state.memory, sequences.as_row(layout, trajectory)),
+            memory=ring.add(state.memory, sequences.as_row(layout, trajectory)),
             cores=cores,
             priorities=sequences.prioritize(layout, state.priorities, state.max_priority, cores),
             key=key,
@@ -165,10 +168,10 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         config: R2D2Config, state: R2D2State, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
         memory = memory or agent.start_memory(config, obs)
-        core, values = step(config, state.params, memory.core, recurrence.recall(memory, obs))
+        core, values = step(config, state.params, memory.core, recurrent.recall(memory, obs))
         smallest = jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
         action = epsilon_greedy.act(env.action_space, values, smallest, key, greedy)
-        return recurrence.remember(memory, core, action), action
+        return recurrent.remember(memory, core, action), action
 
     return Algorithm(
         init, update, act, env, network, "r2d2", R2D2Config, agent.initial_core, make=r2d2
@@ -177,7 +180,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 
 def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
     """Raise unless the network has a memory and the replay can hold its sequences."""
-    if not recurrence.is_recurrent(network):
+    if not recurrent.is_recurrent(network):
         raise ValueError(f"R2D2 needs a network with a memory, got core={config.core!r}")
     layout = layout_of(config)
     num_rollouts = layout.rollouts_before + layout.rollouts_after + 2
@@ -271,7 +274,7 @@ def loss(
     target_values: Array,
     rows: Row,
     weights: Array,
-    axis: Axis = ALONE,
+    axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """Squared errors over valid steps, summed over time; priorities `[B]` and metrics.
 

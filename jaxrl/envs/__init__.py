@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.deferred import defer_import
+from jaxrl.envs.lazy_imports import defer_import
 from jaxrl.types import Env
 
 # gymnax computes when it is imported, and that starts JAX's backend, after which nobody can choose

@@ -1,6 +1,6 @@
 """envpool environments (Atari, MuJoCo, ViZDoom, ...) under the `Env` contract: host, batched.
 
-The C++ pool is reached through `jaxrl.envs.host`, a callback, and not by envpool's own XLA custom
+The C++ pool is reached through `jaxrl.envs.host.callback`, a callback, and not by envpool's own XLA custom
 call, which has the pool's address in the program: see there for what that buys, and
 experiments/benchmarks/NOTES.md for what it costs.
 """
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
-from jaxrl.envs import spaces
-from jaxrl.envs.deferred import set_aside
-from jaxrl.envs.host import HostState
-from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
-from jaxrl.envs.pools import RawStep
+from jaxrl.envs import conversions
+from jaxrl.envs.host.base import OVERLAPPING, HostedEnv
+from jaxrl.envs.host.callback import HostState
+from jaxrl.envs.host.pools import RawStep
+from jaxrl.envs.lazy_imports import set_aside
 from jaxrl.types import ActionSpace, ObservationSpace, PyTree
 
 ATARI_IMPORT_PATH = "envpool.atari"
@@ -81,7 +81,7 @@ class EnvpoolEnv(HostedEnv):
         return Pool(self.name, self.keywords, seeds)
 
     def _observe(self, raw_obs: PyTree) -> PyTree:
-        return spaces.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
+        return conversions.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
 
 
 class Facts(NamedTuple):
@@ -146,10 +146,10 @@ def _facts(name: str, keywords: tuple[tuple[str, Any], ...]) -> Facts:
         raise ImportError(f"envpool/{name} cannot run on this machine: {error}") from error
     if spec.config.max_num_players != 1:
         raise ValueError(f"envpool/{name} is a multi-player environment, which jaxrl does not run")
-    raw_obs = spaces.raw_observation(spec.observation_space)
+    raw_obs = conversions.raw_observation(spec.observation_space)
     return Facts(
-        observation_space=spaces.observation_space(spec.observation_space, raw_obs),
-        action_space=spaces.action_space(f"envpool/{name}", spec.action_space),
+        observation_space=conversions.observation_space(spec.observation_space, raw_obs),
+        action_space=conversions.action_space(f"envpool/{name}", spec.action_space),
         raw_obs=raw_obs,
         raw_actions=spec.action_space,
         is_atari=registry.specs[name][0] == ATARI_IMPORT_PATH,
@@ -189,7 +189,7 @@ def _pool_keywords(name: str, keywords: tuple[tuple[str, Any], ...]) -> dict[str
 
 
 class Pool:
-    """An envpool on the host, which `jaxrl.envs.host` steps."""
+    """An envpool on the host, which `jaxrl.envs.host.callback` steps."""
 
     def __init__(self, name: str, keywords: tuple[tuple[str, Any], ...], seeds: np.ndarray):
         self._facts = _facts(name, keywords)
@@ -212,7 +212,7 @@ class Pool:
         return RawStep(self._obs, zeros, no, no, no, zeros, no)
 
     def send(self, action: np.ndarray) -> None:
-        self._envs.send(spaces.to_simulator(self._facts.raw_actions, action))
+        self._envs.send(conversions.to_simulator(self._facts.raw_actions, action))
 
     def recv(self) -> RawStep:
         obs, reward, terminated, truncated, info = self._envs.recv()

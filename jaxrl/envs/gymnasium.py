@@ -28,10 +28,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from jaxrl.envs import spaces, worker
-from jaxrl.envs.hosted import OVERLAPPING, HostedEnv
-from jaxrl.envs.pools import Pool, RawStep
-from jaxrl.envs.vector_pool import VectorPool, Workers
+from jaxrl.envs import conversions
+from jaxrl.envs.host import worker
+from jaxrl.envs.host.base import OVERLAPPING, HostedEnv
+from jaxrl.envs.host.pools import Pool, RawStep
+from jaxrl.envs.host.vector_pool import VectorPool, Workers
 from jaxrl.types import ActionSpace, ObservationSpace, PyTree
 
 ALE = "ALE/"
@@ -47,7 +48,7 @@ class GymnasiumEnv(HostedEnv):
 
     Keywords are those of `HostedEnv`, `vectorization_mode`, `timeout` (seconds within which worker
     processes must answer), and what the environment itself takes. Atari has `episodic_life` and
-    `reward_clip` as envpool has them, and ale-py's own. Spaces: `jaxrl.envs.spaces`.
+    `reward_clip` as envpool has them, and ale-py's own. Spaces: `jaxrl.envs.conversions`.
     """
 
     make: Callable[..., Any] | None = dataclasses.field(default=None, kw_only=True)
@@ -126,7 +127,7 @@ class GymnasiumEnv(HostedEnv):
         return VectorPool(envs, facts.raw_obs, seeds)
 
     def _observe(self, raw_obs: PyTree) -> PyTree:
-        return spaces.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
+        return conversions.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
 
 
 def of_function(make: Callable[..., Any], num_envs: int, keywords: Keywords) -> GymnasiumEnv:
@@ -237,12 +238,12 @@ def _facts(name: str, function: Callable[..., Any] | None, keywords: Keywords, m
     except Exception as error:  # whatever a simulator raises
         raise ValueError(f"{id} cannot be made: {type(error).__name__}: {error}") from error
     try:
-        raw_obs = spaces.raw_observation(observations)
-        space = spaces.observation_space(observations, raw_obs)
+        raw_obs = conversions.raw_observation(observations)
+        space = conversions.observation_space(observations, raw_obs)
     except ValueError as error:
         raise ValueError(f"{id} cannot be run: {error}") from error
     return Facts(
-        space, spaces.action_space(id, actions), raw_obs, max(1, round(fps)), make, make_batch
+        space, conversions.action_space(id, actions), raw_obs, max(1, round(fps)), make, make_batch
     )
 
 

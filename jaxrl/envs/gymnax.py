@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.axis import ALONE, Axis
-from jaxrl.envs import drawing
+from jaxrl.device_axis import SINGLE_DEVICE, Axis
+from jaxrl.envs import rendering
 from jaxrl.types import Array, Box, Discrete, PyTree, TimeStep
 
 
@@ -70,7 +70,7 @@ class GymnaxEnv:
     name: str
     num_envs: int
     keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = ALONE
+    axis: Axis = SINGLE_DEVICE
     checkpointable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class GymnaxEnv:
 
     def render(self, state: GymnaxState) -> np.ndarray:
         first = jax.tree.map(lambda x: np.asarray(x[0]), state.inner)
-        return drawing.draw(self.name, first, _backend(self.name, self.keywords))
+        return rendering.draw(self.name, first, _backend(self.name, self.keywords))
 
     def _reset(self, key: Array) -> tuple[PyTree, Array]:
         env, params = _backend(self.name, self.keywords)

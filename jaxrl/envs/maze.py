@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.axis import ALONE, Axis
-from jaxrl.envs import drawing
+from jaxrl.device_axis import SINGLE_DEVICE, Axis
+from jaxrl.envs import rendering
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 ALL_LEVELS = 2**31 - 1
@@ -93,7 +93,7 @@ class MazeEnv:
     name: str
     num_envs: int
     keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = ALONE
+    axis: Axis = SINGLE_DEVICE
     checkpointable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -191,12 +191,12 @@ class MazeEnv:
         picture[*level.home, 2] = 1
         picture[*level.object, 3] = 0.5 if state.found[0] else 1
         picture[*position, 4] = 1
-        return drawing.draw_grid(picture)
+        return rendering.draw_grid(picture)
 
     def _draw(self, key: Array, first_level: Array, num_levels: Array) -> Level:
         """N levels of the set that begins at `first_level`."""
         num_all = self.num_envs * self.axis.size
-        drawn = self.axis.part(jax.random.bits(key, (num_all,), jnp.uint32))
+        drawn = self.axis.shard(jax.random.bits(key, (num_all,), jnp.uint32))
         num_levels = jnp.where(num_levels > 0, num_levels, ALL_LEVELS - first_level)
         build = jax.vmap(lambda number: make_level(number, self._settings.size))
         return build(first_level + drawn % num_levels)

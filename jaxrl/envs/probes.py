@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.axis import ALONE, Axis
+from jaxrl.device_axis import SINGLE_DEVICE, Axis
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 
@@ -114,7 +114,7 @@ class ProbeEnv:
     name: str
     num_envs: int
     keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = ALONE
+    axis: Axis = SINGLE_DEVICE
     checkpointable: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ class ProbeEnv:
 
     def _draw(self, key: Array) -> Array:
         num_all = self.num_envs * self.axis.size
-        return self.axis.part(jax.random.rademacher(key, (num_all,), jnp.float32))
+        return self.axis.shard(jax.random.rademacher(key, (num_all,), jnp.float32))
 
     def _observe(self, state: ProbeState) -> Array:
         return _PROBES[self.name].observe(state.context, state.time, self.limit)

@@ -6,12 +6,10 @@ run = jax.jit(partial(search, algo, config, space, scheduler, num_lanes, updates
 result = run(jax.random.key(0))
 """
 
-from jaxrl.tuning.driver import SweepResult, sweep
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.program import SearchResult, search, trial_key, trial_values
 from jaxrl.tuning.pruner import hypertrick_pruner
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
-from jaxrl.tuning.settings import Phase
 from jaxrl.tuning.space import (
     GA3C_SPACE,
     Choice,
@@ -22,6 +20,8 @@ from jaxrl.tuning.space import (
     Uniform,
     static_names,
 )
+from jaxrl.tuning.sweeps.api import SweepResult, sweep
+from jaxrl.tuning.sweeps.settings import Phase
 from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 
 __all__ = [

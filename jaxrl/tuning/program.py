@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl import population as populations
-from jaxrl.population import FRESH, KEEP, RESUME, Strategy
+from jaxrl.training import population as populations
+from jaxrl.training.population import FRESH, KEEP, RESUME, Strategy
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status

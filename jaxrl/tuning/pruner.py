@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning.schedulers import HyperTrick
-from jaxrl.tuning.storage import optuna
+from jaxrl.tuning.sweeps.storage import optuna
 
 
 def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:

@@ -1,0 +1,244 @@
+"""What the Q-learning algorithms share: hyperparameters, and gradient steps on batches of a replay,
+towards the values of a target network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxrl import config as fields
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.networks import heads
+from jaxrl.ops import optimizers
+from jaxrl.replay import ring
+from jaxrl.rollouts.simulation import Simulation
+from jaxrl.types import ActionSpace, Array, Env, Metrics, ObservationSpace, PyTree, Trajectory
+
+
+@fields.config
+class QLearningConfig(heads.NetworkConfig):
+    """The hyperparameters that the algorithms share; the defaults are DQN's."""
+
+    learning_rate: float = 1e-4
+    anneal_updates: float = 0
+    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
+    adam_eps: float = 1e-8
+    max_grad_norm: float = 10.0
+    gamma: float = 0.99
+    learning_starts: float = 80_000.0
+    """Environment steps before the first gradient step."""
+    target_period: float = 250
+    """Updates between copies of the parameters to the target network; rounded."""
+    priority_exponent: float = 0.6
+    """alpha of prioritized replay."""
+    importance_exponent: float = 0.4
+    """beta of prioritized replay."""
+    num_steps: int = fields.static(4)
+    """Steps of each environment in an update."""
+    num_gradient_steps: int = fields.static(1)
+    batch_size: int = fields.static(32)
+    replay_size: int = fields.static(1_000_000)
+    """Steps kept, over all environments."""
+    frame_stack: int = fields.static(1)
+    """Images are stacks of so many frames, of which the replay stores each once (Atari: 4)."""
+    n_step: int = fields.static(1)
+    dueling: bool = fields.static(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fields.check_bound(self, "max_grad_norm")
+        fields.check_positive(self, "adam_eps", "target_period")
+        fields.check_not_negative(self, "learning_rate", "anneal_updates", "learning_starts")
+        fields.check_not_negative(self, "priority_exponent")
+        fields.check_unit_interval(self, "gamma", "importance_exponent")
+        fields.check_count(self, "num_steps", "num_gradient_steps", "batch_size", "replay_size")
+        fields.check_count(self, "frame_stack", "n_step")
+        if self.replay_size >= 2**31:  # rows are counted in 32 bits
+            name = f"{type(self).__name__}.replay_size"
+            raise ValueError(f"{name} must be less than 2^31, got {self.replay_size}")
+        fields.check_switch(self, "dueling")
+
+
+def q_network(
+    observation_space: ObservationSpace, action_space: ActionSpace, config: QLearningConfig
+) -> nn.Module:
+    """The network that the config describes."""
+    return heads.q_network(observation_space, action_space, config, config.dueling)
+
+
+def check_frame_stack(config: QLearningConfig, env: Env) -> None:
+    """Raise unless images are stacks as claimed. Planes of features, such as MinAtar's, are not."""
+    if config.frame_stack == 1:
+        return
+    claim = f"{type(config).__name__}.frame_stack = {config.frame_stack}, but observations of"
+    shape = getattr(env.observation_space, "shape", ())
+    if len(shape) != 3 or shape[-1] != config.frame_stack:
+        raise ValueError(f"{claim} {env.id} have shape {shape}, not [H, W, {config.frame_stack}]")
+    dtype = getattr(env.observation_space, "dtype", None)
+    if dtype != np.uint8:
+        raise ValueError(
+            f"{claim} {env.id} have dtype {dtype}, so their channels are no frames, whose dtype is "
+            "uint8; leave frame_stack = 1"
+        )
+
+
+LOSSES = ("loss", "q_value", "td_error")
+
+
+class Learner(NamedTuple):
+    """What gradient steps change; fields of every algorithm's state."""
+
+    params: PyTree
+    opt_state: PyTree
+    priorities: Array | None  # [rows, N], 0 for what can't be learned from; None to draw uniformly
+    max_priority: Array | None
+
+
+class Sample(NamedTuple):
+    """A batch from the replay, and what its priorities belong to; `[B]`."""
+
+    batch: PyTree
+    weights: Array  # importance weights
+    rows: Array
+    envs: Array
+
+
+def num_rows(config: QLearningConfig, env: Env) -> int:
+    """Rows of N environments that the replay is to keep, on each device."""
+    return -(-config.replay_size // (env.num_envs * axis_of(env).size))
+
+
+def check_batch(config: QLearningConfig, env: Env) -> None:
+    """Raise unless every device can draw the same part of a batch."""
+    num_devices = axis_of(env).size
+    if config.batch_size % num_devices:
+        name = f"{type(config).__name__}.batch_size = {config.batch_size}"
+        raise ValueError(f"{name} is not divisible by the number of devices, {num_devices}")
+
+
+def first_row(simulation: Simulation) -> Trajectory:
+    """A row `[N, ...]` of the shapes that rollouts will have."""
+    timestep = simulation.timestep
+    return Trajectory(
+        inputs=simulation.inputs,
+        action=simulation.last_action,
+        reward=timestep.reward,
+        terminated=timestep.terminated,
+        truncated=timestep.truncated,
+        valid=timestep.first,
+        extras=None,
+    )
+
+
+def optimizer_of(config: QLearningConfig) -> optax.GradientTransformation:
+    return optimizers.adam(config.adam_eps, config.max_grad_norm)
+
+
+def start_learner(
+    config: QLearningConfig, params: PyTree, priorities: tuple[int, int] | None
+) -> Learner:
+    """A learner before its first step; `priorities` is their shape, None for none."""
+    opt_state = optimizer_of(config).init(params)
+    if priorities is None:
+        return Learner(params, opt_state, None, None)
+    return Learner(params, opt_state, jnp.zeros(priorities, jnp.float32), jnp.float32(1))
+
+
+def value_of(q_values: Array, action: Array) -> Array:
+    """The values `[...]` of actions `[...]`, of values `[..., A]`."""
+    return jnp.take_along_axis(q_values, action[..., None], axis=-1)[..., 0]
+
+
+def priority_of(config: QLearningConfig, error: Array) -> Array:
+    """Of errors' sizes `[B]`: proportional prioritization (Schaul et al. 2016, section 3.3)."""
+    return (error + 1e-6) ** config.priority_exponent
+
+
+def prioritized(
+    config: QLearningConfig, axis: Axis, priorities: Array, count: Array, key: Array
+) -> tuple[Array, Array, Array]:
+    """Draws from priorities `[rows, N]`: rows, environments and importance weights, each `[B]`.
+
+    Every device draws the same share of a batch in proportion to its own priorities; the weights
+    correct for it.
+
+    Args:
+      count: how many can be drawn on this device.
+    """
+    num_envs = priorities.shape[1]
+    share = config.batch_size // axis.size
+    drawn = ring.proportional(axis.own(key), priorities.reshape(-1), share)
+    weights = ring.importance_weights(drawn.probability, count, config.importance_exponent)
+    weights = jnp.where(drawn.probability > 0, weights, 0.0)  # where nothing could be drawn
+    largest = jnp.maximum(axis.max(weights.max()), jnp.finfo(jnp.float32).tiny)
+    return drawn.index // num_envs, drawn.index % num_envs, weights / largest
+
+
+def learn(
+    config: QLearningConfig,
+    state: Any,
+    enough: Array,
+    draw: Callable[[Array | None, Array], Sample],
+    objective: Callable[[PyTree, Sample], tuple[Array, tuple[Array, Metrics]]],
+    key: Array,
+    axis: Axis = SINGLE_DEVICE,
+) -> tuple[Any, Metrics]:
+    """An update's gradient steps, and a new target network every `target_period` updates.
+
+    Args:
+      state: has the fields of `Learner`, `target_params`, and `num_updates` with this one counted.
+      enough: whether there is enough to learn from; the learner waits otherwise.
+      draw: `draw(priorities, key) -> Sample`.
+      objective: `objective(params, sample) -> (loss, (priority [B], losses))`.
+
+    Returns:
+      The state, and its metrics: the means of `LOSSES`, zeros if it waited, and `gradient_steps`.
+    """
+    optimizer = optimizer_of(config)
+    learning_rate = optimizers.linear_decay(
+        config.learning_rate, state.num_updates - 1, config.anneal_updates
+    )
+
+    def step(learner: Learner, key: Array) -> tuple[Learner, Metrics]:
+        sample = draw(learner.priorities, key)
+        params, opt_state, (priority, losses) = optimizers.gradient_step(
+            optimizer,
+            lambda params: objective(params, sample),
+            learner.params,
+            learner.opt_state,
+            learning_rate,
+            axis,
+        )
+        learner = learner._replace(params=params, opt_state=opt_state)
+        if learner.priorities is not None and learner.max_priority is not None:
+            learner = learner._replace(
+                priorities=learner.priorities.at[sample.rows, sample.envs].set(priority),
+                max_priority=jnp.maximum(learner.max_priority, axis.max(priority.max())),
+            )
+        return learner, losses
+
+    def steps(learner: Learner) -> tuple[Learner, Metrics]:
+        keys = jax.random.split(key, config.num_gradient_steps)
+        learner, losses = jax.lax.scan(step, learner, keys)
+        return learner, axis.mean(jax.tree.map(jnp.mean, losses))
+
+    def wait(learner: Learner) -> tuple[Learner, Metrics]:
+        return learner, dict.fromkeys(LOSSES, jnp.float32(0))
+
+    # Priorities are all that a branch returns of the replay: the rows would be copied.
+    learner = Learner(*(getattr(state, name) for name in Learner._fields))
+    learner, losses = jax.lax.cond(enough, steps, wait, learner)
+    period = jnp.maximum(jnp.round(config.target_period), 1).astype(jnp.int32)
+    is_time = state.num_updates % period == 0
+    target_params = jax.tree.map(
+        lambda new, old: jnp.where(is_time, new, old), learner.params, state.target_params
+    )
+    metrics = losses | {"gradient_steps": jnp.where(enough, config.num_gradient_steps, 0)}
+    return state._replace(target_params=target_params, **learner._asdict()), metrics

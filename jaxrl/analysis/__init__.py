@@ -1,0 +1,1 @@
+"""Compare, draw and film what runs and searches left behind."""

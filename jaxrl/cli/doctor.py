@@ -1,0 +1,225 @@
+"""What `python -m jaxrl doctor` looks at: whether this machine can train, and what to do if not."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import importlib.util
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from jaxrl.types import Array, PyTree
+
+OPTIONAL = {
+    "optuna": ("hyperparameter sweeps", "pip install 'jaxrl[tune]'"),
+    "cmaes": ("the sampler CMA-ES", "pip install 'jaxrl[tune]'"),
+    "psycopg": ("sweeps of several machines, on PostgreSQL", "pip install 'jaxrl[tune]'"),
+    "ale_py": ("Atari in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "Box2D": ("LunarLander and its kin in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "mujoco": ("HalfCheetah and its kin in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "shimmy": ("environments of OpenAI's Gym", "pip install 'jaxrl[gymnasium]' gym"),
+    "wandb": ("Weights & Biases, for WandbSink", "pip install wandb"),
+    "rejax": ("the peer of the benchmarks", "pip install 'jaxrl[bench]'"),
+}
+"""Packages that jaxrl runs without: what they are for, and how to get them."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    mark: Literal["ok", "absent", "limited", "broken"] = "ok"
+    """Absent is what jaxrl runs without; limited what runs, but not all of it."""
+    advice: str = ""
+    """What to do about it, if it is not ok."""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything, as it is looked at; the slow self-tests last."""
+    yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
+    yield from packages()
+    for check in (devices, accelerator, compilation_cache, ffmpeg):
+        yield guarded(check)
+    yield from optional_parts()
+    yield from known_limits()
+    for test in (training, simulators):
+        yield guarded(test)
+
+
+def guarded(check: Callable[[], Finding]) -> Finding:
+    """What a check finds; that it failed, if it did."""
+    try:
+        return check()
+    except Exception as error:  # whatever is broken is what we are here for
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        name = check.__name__.replace("_", " ")
+        return Finding(name, text, "broken", "see the versions above, or install anew")
+
+
+def packages() -> Iterator[Finding]:
+    """What jaxrl needs, in versions that it is tested with."""
+    try:
+        requirements = importlib.metadata.requires("jaxrl") or []
+    except importlib.metadata.PackageNotFoundError:
+        where = Path(__file__).parents[2]
+        yield Finding(
+            "jaxrl", f"not installed, found in {where}", "broken", f"pip install -e {where}"
+        )
+        return
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is not None:  # of an extra
+            continue
+        wanted = f"pip install '{requirement.name}{requirement.specifier}'"
+        version = version_of(requirement.name)
+        if version is None:
+            yield Finding(requirement.name, "missing", "broken", wanted)
+        elif requirement.specifier.contains(version, prereleases=True):
+            yield Finding(requirement.name, version)
+        else:
+            yield Finding(requirement.name, version, "broken", wanted)
+
+
+def optional_parts() -> Iterator[Finding]:
+    """What jaxrl runs without."""
+    for name, (purpose, command) in OPTIONAL.items():
+        if importlib.util.find_spec(name) is None:
+            yield Finding(name, f"not installed; for {purpose}", "absent", command)
+        else:
+            yield Finding(name, f"{version_of(name) or 'installed'}; for {purpose}")
+
+
+def known_limits() -> Iterator[Finding]:
+    """Combinations of versions and libraries that are known not to do everything."""
+    newer_python = "Python 3.12, which gets a newer one"
+    if older_than("jax", "0.11"):
+        text = "programs that step envpool or Gymnasium are compiled again at each start"
+        yield Finding("jax", text, "limited", newer_python)
+    if older_than("envpool", "1.2.7"):
+        text = "ViZDoom may wait for ever, and MuJoCo's pictures need OpenGL"
+        yield Finding("envpool", text, "limited", newer_python)
+        if ctypes.util.find_library("Qt5Gui") is None:
+            advice = "apt-get install libqt5core5a libqt5gui5"
+            yield Finding("Procgen", "needs Qt 5", "limited", advice)
+    has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "MUJOCO_GL" in os.environ
+    if not has_screen and importlib.util.find_spec("mujoco") is not None:
+        text = "Gymnasium's draws nothing without a display"
+        advice = "MUJOCO_GL=egl, or MUJOCO_GL=osmesa after apt-get install libosmesa6"
+        yield Finding("mujoco", text, "limited", advice)
+
+
+def older_than(package: str, version: str) -> bool:
+    """Whether a package is installed and is."""
+    installed = version_of(package)
+    return installed is not None and Version(installed) < Version(version)
+
+
+def version_of(package: str) -> str | None:
+    """None if none of that name is installed; what brings a module may have another."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def devices() -> Finding:
+    """What JAX computes on."""
+    import jax
+
+    kinds = [device.device_kind for device in jax.devices()]
+    return Finding("devices", f"{len(kinds)} of {jax.default_backend()}: {', '.join(kinds)}")
+
+
+def accelerator() -> Finding:
+    """Whether JAX sees an NVIDIA GPU that is there."""
+    import jax
+
+    is_there = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
+    if not is_there:
+        return Finding("GPU", "none seen")
+    if jax.default_backend() == "gpu":
+        return Finding("GPU", "used")
+    platforms = os.environ.get("JAX_PLATFORMS")
+    advice = f"unset JAX_PLATFORMS={platforms}" if platforms else "pip install 'jaxrl[cuda]'"
+    return Finding("GPU", "there, but JAX does not use it", "broken", advice)
+
+
+def compilation_cache() -> Finding:
+    """Whether compiled programs can be kept."""
+    from jaxrl.training.compilation import cache_directory
+
+    advice = "set JAX_COMPILATION_CACHE_DIR to where you may write"
+    usual = cache_directory()
+    found = os.environ.get("JAX_COMPILATION_CACHE_DIR", usual and str(usual / "xla"))
+    if found is None:
+        return Finding("compiled programs", "no home to keep them in", "broken", advice)
+    path = Path(found)
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if os.access(existing, os.W_OK):
+        return Finding("compiled programs", str(path))
+    return Finding("compiled programs", str(path), "broken", advice)
+
+
+def ffmpeg() -> Finding:
+    """What encodes videos."""
+    import imageio_ffmpeg
+
+    return Finding("ffmpeg", imageio_ffmpeg.get_ffmpeg_version())
+
+
+def training() -> Finding:
+    """PPO on CartPole for a few seconds: it runs, and its losses are numbers."""
+    import jax
+    import numpy as np
+
+    import jaxrl
+
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=8))
+    config = jaxrl.PPOConfig()
+    update = jax.jit(algo.update, compiler_options=jaxrl.compiler_options(algo, config))
+    state, metrics = update(config, jax.jit(algo.init)(config, jax.random.key(0)))
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < 2.0:
+        state, metrics = update(config, state)
+        steps += int(np.asarray(metrics["valid_steps"]))
+    rate = steps / (time.perf_counter() - began)
+    if not math.isfinite(float(metrics["loss"])):
+        return Finding("PPO on CartPole", "the loss is no number", "broken", "reinstall jaxlib")
+    return Finding("PPO on CartPole", f"{rate:,.0f} steps/s")
+
+
+def simulators() -> Finding:
+    """Random actions on Atari through envpool."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import jaxrl
+
+    env = jaxrl.make("Pong-v5", num_envs=4)
+
+    @jax.jit
+    def play(state: PyTree, count: int) -> tuple[PyTree, Array]:
+        def step(_: Array, carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+            state, score = carry
+            state, timestep = env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32))
+            return state, score + timestep.reward.sum()
+
+        return jax.lax.fori_loop(0, count, step, (state, jnp.float32(0)))
+
+    state, _ = play(env.init(jax.random.key(0))[0], 1)
+    began = time.perf_counter()
+    _, score = play(state, 200)
+    np.asarray(score)
+    rate = 800 / (time.perf_counter() - began)
+    return Finding("Atari through envpool", f"{rate:,.0f} steps/s")

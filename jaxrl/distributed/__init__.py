@@ -1,0 +1,1 @@
+"""Train one agent on several devices and in several processes."""

@@ -1,0 +1,1 @@
+"""Simulators on the host, stepped by callbacks from inside the compiled program."""

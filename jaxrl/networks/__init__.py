@@ -1,0 +1,23 @@
+"""Flax networks: torsos, recurrent cores and heads."""
+
+from jaxrl.networks.heads import (
+    ActorCriticHead,
+    FeedForward,
+    NetworkConfig,
+    QHead,
+    actor_critic,
+    num_parameters,
+    q_network,
+)
+from jaxrl.networks.recurrent import Recurrent
+
+__all__ = [
+    "ActorCriticHead",
+    "FeedForward",
+    "NetworkConfig",
+    "QHead",
+    "Recurrent",
+    "actor_critic",
+    "num_parameters",
+    "q_network",
+]

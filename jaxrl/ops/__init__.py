@@ -1,0 +1,1 @@
+"""Pure formulas of reinforcement learning: arrays in, arrays out."""

@@ -1,0 +1,1 @@
+"""Replay memory in the training state, on the device."""

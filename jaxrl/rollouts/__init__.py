@@ -1,0 +1,1 @@
+"""From an agent and its environments to a trajectory."""

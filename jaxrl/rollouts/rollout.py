@@ -1,0 +1,72 @@
+"""Environment and policy to trajectory: one `lax.scan` over T steps of N environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.device_axis import axis_of
+from jaxrl.envs import episodes
+from jaxrl.rollouts import pipelined
+from jaxrl.rollouts.simulation import Simulation, advance
+from jaxrl.types import Array, Env, Policy, PyTree, Trajectory
+
+Draw = Callable[[Array], PyTree]
+"""`draw(key) -> noise`: all that is random about one step of a policy, in the environments of all
+devices (`jaxrl.device_axis`); leaves lead with their number."""
+
+
+def rollout(
+    env: Env, policy: Policy, draw: Draw, simulation: Simulation, key: Array, num_steps: int
+) -> tuple[Simulation, Trajectory]:
+    """Step all environments `num_steps` times, from where `simulation` stands.
+
+    Host environments of several pools simulate in turns; the result is the same.
+
+    The noise of all steps is drawn at once: random bits for a few numbers at a time cost a small
+    rollout a quarter of its time on a CPU (experiments/benchmarks/NOTES.md).
+
+    Returns:
+      The simulation afterwards, whose `inputs` are what to bootstrap from and whose `episodes`
+      sum over the episodes that ended in this rollout, and the trajectory with leaves
+      `[num_steps, N, ...]`.
+    """
+
+    def step(simulation: Simulation, randomness: PyTree) -> tuple[Simulation, Trajectory]:
+        noise, env_key = randomness
+        core, action, extras = policy(simulation.core, simulation.inputs, noise)
+        after = advance(env, simulation, env_key, core, action)
+        return after, Trajectory(
+            inputs=simulation.inputs,
+            action=action,
+            reward=after.timestep.reward,
+            terminated=after.timestep.terminated,
+            truncated=after.timestep.truncated,
+            valid=~after.timestep.first,
+            extras=extras,
+        )
+
+    simulation = simulation._replace(episodes=episodes.forget_ended(simulation.episodes))
+    action_key, env_key = jax.random.split(key)
+
+    def noise(number: int) -> PyTree:
+        of_all = jax.vmap(draw)(jax.random.split(action_key, number))
+        return axis_of(env).shard(of_all, axis=1)
+
+    if pipelined.applies(env):
+        return pipelined.rollout(env, policy, simulation, noise(num_steps + 1), num_steps)
+    # A step of a few pure environments costs less than the loop around it. But where no loop is
+    # left, XLA may compile for longer than anyone waits (experiments/benchmarks/NOTES.md).
+    few = env.checkpointable and env.num_envs <= 16
+    unroll = max(1, min(4, num_steps // 2)) if few else 1
+    randomness = (noise(num_steps), jax.random.split(env_key, num_steps))
+    return jax.lax.scan(step, simulation, randomness, num_steps, unroll=unroll)
+
+
+def episode_metrics(env: Env, simulation: Simulation, trajectory: Trajectory) -> dict[str, Array]:
+    """The metrics that every algorithm reports of a rollout, of all devices."""
+    metrics = episodes.summarize(simulation.episodes)
+    metrics["valid_steps"] = trajectory.valid.sum(dtype=jnp.int32)
+    return axis_of(env).sum(metrics)

@@ -1,0 +1,1 @@
+"""Hyperparameter searches driven from the host, on an Optuna study."""

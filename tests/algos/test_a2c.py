@@ -1,0 +1,220 @@
+"""A2C: its gradient by hand, its returns over several rollouts, GA3C's variants."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.algos import a2c as a2c_module
+from jaxrl.networks import convolution, recurrent, reuse
+from jaxrl.ops.distributions import Categorical
+from jaxrl.types import Inputs, Trajectory
+
+T, N, D, ACTIONS = 4, 3, 2, 3
+
+
+class Linear(nn.Module):
+    """The smallest actor-critic: one matrix each."""
+
+    @nn.compact
+    def __call__(self, obs):
+        logits = nn.Dense(ACTIONS, use_bias=False, name="policy")(obs)
+        return Categorical(logits), nn.Dense(1, use_bias=False, name="value")(obs)[:, 0]
+
+
+def random_trajectory(seed: int) -> tuple[Trajectory, np.ndarray]:
+    """With a termination, a truncation, and the dead steps after them; the last values too."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated = np.zeros((2, T, N), bool)
+    terminated[1, 0] = truncated[0, 1] = True
+    valid = np.ones((T, N), bool)
+    valid[1:] = ~(terminated | truncated)[:-1]
+    obs = rng.normal(size=(T, N, D))
+    first = np.concatenate([np.zeros((1, N), bool), ~valid[:-1]])
+    action = rng.integers(0, ACTIONS, (T, N))
+    reward = rng.normal(size=(T, N)) * valid
+    inputs = Inputs(*(jnp.asarray(x) for x in (obs, first, action, reward)))
+    rest = (jnp.asarray(x) for x in (action, reward, terminated, truncated, valid))
+    return Trajectory(inputs, *rest, extras=()), rng.normal(size=N)
+
+
+def gradient_by_hand(config: Any, params: Any, trajectory: Any, last_value: Any) -> Any:
+    """Of the loss in the module's docstring, a transition at a time."""
+    policy, critic = (np.asarray(params["params"][k]["kernel"]) for k in ("policy", "value"))
+    obs = np.asarray(trajectory.obs, np.float64)
+    values = (obs @ critic)[..., 0]
+    total = 1.0 if config.sum_losses else float(np.asarray(trajectory.valid).sum())
+    d_policy, d_critic = np.zeros_like(policy, np.float64), np.zeros_like(critic, np.float64)
+    for n in range(N):
+        for t in range(T):
+            if not trajectory.valid[t, n]:
+                continue
+            target, discount, k = 0.0, 1.0, t
+            while True:
+                target += discount * float(trajectory.reward[k, n])
+                discount *= config.gamma
+                if trajectory.terminated[k, n]:
+                    break
+                if trajectory.truncated[k, n] or k == T - 1:
+                    target += discount * (values[k + 1, n] if k < T - 1 else last_value[n])
+                    break
+                k += 1
+            advantage = target - values[t, n]
+            logits = obs[t, n] @ policy
+            probs = np.exp(logits) / np.exp(logits).sum()
+            chosen = np.eye(ACTIONS)[int(trajectory.action[t, n])]
+            entropy = -(probs * np.log(probs)).sum()
+            d_entropy = -probs * (np.log(probs) + entropy)
+            d_logits = -(chosen - probs) * advantage - config.entropy_coef * d_entropy
+            d_policy += np.outer(obs[t, n], d_logits) / total
+            d_critic[:, 0] -= config.value_coef * advantage * obs[t, n] / total
+    return {"policy": d_policy, "value": d_critic}
+
+
+@pytest.mark.parametrize("sum_losses", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gradient_is_the_one_by_hand(seed, sum_losses):
+    config = jaxrl.A2CConfig(
+        num_steps=T, gamma=0.9, value_coef=0.7, entropy_coef=0.3, sum_losses=sum_losses
+    )
+    trajectory, last_value = random_trajectory(seed)
+    network = Linear()
+    params = network.init(jax.random.key(seed), jnp.zeros((1, D)))
+
+    def objective(params):
+        _, (distribution, value) = recurrent.unroll(network, params, (), trajectory.inputs)
+        advantage = a2c_module.advantages(
+            config, trajectory, jax.lax.stop_gradient(value), jnp.asarray(last_value)
+        )
+        return a2c_module.loss(config, distribution, value, advantage, trajectory, jnp.int32(0))
+
+    grads, _ = jax.grad(objective, has_aux=True)(params)
+    expected = gradient_by_hand(config, params, trajectory, last_value)
+    for name in expected:
+        np.testing.assert_allclose(
+            grads["params"][name]["kernel"], expected[name], rtol=2e-4, atol=1e-5
+        )
+
+
+def test_returns_do_not_reach_beyond_their_own_rollout():
+    trajectory, last_value = random_trajectory(0)
+    values = np.random.default_rng(1).normal(size=(T, N)).astype(np.float32)
+    config = jaxrl.A2CConfig(num_steps=2, gamma=0.9)
+    whole = a2c_module.advantages(config, trajectory, jnp.asarray(values), jnp.asarray(last_value))
+
+    def part(rows, after):
+        cut = jax.tree.map(lambda x: x[rows], trajectory)
+        return a2c_module.advantages(config, cut, jnp.asarray(values[rows]), jnp.asarray(after))
+
+    np.testing.assert_allclose(whole[:2], part(slice(0, 2), values[2]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(whole[2:], part(slice(2, 4), last_value), rtol=1e-5, atol=1e-6)
+
+
+def test_rollouts_are_collected_until_the_batch_is_large_enough():
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=4))
+    assert algo.num_steps(jaxrl.A2CConfig(num_steps=5)) == 5
+    assert algo.num_steps(jaxrl.A2CConfig(num_steps=5, min_training_batch=20)) == 5
+    config = jaxrl.A2CConfig(num_steps=5, min_training_batch=21, learning_rate=0.0)
+    assert algo.num_steps(config) == 10
+    state = algo.init(config, jax.random.key(0))
+    _, metrics = jax.jit(algo.update)(config, state)
+    assert 30 < int(metrics["valid_steps"]) <= 40
+    result = jaxrl.run(algo, config, total_steps=80, num_evaluations=0, progress_bar=False)
+    assert result.summary["updates"] == 2
+
+
+def test_the_smoothed_log_probability_is_that_of_the_formula():
+    logits = jnp.asarray([[0.0, 1.0, -30.0], [2.0, 0.0, 1.0]])
+    action = jnp.asarray([2, 0])
+    probs = np.asarray(jax.nn.softmax(logits), np.float64)
+    for log_eps in (1e-6, 0.1):
+        log_prob, entropy = a2c_module.smoothed(Categorical(logits), action, log_eps)
+        chosen = probs[np.arange(2), np.asarray(action)]
+        np.testing.assert_allclose(log_prob, np.log(chosen + log_eps), rtol=1e-4)
+        expected = -(probs * np.log(probs + log_eps)).sum(1)
+        np.testing.assert_allclose(entropy, expected, rtol=1e-4)
+    log_prob, entropy = a2c_module.smoothed(Categorical(logits), action, 0.0)
+    np.testing.assert_allclose(log_prob, Categorical(logits).log_prob(action), rtol=1e-6)
+    np.testing.assert_allclose(entropy, Categorical(logits).entropy(), rtol=1e-6)
+
+
+def test_the_smoothed_log_probability_has_finite_gradients_for_certain_policies():
+    def total(logits, log_eps):
+        return sum(x.sum() for x in a2c_module.smoothed(Categorical(logits), action, log_eps))
+
+    action, logits = jnp.asarray([1]), jnp.asarray([[300.0, -300.0, 0.0]])
+    for log_eps in (0.0, 1e-6):
+        assert np.isfinite(jax.grad(total)(logits, log_eps)).all()
+
+
+def test_the_entropy_coefficient_falls_to_its_final_value():
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
+    config = jaxrl.A2CConfig(entropy_coef=0.1, final_entropy_coef=0.02, anneal_updates=4)
+    _, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 6)
+    expected = [0.1, 0.08, 0.06, 0.04, 0.02, 0.02]
+    np.testing.assert_allclose(metrics["entropy_coef"], expected, rtol=1e-5)
+
+
+def test_what_would_have_no_effect_is_refused():
+    with pytest.raises(ValueError, match=r"final_entropy_coef = 0\.02 is reached after anneal_upd"):
+        jaxrl.A2CConfig(final_entropy_coef=0.02)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(
+    ("env_id", "fields"),
+    [
+        ("CartPole-v1", {}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "min_training_batch": 16}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "compute_dtype": "bfloat16"}),
+        ("Breakout-MinAtar", {"torso": "minatar_cnn", "block_size": 400}),
+        ("Pendulum-v1", {"normalize_observations": True}),
+    ],
+)
+def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields, monkeypatch):
+    env = jaxrl.make(env_id, 2)
+    if "block_size" in fields:  # of acting and of learning, not the same
+        monkeypatch.setattr(convolution, "BLOCK_SIZE", fields["block_size"])
+        fields = {name: value for name, value in fields.items() if name != "block_size"}
+    config = jaxrl.A2CConfig(hidden_sizes=(8,), rmsprop_eps=0.1, **fields)
+    network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)
+    # Of a network of the caller's own it knows nothing, so it learns by itself.
+    algorithms = jaxrl.a2c(env), jaxrl.a2c(env, network)
+    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+    ends = [train(algo, config, jax.random.key(0), 4)[0].params for algo in algorithms]
+    tolerance = 1e-2 if "compute_dtype" in fields else 1e-5
+    assert all(
+        np.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(*map(jax.tree.leaves, ends), strict=True)
+    )
+
+    def operations(algo):
+        state = jax.eval_shape(algo.init, config, jax.random.key(0))
+        program: Any = jax.jit(algo.update).lower(config, state).compile()
+        return program.cost_analysis()["flops"]
+
+    fewer, more = map(operations, algorithms)
+    assert fewer < 0.95 * more
+
+
+def test_layers_are_recorded_and_replayed_with_their_own_gradients():
+    network = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
+    x = jax.random.normal(jax.random.key(0), (5, 3))
+    params = network.init(jax.random.key(1), x)
+    apply: Any = network.apply
+    result, layers = reuse.recorded(apply, params, x)
+    shapes = {name: [call.shape for call in calls] for name, calls in layers.items()}
+    assert shapes == {"layers_0": [(5, 4)], "layers_2": [(5, 2)]}
+
+    def total(outputs, params, x):
+        return (reuse.replayed(outputs, apply, params, x) ** 2).sum()
+
+    expected = jax.value_and_grad(total, (1, 2))({}, params, x)
+    found = jax.value_and_grad(total, (1, 2))(layers, params, x)
+    jax.tree.map(np.testing.assert_allclose, found, expected)
+    others = jax.tree.map(lambda output: output + 1, layers)
+    np.testing.assert_array_equal(reuse.replayed(others, apply, params, x), result + 1)

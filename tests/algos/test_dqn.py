@@ -1,0 +1,246 @@
+"""DQN: n-step transitions out of the replay against rows walked one by one, targets, schedules."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxrl
+from jaxrl.algos import dqn as dqn_module
+from jaxrl.algos import epsilon_greedy, q_learning
+from jaxrl.device_axis import SINGLE_DEVICE
+from jaxrl.networks import heads
+from jaxrl.replay import ring, transitions
+from jaxrl.replay.transitions import Batch, Row
+from jaxrl.types import Discrete
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+CAPACITY, N = 24, 2
+
+
+def random_memory(seed: int) -> tuple[ring.Replay, dict[str, np.ndarray]]:
+    """A ring that has wrapped, of episodes of random lengths and ends, one seam among them."""
+    rng = np.random.default_rng(seed)
+    total = 36
+    rows = {
+        "obs": np.arange(total * N, dtype=np.float32).reshape(total, N, 1),
+        "first": np.zeros((total, N), bool),
+        "action": rng.integers(0, 2, (total, N)).astype(np.int32),
+        "reward": rng.normal(size=(total, N)).astype(np.float32),
+        "terminated": np.zeros((total, N), bool),
+        "ended": np.zeros((total, N), bool),
+    }
+    for n in range(N):
+        t = 0
+        while t < total:
+            rows["first"][t, n] = True
+            length = int(rng.integers(1, 7))
+            if t + length < total and rng.random() < 0.8:  # else a seam: no end before a `first`
+                rows["ended"][t + length - 1, n] = True
+                rows["terminated"][t + length - 1, n] = rng.random() < 0.5
+            t += length + 1
+    memory = ring.start(Row(*(jnp.asarray(x[0]) for x in rows.values())), CAPACITY, 4)
+    for block in range(0, total, 4):
+        memory = ring.add(memory, Row(*(jnp.asarray(x[block : block + 4]) for x in rows.values())))
+    return memory, rows
+
+
+def walked(rows: dict[str, np.ndarray], t: int, n: int, n_step: int, gamma: float) -> Any:
+    """Reward sum, discount of the bootstrap, and its row; None if rows don't belong together."""
+    total, discount = 0.0, 1.0
+    for k in range(n_step):
+        if rows["first"][t + k + 1, n]:
+            return None
+        total += discount * rows["reward"][t + k, n]
+        discount *= gamma
+        if rows["ended"][t + k, n]:
+            return total, 0.0 if rows["terminated"][t + k, n] else discount, t + k + 1
+    return total, discount, t + n_step
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), n_step=st.integers(1, 4))
+def test_transitions_are_those_of_rows_walked_one_by_one(seed, n_step):
+    memory, rows = random_memory(seed)
+    config = jaxrl.DQNConfig(n_step=n_step, gamma=0.9, replay_size=CAPACITY * N)
+    times = np.arange(12, 36 - n_step)
+    ts, ns = (x.ravel() for x in np.meshgrid(times, np.arange(N), indexing="ij"))
+    batch = transitions.read(config, memory, jnp.asarray(ts % CAPACITY), jnp.asarray(ns))
+    np.testing.assert_array_equal(batch.obs, rows["obs"][ts, ns])
+    for i, (t, n) in enumerate(zip(ts, ns, strict=True)):
+        expected = walked(rows, int(t), int(n), n_step, 0.9)
+        assert bool(batch.valid[i]) == (expected is not None)
+        if expected is not None:
+            total, discount, last = expected
+            assert float(batch.reward[i]) == pytest.approx(total, abs=1e-5)
+            assert float(batch.discount[i]) == pytest.approx(discount, abs=1e-6)
+            if discount > 0:
+                assert batch.last_obs[i] == rows["obs"][last, n]
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_are_those_of_the_papers(double):
+    rng = np.random.default_rng(0)
+    online, target = rng.normal(size=(2, 8, 3))
+    batch = Batch(
+        obs=jnp.zeros((8, 1)),
+        action=jnp.zeros(8, jnp.int32),
+        reward=jnp.asarray(rng.normal(size=8)),
+        discount=jnp.asarray(rng.choice([0.0, 0.9], 8)),
+        last_obs=jnp.zeros((8, 1)),
+        valid=jnp.ones(8),
+    )
+    values = {"online": jnp.asarray(online), "target": jnp.asarray(target)}
+    config = jaxrl.DQNConfig(double=double)
+    found = dqn_module.q_targets(config, lambda name, _: values[name], "online", "target", batch)
+    best = (online if double else target).argmax(1)
+    expected = batch.reward + batch.discount * target[np.arange(8), best]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_loss_is_huber_over_valid_transitions():
+    value, target = jnp.asarray([0.0, 0.0, 0.0]), jnp.asarray([0.5, -3.0, 100.0])
+    valid = jnp.asarray([1.0, 1.0, 0.0])
+    loss, _ = dqn_module.loss(value, target, jnp.asarray([1.0, 0.5, 1.0]) * valid, valid)
+    assert float(loss) == pytest.approx((0.5 * 0.5**2 + 0.5 * 2.5) / 2)
+
+
+train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+
+
+@functools.cache
+def on_cartpole(name: str) -> Any:
+    return getattr(jaxrl, name)(jaxrl.make("CartPole-v1", num_envs=4))
+
+
+def small(**fields: Any) -> Any:
+    base: dict[str, Any] = {
+        "num_steps": 2,
+        "replay_size": 400,
+        "batch_size": 8,
+        "hidden_sizes": (8,),
+    }
+    return jaxrl.DQNConfig(**(base | {"learning_starts": 40, "target_period": 5} | fields))
+
+
+def trained(num_updates: int, **fields: Any) -> Any:
+    return train(on_cartpole("dqn"), small(**fields), jax.random.key(0), num_updates)
+
+
+def test_continuous_actions_are_refused_whatever_the_network():
+    algo = jaxrl.dqn(jaxrl.make("Pendulum-v1", num_envs=2), jaxrl.networks.QHead(3))
+    config = jaxrl.DQNConfig(replay_size=100)
+    state = algo.init(config, jax.random.key(0))
+    with pytest.raises(ValueError, match="Q-learning needs Discrete actions, got the space Box"):
+        algo.update(config, state)
+
+
+def test_random_actions_are_uniform_over_those_not_forbidden():
+    forbidden = heads.MASKED_LOGIT
+    values = [[0.0, 1, 2], [forbidden, 3, 2], [forbidden, forbidden, -5], [-jnp.inf, 0, -jnp.inf]]
+    values = jnp.tile(jnp.array(values), (3000, 1))
+    draw = epsilon_greedy.exploration_noise(Discrete(3), len(values), 1.0)
+    actions = np.asarray(epsilon_greedy.explore(values, draw(jax.random.key(0)))).reshape(-1, 4).T
+    shares = [np.bincount(row, minlength=3) / len(row) for row in actions]
+    expected = [[1 / 3, 1 / 3, 1 / 3], [0, 0.5, 0.5], [0, 0, 1], [0, 1, 0]]
+    np.testing.assert_allclose(shares, expected, atol=0.04)
+    for share, wanted in zip(shares, expected, strict=True):
+        assert (share[np.array(wanted) == 0] == 0).all()
+    never = epsilon_greedy.exploration_noise(Discrete(3), len(values), 0.0)(jax.random.key(0))
+    greedy = np.asarray(epsilon_greedy.explore(values, never)).reshape(-1, 4)
+    np.testing.assert_array_equal(greedy, np.tile([2, 1, 2, 1], (3000, 1)))
+
+
+def test_epsilon_falls_over_the_exploration_steps():
+    _, metrics = trained(6, exploration_steps=32, final_epsilon=0.2)
+    np.testing.assert_allclose(metrics["epsilon"], [1, 0.8, 0.6, 0.4, 0.2, 0.2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+def test_learning_goes_on_past_what_32_bits_count(name):
+    algo = on_cartpole(name)
+    fields = {"num_steps": 2, "replay_size": 400, "batch_size": 4, "hidden_sizes": (8,)}
+    if name == "r2d2":
+        fields |= {"core_size": 8, "burn_in": 2, "unroll_length": 2, "n_step": 1}
+    config = algo.config_class(learning_starts=40, **fields)
+    state, _ = train(algo, config, jax.random.key(0), 20)
+    state = state._replace(num_updates=jnp.int32(2**28 - 2))  # of 8 steps each
+    update = jax.jit(algo.update)
+    for _ in range(3):
+        state, metrics = update(config, state)
+        assert int(metrics["gradient_steps"]) == 1
+
+
+def test_nothing_is_learned_before_learning_starts():
+    _, metrics = trained(8)
+    assert (np.asarray(metrics["loss"][:4]) == 0).all()
+    assert (np.asarray(metrics["loss"][4:]) > 0).all()
+
+
+@pytest.mark.parametrize("period", [5, 4.6])  # a search may draw any number
+def test_the_target_network_is_copied_every_period(period):
+    config, algo = small(target_period=period), on_cartpole("dqn")
+    state, update = jax.jit(algo.init)(config, jax.random.key(0)), jax.jit(algo.update)
+    for num_updates in range(1, 12):
+        state, _ = update(config, state)
+        pairs = zip(
+            jax.tree.leaves(state.params), jax.tree.leaves(state.target_params), strict=True
+        )
+        same = all((a == b).all() for a, b in pairs)
+        # Nothing is learned before the fifth.
+        assert same == (num_updates < 5 or num_updates % 5 == 0)
+
+
+def test_the_learning_rate_falls_to_zero_after_the_annealed_updates():
+    config, algo = small(anneal_updates=6), on_cartpole("dqn")
+    state, update = jax.jit(algo.init)(config, jax.random.key(0)), jax.jit(algo.update)
+    changed = []
+    for _ in range(8):
+        before = state.params
+        state, _ = update(config, state)
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
+        changed.append(any((a != b).any() for a, b in pairs))
+    assert changed == [False] * 4 + [True] * 2 + [False] * 2
+
+
+def test_only_rows_that_can_be_learned_from_have_priority():
+    n_step = 3
+    state, _ = trained(60, n_step=n_step, prioritized=True)  # 120 rows, the ring holds 100
+    slots = (int(state.memory.num_added) - 1 - np.arange(100)) % 100
+    priorities = np.asarray(state.priorities)[slots]  # the newest row first
+    assert (priorities[:n_step] == 0).all()
+    assert (priorities[n_step:] > 0).mean() > 0.8
+    first = np.asarray(state.memory.rows.first)[slots]
+    # New rows have what was the largest priority then, which is about the largest now.
+    sampled_dead = (priorities[1:] < 0.99 * float(state.max_priority)) & first[:-1]
+    assert (priorities[1:][sampled_dead] == 0).all()
+
+
+def test_what_is_drawn_of_nothing_has_no_weight():
+    config, key = jaxrl.DQNConfig(batch_size=4), jax.random.key(0)
+    for priorities, weight in ((jnp.zeros((5, 2)), 0), (jnp.ones((5, 2)), 1)):
+        *_, weights = q_learning.prioritized(config, SINGLE_DEVICE, priorities, jnp.int32(10), key)
+        np.testing.assert_array_equal(weights, weight)
+
+
+def test_a_network_with_a_memory_is_refused_by_name():
+    env = jaxrl.make("CartPole-v1", num_envs=2)
+    config = jaxrl.R2D2Config(core_size=4)
+    network = jaxrl.networks.q_network(env.observation_space, env.action_space, config, True)
+    algo = jaxrl.dqn(env, network)
+    with pytest.raises(ValueError, match=r"DQN has no memory, got .* Recurrent; use jaxrl.r2d2"):
+        algo.init(jaxrl.DQNConfig(replay_size=100), jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+def test_planes_of_features_are_not_taken_for_frames(name):
+    algo = getattr(jaxrl, name)(jaxrl.make("Breakout-MinAtar", num_envs=2))
+    message = rf"{algo.config_class.__name__}.frame_stack = 4, .* Breakout-MinAtar have dtype"
+    with pytest.raises(ValueError, match=message.replace(" Breakout", " gymnax/Breakout")):
+        jax.eval_shape(algo.init, algo.config_class(frame_stack=4), jax.random.key(0))

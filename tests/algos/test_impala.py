@@ -1,0 +1,72 @@
+"""IMPALA: how far its actors lag, and what V-trace makes of that."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.algos import impala as impala_module
+from jaxrl.algos.actor_critic import PolicyExtras
+from jaxrl.ops.distributions import Categorical
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_actors_follow_the_parameters_of_lag_updates_ago(lag):
+    algo = jaxrl.impala(jaxrl.make("CartPole-v1", num_envs=2))
+    config = jaxrl.ImpalaConfig(num_steps=4, lag=lag, hidden_sizes=(4,), learning_rate=1e-2)
+    state = algo.init(config, jax.random.key(0))
+    update = jax.jit(algo.update)
+    history = []
+    for u in range(8):
+        history.append(jax.tree.leaves(state.params)[0])
+        actor_params, _ = impala_module.lagged_params(config, state)
+        np.testing.assert_array_equal(jax.tree.leaves(actor_params)[0], history[max(0, u - lag)])
+        state, _ = update(config, state)
+    assert any((a != b).any() for a, b in itertools.pairwise(history))
+
+
+def ratios(config):
+    algo = jaxrl.impala(jaxrl.make("CartPole-v1", num_envs=4))
+    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+    return np.asarray(train(algo, config, jax.random.key(0), 30)[1]["importance_ratio"])
+
+
+def test_on_policy_every_importance_weight_is_one():
+    np.testing.assert_allclose(ratios(jaxrl.ImpalaConfig(lag=0)), 1.0, rtol=1e-5)
+
+
+def test_a_lag_makes_it_off_policy():
+    assert abs(ratios(jaxrl.ImpalaConfig(lag=4, learning_rate=1e-2)) - 1).max() > 0.01
+
+
+def test_without_correction_the_behaviour_does_not_matter():
+    config = jaxrl.ImpalaConfig(num_steps=4, off_policy_correction=False)
+    rng = np.random.default_rng(0)
+    shape = (4, 2)
+    logits, behaviour = rng.normal(size=(*shape, 2)), rng.normal(size=shape)
+    values, action = rng.normal(size=shape), rng.integers(0, 2, shape)
+    no, yes = np.zeros(shape, bool), np.ones(shape, bool)
+
+    def loss(config, behaviour):
+        trajectory = jaxrl.Trajectory(
+            inputs=jaxrl.Inputs(*(jnp.zeros(shape),) * 4),
+            action=jnp.asarray(action),
+            reward=jnp.ones(shape),
+            terminated=jnp.asarray(no),
+            truncated=jnp.asarray(no),
+            valid=jnp.asarray(yes),
+            extras=PolicyExtras(jnp.asarray(behaviour), jnp.zeros(shape)),
+        )
+        distribution = Categorical(jnp.asarray(logits))
+        return float(
+            impala_module.loss(config, distribution, jnp.asarray(values), jnp.zeros(2), trajectory)[
+                0
+            ]
+        )
+
+    assert loss(config, behaviour) == loss(config, behaviour - 1)
+    corrected = config.replace(off_policy_correction=True)
+    assert loss(corrected, behaviour) != loss(corrected, behaviour - 1)

@@ -1,0 +1,178 @@
+"""Every algorithm but PPO learns: the probes that apply, CartPole; and a memory probe for all."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.networks import recurrent
+from jaxrl.ops import returns
+
+A2C = jaxrl.A2CConfig(learning_rate=1e-2, rmsprop_eps=1e-8, entropy_coef=0.001, num_steps=8)
+IMPALA = jaxrl.ImpalaConfig(
+    learning_rate=1e-2, rmsprop_eps=1e-8, entropy_coef=0.001, num_steps=8, sum_losses=False,
+    max_grad_norm=0.5,
+)  # fmt: skip
+DQN = jaxrl.DQNConfig(
+    learning_rate=3e-3, exploration_steps=2_000, final_epsilon=0.5, learning_starts=200,
+    target_period=25, num_steps=2, num_gradient_steps=2, batch_size=64, replay_size=4_000,
+    double=True,
+)  # fmt: skip
+R2D2 = jaxrl.R2D2Config(
+    core_size=16, hidden_sizes=(16,), learning_rate=3e-3, adam_eps=1e-6, max_grad_norm=10.0,
+    epsilon_base=0.7, epsilon_exponent=1.0, learning_starts=200, target_period=25, num_steps=4,
+    burn_in=4, unroll_length=8, n_step=2, num_gradient_steps=2, batch_size=32, replay_size=8_000,
+)  # fmt: skip
+
+
+class Learner(NamedTuple):
+    """An algorithm, and what it needs on probes."""
+
+    make: Any
+    config: Any
+    num_updates: int
+
+
+LEARNERS = {
+    "a2c": Learner(jaxrl.a2c, A2C, 500),
+    "impala": Learner(jaxrl.impala, IMPALA, 500),
+    "dqn": Learner(jaxrl.dqn, DQN, 1000),
+    "r2d2": Learner(jaxrl.r2d2, R2D2, 1000),
+}
+all_learners = pytest.mark.parametrize("name", LEARNERS)
+ACTOR_CRITICS = ["a2c", "impala"]
+train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+
+
+def solve(name: str, env_id: str, config: Any = None, factor: float = 1, **options: Any) -> Any:
+    make, default, num_updates = LEARNERS[name]
+    num_updates = int(factor * num_updates)
+    algo = make(jaxrl.make(env_id, num_envs=16, **options))
+    config = (config or default).replace(anneal_updates=num_updates)
+    state, metrics = train(algo, config, jax.random.key(0), num_updates)
+    return algo, config, state, metrics
+
+
+def value(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
+    """Of first observations `[B, ...]`, greedily."""
+    env, obs = algo.env, jnp.asarray(obs, jnp.float32)
+    if algo.name in ACTOR_CRITICS:
+        network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)
+    else:
+        network = jaxrl.networks.q_network(
+            env.observation_space, env.action_space, config, config.dueling
+        )
+    memory = recurrent.start_memory(network, env.action_space, obs)
+    inputs = jax.tree.map(lambda x: x[None], recurrent.recall(memory, obs))
+    _, outputs = recurrent.unroll(network, state.params, memory.core, inputs)
+    if algo.name in ACTOR_CRITICS:
+        return np.asarray(outputs[1][0])
+    values = outputs[0].max(-1)
+    return np.asarray(returns.unscale_value(values) if algo.name == "r2d2" else values)
+
+
+def greedy(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
+    obs = jnp.asarray(obs, jnp.float32)
+    return np.asarray(algo.act(config, state, (), obs, jax.random.key(0), True)[1])
+
+
+@all_learners
+def test_values_are_discounted(name):
+    config = LEARNERS[name].config.replace(gamma=0.5)
+    algo, config, state, _ = solve(name, "probe/Discounted-v0", config)
+    assert value(algo, config, state, [[0.0]]) == pytest.approx([0.5], abs=0.04)
+
+
+@all_learners
+def test_the_policy_uses_the_observation(name):
+    algo, config, state, _ = solve(name, "probe/Contextual-v0")
+    assert greedy(algo, config, state, [[-1.0], [1.0]]).tolist() == [0, 1]
+    assert value(algo, config, state, [[-1.0], [1.0]]) == pytest.approx([1, 1], abs=0.06)
+
+
+@all_learners
+def test_a_time_limit_is_not_a_death(name):
+    config = LEARNERS[name].config.replace(gamma=0.8)
+    algo, config, state, _ = solve(name, "probe/TimeLimit-v0", config, factor=2, limit=5)
+    assert value(algo, config, state, [[0.0]]) == pytest.approx([5.0], rel=0.03)
+
+
+@pytest.mark.parametrize("name", ACTOR_CRITICS)
+def test_a_continuous_policy_hits_its_target(name):
+    config = LEARNERS[name].config.replace(learning_rate=2e-3)
+    algo, config, state, _ = solve(name, "probe/Target-v0", config, factor=2)
+    action = greedy(algo, config, state, [[-1.0], [1.0]])[:, 0]
+    assert action == pytest.approx([-1, 1], abs=0.2)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+MEMORY = {"core": "gru", "core_size": 16, "hidden_sizes": (16,)}
+PPO = jaxrl.PPOConfig(
+    num_steps=32, learning_rate=3e-3, num_minibatches=2, entropy_coef=0.01, hidden_sizes=(16,)
+)
+REMEMBERING = {
+    "ppo": Learner(jaxrl.ppo, PPO.replace(**MEMORY), 200),
+    "a2c": Learner(jaxrl.a2c, A2C.replace(**MEMORY, learning_rate=3e-3), 1500),
+    "impala": Learner(
+        jaxrl.impala, IMPALA.replace(**MEMORY | {"core": "lstm"}, learning_rate=3e-3), 1500
+    ),
+    "r2d2": Learner(jaxrl.r2d2, R2D2, 1500),
+}
+
+
+def recall_score(learner: Learner) -> float:
+    """Mean return of the greedy policy on a probe where chance, or no memory, gets 1/2."""
+    algo = learner.make(jaxrl.make("probe/Recall-v0", num_envs=16, limit=4))
+    config = learner.config.replace(anneal_updates=learner.num_updates)
+    state, _ = train(algo, config, jax.random.key(1), learner.num_updates)
+    evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))
+    env = algo.env.for_evaluation(256)
+    scores = evaluate(algo, config, state, env, jax.random.key(2), 1, True)
+    return float(scores.episode_return.mean())
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_a_memory_recalls_what_was_seen(name):
+    assert recall_score(REMEMBERING[name]) >= 0.95
+
+
+def test_without_a_memory_recall_is_chance():
+    assert recall_score(Learner(jaxrl.ppo, PPO, 200)) == pytest.approx(0.5, abs=0.12)
+
+
+# --- CartPole ------------------------------------------------------------------------------------
+
+SEEDS = {"a2c": 3, "impala": 3, "dqn": 2, "r2d2": 1}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_cartpole_is_solved_by_every_seed(name, preset):
+    """Mean return >= 450 over 32 whole episodes: at the end, or for the greedy policies of
+    Q-learning, which come and go, at one of ten times within the steps allowed."""
+    cartpole = preset(name, "cartpole")
+    algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=cartpole.num_envs))
+    num_updates = cartpole.total_steps // (cartpole.num_envs * algo.num_steps(cartpole.config))
+    config = cartpole.config.replace(anneal_updates=num_updates)
+    greedy = name not in ACTOR_CRITICS
+    num_parts = 10 if greedy else 1
+
+    @jax.jit
+    @jax.vmap
+    def learn(key, state):
+        update = lambda state, _: algo.update(config, state)  # noqa: E731
+        state, _ = jax.lax.scan(update, state, length=num_updates // num_parts)
+        env = algo.env.for_evaluation(32)
+        scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy)
+        return state, scores.episode_return.mean()
+
+    keys = jax.random.split(jax.random.key(0), SEEDS[name])
+    states = jax.jit(jax.vmap(lambda key: algo.init(config, key)))(keys)
+    scores = np.zeros((0, SEEDS[name]))
+    while len(scores) < num_parts and not (scores >= 450).any(0).all():
+        states, score = learn(keys, states)
+        scores = np.vstack([scores, score])
+    assert (scores >= 450).any(0).all(), scores

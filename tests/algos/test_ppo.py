@@ -1,0 +1,153 @@
+"""PPO: its loss against NumPy, and what only its config has."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxrl
+from jaxrl.algos import ppo as ppo_module
+from jaxrl.algos.ppo import Batch
+from jaxrl.ops.distributions import Categorical, DiagonalNormal
+
+NOTHING: Any = None
+
+
+def small_config(**changes):
+    return jaxrl.PPOConfig(num_steps=16, num_minibatches=2, num_epochs=2, **changes)
+
+
+def reference_loss(config, logits, value, batch):
+    """The clipped surrogate of the paper, a row at a time, over the valid rows alone."""
+    rows = [i for i in range(len(value)) if batch.valid[i]]
+    advantage = np.array([batch.advantage[i] for i in rows], np.float64)
+    if config.normalize_advantages:
+        advantage = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
+    policy_losses, value_losses, entropies = [], [], []
+    for a, i in zip(advantage, rows, strict=True):
+        probs = np.exp(logits[i] - np.log(np.exp(logits[i]).sum()))
+        ratio = probs[batch.action[i]] / np.exp(batch.log_prob[i])
+        eps = config.clip_epsilon
+        policy_losses.append(-min(ratio * a, min(max(ratio, 1 - eps), 1 + eps) * a))
+        error = (value[i] - batch.target[i]) ** 2
+        if config.clip_value:
+            near = batch.value[i] + min(max(value[i] - batch.value[i], -eps), eps)
+            error = max(error, (near - batch.target[i]) ** 2)
+        value_losses.append(error / 2)
+        entropies.append(-(probs * np.log(probs)).sum())
+    return (
+        np.mean(policy_losses)
+        + config.value_coef * np.mean(value_losses)
+        - config.entropy_coef * np.mean(entropies)
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.integers(2, 12),
+    clip_value=st.booleans(),
+    normalize=st.booleans(),
+)
+def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_value, normalize):
+    rng = np.random.default_rng(seed)
+    valid = rng.random(size) < 0.7
+    valid[0] = valid[1] = True
+    batch = Batch(
+        inputs=NOTHING,
+        core=(),
+        action=rng.integers(0, 3, size),
+        log_prob=np.log(rng.uniform(0.1, 0.9, size)),
+        value=rng.normal(size=size),
+        advantage=rng.normal(size=size),
+        target=rng.normal(size=size),
+        valid=valid.astype(np.float64),
+    )
+    logits, value = rng.normal(size=(size, 3)), rng.normal(size=size)
+    config = jaxrl.PPOConfig(
+        value_coef=0.7, entropy_coef=0.03, clip_value=clip_value, normalize_advantages=normalize
+    )
+    as_jax = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), batch)
+    loss, _ = ppo_module.loss(config, Categorical(jnp.asarray(logits)), jnp.asarray(value), as_jax)
+    assert float(loss) == pytest.approx(
+        reference_loss(config, logits, value, batch), rel=2e-4, abs=1e-6
+    )
+
+
+def test_loss_of_a_normal_policy_uses_its_density():
+    config = jaxrl.PPOConfig(normalize_advantages=False, value_coef=0.0, entropy_coef=0.0)
+    one = jnp.ones(1)
+    batch = Batch(NOTHING, jnp.zeros((1, 2)), jnp.zeros(1), one, one, one, one, ())
+    loss, _ = ppo_module.loss(config, DiagonalNormal(jnp.zeros((1, 2)), jnp.zeros(2)), one, batch)
+    assert float(loss) == pytest.approx(-1 / (2 * np.pi))
+
+
+train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+
+
+def test_the_torso_is_the_one_asked_for():
+    algo = jaxrl.ppo(jaxrl.make("Breakout-MinAtar", num_envs=2))
+
+    def shapes(torso):
+        state = jax.eval_shape(algo.init, small_config(torso=torso), jax.random.key(0))
+        return [x.shape for x in jax.tree.leaves(state.params)]
+
+    assert shapes("auto") == shapes("minatar_cnn")
+    assert len({str(shapes(torso)) for torso in ("minatar_cnn", "impala_resnet", "mlp")}) == 3
+
+
+def test_rollouts_that_do_not_split_into_minibatches_are_refused_by_name():
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=3))
+    with pytest.raises(ValueError, match=r"3 \* 16 = 48 .*num_minibatches = 5"):
+        algo.init(jaxrl.PPOConfig(num_steps=16, num_minibatches=5), jax.random.key(0))
+
+
+def test_target_kl_stops_the_epochs():
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+    config = small_config(learning_rate=1e-1).replace(num_epochs=10)
+    state = algo.init(config, jax.random.key(0))
+    _, free = jax.jit(algo.update)(config, state)
+    _, stopped = jax.jit(algo.update)(config.replace(target_kl=1e-4), state)
+    _, loose = jax.jit(algo.update)(config.replace(target_kl=1e9), state)
+    assert (int(free["epochs"]), int(loose["epochs"])) == (10, 10)
+    assert 1 <= int(stopped["epochs"]) < 10
+
+
+def test_the_learning_rate_falls_to_zero_over_the_annealed_updates():
+    algo = jaxrl.ppo(jaxrl.make("probe/Bandit-v0", num_envs=2))
+    config = small_config(learning_rate=1.0, anneal_updates=4)
+    _, metrics = train(algo, config, jax.random.key(0), 6)
+    np.testing.assert_allclose(metrics["learning_rate"], [1, 0.75, 0.5, 0.25, 0, 0])
+
+
+def test_any_flax_module_can_be_the_network():
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            x = nn.relu(nn.Dense(8)(obs))
+            return Categorical(nn.Dense(2)(x)), nn.Dense(1)(x)[:, 0]
+
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2), Network())
+    state, _ = jax.jit(algo.update)(small_config(), algo.init(small_config(), jax.random.key(0)))
+    assert state.params["params"]["Dense_0"]["kernel"].shape == (4, 8)
+
+
+def test_observations_of_the_wrong_rank_for_the_torso_are_refused_by_name():
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
+    with pytest.raises(ValueError, match=r"nature_cnn.*shape \(4,\)"):
+        algo.init(small_config(torso="nature_cnn"), jax.random.key(0))
+
+
+def test_a_surrogate_may_be_a_partial_function():
+    def powered(config, ratio, advantage, power):
+        return ratio**power * advantage
+
+    env = jaxrl.make("CartPole-v1", 2)
+    assert jaxrl.ppo(env, surrogate=functools.partial(powered, power=2)).name == "powered"
+    assert jaxrl.ppo(env).name == "ppo"

@@ -1,0 +1,182 @@
+"""Videos read back as they were written, and half a video is never left behind."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from simulators import Counting
+
+import jaxrl
+from jaxrl.analysis.video import check_video, frames_per_second, write_video
+from jaxrl.envs.host import pools
+
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+Image = pytest.importorskip("PIL.Image")
+ImageSequence = pytest.importorskip("PIL.ImageSequence")
+
+SIZES = [(160, 160), (210, 160), (75, 51)]
+
+
+def moving_square(count: int, height: int = 64, width: int = 48) -> list[np.ndarray]:
+    frames = np.zeros((count, height, width, 3), np.uint8)
+    for index, frame in enumerate(frames):
+        frame[10:30, 2 * index : 2 * index + 20] = (255, 160, 0)
+    return list(frames)
+
+
+def read_mp4(path: Path) -> tuple[str, np.ndarray]:
+    """What ffmpeg says of the video, and its frames `[T, H, W, 3]`."""
+    ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    answer = subprocess.run([ffmpeg, "-i", path, *raw], capture_output=True, check=True)
+    facts = next(line for line in answer.stderr.decode().splitlines() if "Video: h264" in line)
+    size = re.search(r", (\d+)x(\d+)", facts)
+    assert size is not None
+    width, height = map(int, size.groups())
+    return facts, np.frombuffer(answer.stdout, np.uint8).reshape(-1, height, width, 3)
+
+
+def read_gif(path: Path) -> tuple[float, np.ndarray]:
+    """Milliseconds a frame, and the frames `[T, H, W, 3]`."""
+    with Image.open(path) as image:
+        frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
+        return image.info["duration"], np.stack(frames)
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_mp4_reads_back(tmp_path: Path, height: int, width: int) -> None:
+    frames = moving_square(12, height, width)
+    path = write_video(frames, tmp_path / "new" / "folder" / "a.mp4", fps=15)
+    assert path == tmp_path / "new" / "folder" / "a.mp4"
+    facts, shown = read_mp4(path)
+    assert "yuv420p" in facts
+    assert " 15 fps" in facts
+    assert shown.shape == (12, height + height % 2, width + width % 2, 3)
+    # Colours are stored at half resolution, so single pixels at edges differ much.
+    errors = np.abs(shown[:, :height, :width].astype(int) - np.stack(frames))
+    assert errors.mean() < 3
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_gif_reads_back(tmp_path: Path, height: int, width: int) -> None:
+    frames = moving_square(12, height, width)
+    path = write_video(iter(frames), str(tmp_path / "a.GIF"), fps=10)
+    duration, shown = read_gif(path)
+    assert duration == 100
+    np.testing.assert_array_equal(shown, frames)
+
+
+def test_mp4_of_one_tiny_frame(tmp_path: Path) -> None:
+    path = write_video(moving_square(1, 5, 1), tmp_path / "a.mp4", fps=50)
+    assert read_mp4(path)[1].shape == (1, 6, 2, 3)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+def test_interrupt_leaves_what_was_there(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text("before")
+
+    def interrupted() -> Iterator[np.ndarray]:
+        yield from moving_square(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_video(interrupted(), path, fps=10)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_encoder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Python, too, ends with an error when it is given ffmpeg's arguments.
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: sys.executable)
+    with pytest.raises(OSError, match="ffmpeg could not write the video"):
+        write_video(moving_square(100), tmp_path / "a.mp4", fps=10)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        ([], "no frames"),
+        ([np.zeros((8, 8, 3), np.float32)], r"frame 0 is float32 \[8, 8, 3\]"),
+        ([np.zeros((8, 8), np.uint8)], r"frame 0 is uint8 \[8, 8\]"),
+        ([np.zeros((8, 8, 4), np.uint8)], r"frame 0 is uint8 \[8, 8, 4\]"),
+        ([np.zeros((0, 8, 3), np.uint8)], r"frame 0 is uint8 \[0, 8, 3\]"),
+        (
+            [np.zeros((8, 8, 3), np.uint8), np.zeros((8, 10, 3), np.uint8)],
+            r"frame 1 is \[8, 10, 3\] after \[8, 8, 3\]",
+        ),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+def test_bad_frames(tmp_path: Path, frames: list[np.ndarray], message: str, suffix: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_video(frames, tmp_path / f"a{suffix}", fps=10)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a.avi", "a", ".mp4"])
+def test_unknown_suffix(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"\.mp4 or \.gif"):
+        write_video(moving_square(1), tmp_path / name, fps=10)
+
+
+def test_bad_fps(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="fps"):
+        write_video(moving_square(1), tmp_path / "a.mp4", fps=0)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "module", "package"),
+    [(".mp4", "imageio_ffmpeg", "imageio-ffmpeg"), (".gif", "PIL", "pillow")],
+)
+def test_missing_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=f"pip install {package}"):
+        write_video(moving_square(1), tmp_path / f"a{suffix}", fps=10)
+
+
+@pytest.mark.parametrize(
+    ("id", "options", "fps"),
+    [
+        ("gymnax/CartPole-v1", {}, 50),
+        ("gymnax/Breakout-MinAtar", {}, 10),
+        ("gymnax/Pong-misc", {}, 30),
+        ("maze/FindAndReturn-v0", {}, 10),
+        ("envpool/Pong-v5", {}, 15),
+        ("envpool/Pong-v5", {"frame_skip": 2}, 30),
+        ("envpool/gfootball/academy_empty_goal_close-v1", {}, 30),
+        ("gymnasium/ALE/Pong-v5", {}, 15),
+        ("gymnasium/CartPole-v1", {}, 50),
+    ],
+)
+def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
+    if id.startswith("envpool/"):
+        pytest.importorskip("envpool")
+    assert frames_per_second(jaxrl.envs.make(id, 1, **options)) == fps
+
+
+def test_what_can_be_drawn_may_be_filmed(tmp_path: Path) -> None:
+    before = set(pools._entries)
+    check_video(jaxrl.make(Counting, 2), tmp_path / "a.mp4")
+    assert not set(pools._entries) - before
+    with pytest.raises(ValueError, match=r"ends in .mp4 or .gif"):
+        check_video(jaxrl.make("CartPole-v1", 2), tmp_path / "a.avi")
+
+
+def test_a_rendered_game_becomes_a_video(tmp_path: Path) -> None:
+    env = jaxrl.envs.make("gymnax/CartPole-v1", 1)
+    state, _ = jax.jit(env.init)(jax.random.key(0))
+    path = write_video([env.render(state)], tmp_path / "a.mp4", frames_per_second(env))
+    errors = np.abs(read_mp4(path)[1].astype(int) - env.render(state))
+    assert errors.shape == (1, 400, 600, 3)
+    assert errors.mean() < 6

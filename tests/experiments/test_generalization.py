@@ -1,0 +1,118 @@
+"""The study of training and unseen levels, at a small size."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+ROOT = Path(__file__).parents[2]
+SMALL = {"num_steps": 32, "num_epochs": 1, "hidden_sizes": (8,)}
+
+
+@pytest.fixture
+def study(experiment):
+    return experiment("generalization")
+
+
+@pytest.fixture
+def small(study, tmp_path):
+    """Flags of every study."""
+    config = study.IN_MAZES.replace(core_size=8, **SMALL)
+    return {
+        "seeds": 2, "total_steps": 2048, "num_envs": 16, "episodes": 4, "results": tmp_path,
+        "config": config,
+    }  # fmt: skip
+
+
+def read(tmp_path, name):
+    assert (tmp_path / f"{name}.png").stat().st_size > 1000
+    return json.loads((tmp_path / f"{name}.json").read_text())
+
+
+def test_mazes_are_studied_as_one_population(study, small, tmp_path, capsys):
+    study.main(study.Maze(levels=(1, 3), size=5, **small))
+    assert "unseen levels" in capsys.readouterr().out
+    result = read(tmp_path, "generalization-maze")
+    assert result["manifest"]["levels"] == [1, 3]
+    assert result["manifest"]["env"]["options"] == {"size": 5}
+    assert [row["num_levels"] for row in result["settings"]] == [1, 3]
+    for row in result["settings"]:
+        training, unseen, gap = (
+            np.array(row[name]["by_seed"]) for name in ("training levels", "unseen levels", "gap")
+        )
+        np.testing.assert_allclose(gap, training - unseen, atol=2e-4)
+        assert row["gap"]["low"] <= row["gap"]["value"] <= row["gap"]["high"]
+        assert ((training >= 0) & (training <= 2)).all()
+
+
+def test_agents_are_tested_on_the_levels_asked_for(study, small):
+    algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", 16, size=5))
+    config = small["config"]
+    states = jax.jit(jax.vmap(algo.init, (None, 0)))(config, jax.random.split(jax.random.key(0), 2))
+    levels = jnp.array([[[0, 1], [7, 1]], [[3, 1], [4, 1]]])
+    scores = study.mean_returns(algo, config, states, levels, 5)
+    key = jax.random.split(jax.random.key(0))[0]
+    for agent, which in ((0, 1), (1, 0)):
+        first = int(levels[agent, which, 0])
+        env = jaxrl.make("maze/FindAndReturn-v0", 5, size=5, first_level=first, num_levels=1)
+        state = jax.tree.map(lambda x, agent=agent: x[agent], states)
+        expected = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))(algo, config, state, env, key)
+        assert scores[agent, which] == expected.episode_return.mean()
+
+
+def test_agents_with_and_without_a_memory_are_compared(study, small, tmp_path):
+    study.main(study.Memory(size=5, **small))
+    result = read(tmp_path, "maze-memory")
+    assert [x["config"]["core"] for x in result["settings"]] == ["gru", None]
+    assert [x["config"]["hidden_sizes"] for x in result["settings"]] == [[8], [8, 8]]
+    for agent in result["settings"]:
+        assert np.shape(agent["curve_by_seed"]) == (2, 4)
+        assert len(agent["final_return"]["by_seed"]) == 2
+
+
+def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
+    try:
+        jaxrl.make("envpool/CoinrunEasy-v0")
+    except ImportError:
+        pytest.skip("envpool's Procgen needs Qt 5")
+    config = study.IN_PROCGEN.replace(torso="mlp", num_minibatches=2, **SMALL)
+    flags = small | {"seeds": 1, "total_steps": 64, "num_envs": 2, "episodes": 2}
+    flags |= {"config": config, "runs": tmp_path / "runs"}
+    study.main(study.Procgen(levels=(1,), **flags))
+    trained = tmp_path / "runs" / "coinruneasy-v0-levels1-seed0" / "metrics.jsonl"
+    before = trained.read_text()
+    study.main(study.Procgen(levels=(1, 2), resume=True, **flags))
+    assert trained.read_text() == before
+    result = read(tmp_path, "generalization-coinruneasy-v0")
+    assert result["manifest"]["env"]["id"] == "envpool/CoinrunEasy-v0"
+    assert [row["num_levels"] for row in result["settings"]] == [1, 2]
+
+
+def test_without_qt_procgen_names_the_packages_to_install(study, monkeypatch):
+    def make(*args, **options):
+        raise ImportError("EnvPool Procgen requires the system Qt runtime on Linux.")
+
+    monkeypatch.setattr(jaxrl, "make", make)
+    with pytest.raises(ImportError, match=r"Qt runtime .* apt-get install libqt5core5a libqt5gui5"):
+        study.main(study.Procgen())
+
+
+def test_bad_flags_end_in_one_clear_line(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, str(ROOT / "experiments" / "generalization.py"), "maze", "--levels", "0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert finished.returncode == 1
+    assert finished.stderr == "error: --levels must be >= 1, got (0,)\n"

@@ -1,0 +1,56 @@
+"""Shuffling: every index once, and no place, pair or neighbour favoured."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.ops.minibatches import shuffled_indices
+
+shuffle = jax.jit(shuffled_indices, static_argnums=(1, 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), per_minibatch=st.integers(1, 70), parts=st.integers(1, 5))
+def test_each_index_is_used_once(seed, per_minibatch, parts):
+    size = parts * per_minibatch
+    indices = shuffle(jax.random.key(seed), parts, size)
+    assert indices.shape == (parts, per_minibatch)
+    assert sorted(np.asarray(indices).ravel().tolist()) == list(range(size))
+
+
+@pytest.mark.parametrize("size", [2, 8, 12, 32, 100])
+def test_each_index_is_as_likely_at_each_place(size):
+    keys = jax.random.split(jax.random.key(0), 4000)
+    places = np.asarray(jax.jit(jax.vmap(lambda key: shuffled_indices(key, 1, size)[0]))(keys))
+    counts = np.stack([np.bincount(places[:, i], minlength=size) for i in range(size)])
+    p = 1 / size
+    sigma = np.sqrt(p * (1 - p) / 4000)
+    assert abs(counts / 4000 - p).max() < 5.5 * sigma
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_any_two_indices_share_a_minibatch_as_often(size):
+    keys = jax.random.split(jax.random.key(1), 4000)
+    indices = jax.jit(jax.vmap(lambda key: shuffled_indices(key, 4, size)))(keys)
+    first = (np.asarray(indices[:, 0, :, None]) == np.arange(size)).any(1)  # [keys, size]
+    together = first[:, :, None] & first[:, None, :]
+    n = size // 4
+    p = n * (n - 1) / (size * (size - 1))
+    off_diagonal = ~np.eye(size, dtype=bool)
+    sigma = np.sqrt(p * (1 - p) / 4000)
+    assert abs(together.mean(0)[off_diagonal] - p).max() < 5.5 * sigma
+
+
+def test_orders_of_a_handful_are_all_reached():
+    keys = jax.random.split(jax.random.key(2), 2400)
+    places = np.asarray(jax.jit(jax.vmap(lambda key: shuffled_indices(key, 1, 4)[0]))(keys))
+    orders, counts = np.unique(places, axis=0, return_counts=True)
+    assert len(orders) == 24
+    assert abs(counts - 100).max() < 60
+
+
+def test_sizes_that_do_not_split_are_refused():
+    with pytest.raises(ValueError, match="10 rows do not split into 4"):
+        shuffled_indices(jax.random.key(0), 4, 10)

@@ -1,0 +1,397 @@
+"""Returns against a quadratic NumPy reference, rlax, and numbers worked out by hand."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxrl
+from jaxrl.algos import r2d2
+from jaxrl.ops.returns import (
+    generalized_advantages,
+    n_step_returns,
+    rescale_value,
+    unscale_value,
+    vtrace,
+)
+
+N = 3
+jitted_advantages = jax.jit(generalized_advantages)
+jitted_vtrace = jax.jit(vtrace)
+jitted_n_step = jax.jit(n_step_returns, static_argnames="num_steps")
+unit_interval = st.floats(0, 1, width=32)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def over_columns(function, *in_axes):
+    """rlax's functions take one sequence."""
+    return jax.jit(jax.vmap(function, in_axes, out_axes=1))
+
+
+rlax_advantages = over_columns(rlax.truncated_generalized_advantage_estimation, 1, 1, None, 1)
+rlax_vtrace = over_columns(rlax.vtrace_td_error_and_advantage, 1, 1, 1, 1, 1, None, None, None)
+
+
+@functools.cache
+def rlax_n_step(num_steps: int):
+    return over_columns(functools.partial(rlax.n_step_bootstrapped_returns, n=num_steps), 1, 1, 1)
+
+
+def random_rollout(seed: int, num_steps: int, truncations: bool = True) -> dict[str, Any]:
+    """Transitions of next-step autoreset: each end is followed by a row that only resets."""
+    generator = np.random.default_rng(seed)
+    shape = (num_steps, N)
+    ends = generator.random(shape) < 0.3
+    for t in range(1, num_steps):
+        ends[t] &= ~ends[t - 1]
+    resets = np.zeros(shape, bool)
+    resets[1:] = ends[:-1]
+    is_truncation = (generator.random(shape) < 0.5) & truncations
+    rewards = generator.normal(size=shape) * ~resets
+    return {
+        "rewards": rewards.astype(np.float32),
+        "values": generator.normal(size=shape).astype(np.float32),
+        "last_value": generator.normal(size=N).astype(np.float32),
+        "terminated": ends & ~is_truncation,
+        "truncated": ends & is_truncation,
+        "valid": ~resets,
+    }
+
+
+def advantages_by_definition(
+    rewards, values, last_value, terminated, truncated, valid, gamma, gae_lambda
+):
+    """Eq. 16, summed anew for each step; NaN where a row is not valid."""
+    num_steps = len(rewards)
+    values_next = np.concatenate([values[1:], last_value[None]])
+    advantages = np.full(rewards.shape, np.nan)
+    for t, n in np.argwhere(valid):
+        total = 0.0
+        for k in range(t, num_steps):
+            target = rewards[k, n]
+            if not terminated[k, n]:
+                target += gamma * values_next[k, n]
+            total += (gamma * gae_lambda) ** (k - t) * (target - values[k, n])
+            if terminated[k, n] or truncated[k, n]:
+                break
+        advantages[t, n] = total
+    return advantages
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 20]), unit_interval, unit_interval)
+def test_advantages_follow_their_definition(seed, num_steps, gamma, gae_lambda):
+    rollout = random_rollout(seed, num_steps)
+    expected = advantages_by_definition(**rollout, gamma=gamma, gae_lambda=gae_lambda)
+    valid = rollout.pop("valid")
+    actual = jitted_advantages(**rollout, gamma=gamma, gae_lambda=gae_lambda)
+    np.testing.assert_allclose(actual[valid], expected[valid], rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1), unit_interval, unit_interval)
+def test_advantages_agree_with_rlax_where_nothing_is_truncated(seed, gamma, gae_lambda):
+    rollout = random_rollout(seed, 20, truncations=False)
+    del rollout["valid"]
+    discounts = gamma * ~rollout["terminated"]
+    values = np.concatenate([rollout["values"], rollout["last_value"][None]])
+    expected = rlax_advantages(rollout["rewards"], discounts.astype(np.float32), gae_lambda, values)
+    actual = jitted_advantages(**rollout, gamma=gamma, gae_lambda=gae_lambda)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def column(*numbers):
+    return jnp.array(numbers)[:, None]
+
+
+def test_a_truncated_episode_bootstraps_from_its_last_observation():
+    # One reward a step for ever is worth 10 at gamma = 0.9. The critic knows it, so a time limit
+    # after two steps teaches nothing. The third row only resets, to a state valued 3.
+    rollout = {
+        "rewards": column(1.0, 1.0, 0.0),
+        "values": column(10.0, 10.0, 10.0),
+        "last_value": jnp.array([3.0]),
+        "gamma": 0.9,
+        "gae_lambda": 1.0,
+    }
+    limit, never = column(False, True, False), column(False, False, False)
+    exact = generalized_advantages(terminated=never, truncated=limit, **rollout)
+    np.testing.assert_allclose(exact[:2, 0], [0.0, 0.0], atol=1e-5)
+    as_a_death = generalized_advantages(terminated=limit, truncated=never, **rollout)
+    np.testing.assert_allclose(as_a_death[:2, 0], [-8.1, -9.0], rtol=1e-5)
+    as_nothing = generalized_advantages(terminated=never, truncated=never, **rollout)
+    np.testing.assert_allclose(as_nothing[:2, 0], [0.81 * -7.3, 0.9 * -7.3], rtol=1e-5)
+
+
+def test_nothing_leaks_from_the_next_episode_into_the_last():
+    rollout = random_rollout(0, 12) | {"gamma": 0.9, "gae_lambda": 0.9}
+    rollout.pop("valid")
+    rollout["terminated"][5], rollout["truncated"][5] = [True, False, False], [False, True, False]
+    rollout["terminated"][6] = rollout["truncated"][6] = False
+    other = rollout | {"rewards": rollout["rewards"].copy(), "values": rollout["values"].copy()}
+    other["rewards"][7:] += 1
+    other["values"][7:] += 1
+    before, after = jitted_advantages(**rollout)[:6], jitted_advantages(**other)[:6]
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    assert (before[5, 2] != after[5, 2]).all()
+
+
+def test_wrong_ranks_are_refused():
+    rollout = random_rollout(0, 4) | {"gamma": 0.9, "gae_lambda": 0.9}
+    rollout.pop("valid")
+    with pytest.raises(AssertionError, match="rank"):
+        generalized_advantages(**rollout | {"last_value": rollout["values"]})
+    with pytest.raises(AssertionError, match="shape"):
+        generalized_advantages(**rollout | {"terminated": rollout["terminated"][1:]})
+
+
+def random_log_ratios(seed: int, num_steps: int) -> np.ndarray:
+    generator = np.random.default_rng([seed, 1])
+    return generator.normal(size=(num_steps, N)).astype(np.float32)
+
+
+def values_after(values: np.ndarray, last_value: np.ndarray) -> np.ndarray:
+    return np.concatenate([values[1:], last_value[None]])
+
+
+def vtrace_by_definition(
+    log_ratios, rewards, values, last_value, terminated, truncated, valid,
+    gamma, trace_lambda, rho_bar, c_bar, policy_rho_bar,
+):  # fmt: skip
+    """Eq. 1, summed anew for each step, and section 4.2's advantages; NaN where not valid."""
+    ratios = np.exp(log_ratios.astype(np.float64))
+    values_next = values_after(values, last_value)
+    ended = terminated | truncated
+    targets = np.full(rewards.shape, np.nan)
+    for s, n in np.argwhere(valid):
+        total, trace = float(values[s, n]), 1.0
+        for t in range(s, len(rewards)):
+            after = 0.0 if terminated[t, n] else gamma * values_next[t, n]
+            delta = min(rho_bar, ratios[t, n]) * (rewards[t, n] + after - values[t, n])
+            total += gamma ** (t - s) * trace * delta
+            trace *= trace_lambda * min(c_bar, ratios[t, n])
+            if ended[t, n]:
+                break
+        targets[s, n] = total
+    advantages = np.full(rewards.shape, np.nan)
+    for s, n in np.argwhere(valid):
+        after = float(values_next[s, n])
+        if s + 1 < len(rewards) and not ended[s, n]:
+            after = trace_lambda * targets[s + 1, n] + (1 - trace_lambda) * after
+        q = rewards[s, n] + (0.0 if terminated[s, n] else gamma * after)
+        advantages[s, n] = min(policy_rho_bar, ratios[s, n]) * (q - values[s, n])
+    return targets, advantages
+
+
+bounds = st.floats(0.125, 4, width=32)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, st.sampled_from([1, 20]), unit_interval, unit_interval, bounds, bounds, bounds)
+def test_vtrace_follows_its_definition(
+    seed, num_steps, gamma, trace_lambda, rho_bar, c_bar, policy_rho_bar
+):
+    rollout = random_rollout(seed, num_steps) | {
+        "log_ratios": random_log_ratios(seed, num_steps),
+        "gamma": gamma,
+        "trace_lambda": trace_lambda,
+        "rho_bar": rho_bar,
+        "c_bar": c_bar,
+        "policy_rho_bar": policy_rho_bar,
+    }
+    targets, advantages = vtrace_by_definition(**rollout)
+    valid = rollout.pop("valid")
+    actual = jitted_vtrace(**rollout)
+    # Where c_bar > 1 the traces grow without bound, and so does what is lost in float32.
+    tolerance = {"rtol": 1e-4, "atol": 1e-5 * max(1.0, np.abs(targets[valid]).max())}
+    np.testing.assert_allclose(actual.targets[valid], targets[valid], **tolerance)
+    np.testing.assert_allclose(actual.advantages[valid], advantages[valid], **tolerance)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seeds, unit_interval, unit_interval, bounds, bounds)
+def test_vtrace_agrees_with_rlax_where_nothing_is_truncated(
+    seed, gamma, trace_lambda, rho_bar, policy_rho_bar
+):
+    rollout = random_rollout(seed, 20, truncations=False)
+    log_ratios = random_log_ratios(seed, 20)
+    del rollout["valid"]
+    values_next = values_after(rollout["values"], rollout["last_value"])
+    expected = rlax_vtrace(
+        rollout["values"],
+        values_next,
+        rollout["rewards"],
+        (gamma * ~rollout["terminated"]).astype(np.float32),
+        np.exp(log_ratios),
+        trace_lambda,
+        rho_bar,
+        policy_rho_bar,
+    )
+    actual = jitted_vtrace(
+        log_ratios,
+        **rollout,
+        gamma=gamma,
+        trace_lambda=trace_lambda,
+        rho_bar=rho_bar,
+        policy_rho_bar=policy_rho_bar,
+    )
+    targets = expected.errors + rollout["values"]
+    np.testing.assert_allclose(actual.targets, targets, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual.advantages, expected.pg_advantage, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seeds, st.sampled_from([12, 20]), unit_interval)
+def test_on_policy_vtrace_is_the_longest_n_step_return(seed, num_steps, gamma):
+    rollout = random_rollout(seed, 12)
+    valid = rollout.pop("valid")
+    on_policy = np.zeros(valid.shape, np.float32)
+    actual = jitted_vtrace(on_policy, **rollout, gamma=gamma)
+    values, last_value = rollout.pop("values"), rollout.pop("last_value")
+    returns = jitted_n_step(
+        **rollout, values_next=values_after(values, last_value), gamma=gamma, num_steps=num_steps
+    )
+    monte_carlo = jitted_advantages(
+        **rollout, values=values, last_value=last_value, gamma=gamma, gae_lambda=1.0
+    )
+    for other in (returns, monte_carlo + values):
+        np.testing.assert_allclose(actual.targets[valid], other[valid], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual.advantages[valid], monte_carlo[valid], rtol=1e-4, atol=1e-4)
+
+
+def n_step_by_definition(
+    rewards, values_next, terminated, truncated, gamma, num_steps
+) -> np.ndarray:
+    """Each row's sum on its own, cut after `num_steps`, an end or the last row."""
+    returns = np.zeros(rewards.shape)
+    for t, n in np.ndindex(rewards.shape):
+        for k in range(num_steps):
+            row = t + k
+            returns[t, n] += gamma**k * rewards[row, n]
+            if terminated[row, n]:
+                break
+            if truncated[row, n] or k == num_steps - 1 or row == len(rewards) - 1:
+                returns[t, n] += gamma ** (k + 1) * values_next[row, n]
+                break
+    return returns
+
+
+def random_n_step(seed: int, num_rows: int, truncations: bool = True) -> dict[str, Any]:
+    rollout = random_rollout(seed, num_rows, truncations)
+    values_next = values_after(rollout.pop("values"), rollout.pop("last_value"))
+    return rollout | {"values_next": values_next}
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, st.sampled_from([1, 12]), unit_interval, st.sampled_from([1, 2, 5, 12, 20]))
+def test_n_step_returns_follow_their_definition(seed, num_rows, gamma, num_steps):
+    rollout = random_n_step(seed, num_rows) | {"gamma": gamma, "num_steps": num_steps}
+    valid = rollout.pop("valid")
+    expected = n_step_by_definition(**rollout)
+    actual = jitted_n_step(**rollout)
+    np.testing.assert_allclose(actual[valid], expected[valid], rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seeds, unit_interval, st.sampled_from([1, 3, 12, 20]))
+def test_n_step_returns_agree_with_rlax_where_nothing_is_truncated(seed, gamma, num_steps):
+    rollout = random_n_step(seed, 12, truncations=False)
+    del rollout["valid"]
+    discounts = (gamma * ~rollout["terminated"]).astype(np.float32)
+    expected = rlax_n_step(num_steps)(rollout["rewards"], discounts, rollout["values_next"])
+    actual = jitted_n_step(**rollout, gamma=gamma, num_steps=num_steps)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def both_signs() -> np.ndarray:
+    """Numbers of every size up to 1e6, in ascending order."""
+    positive = np.concatenate([np.linspace(1e-3, 3, 500), np.geomspace(3.01, 1e6, 500)])
+    return np.concatenate([-positive[::-1], [0.0], positive]).astype(np.float32)
+
+
+def assert_equal_next_to_one(actual, expected, tolerance):
+    """Close relative to 1 + |expected|: values are sums of rewards of the order of 1."""
+    error = np.abs(np.asarray(actual, np.float64) - expected) / (1 + np.abs(expected))
+    assert error.max() < tolerance
+
+
+def test_value_rescaling_and_its_inverse_undo_each_other():
+    x = both_signs()
+    assert_equal_next_to_one(unscale_value(rescale_value(jnp.asarray(x))), x, 2e-6)
+    assert_equal_next_to_one(rescale_value(unscale_value(jnp.asarray(x))), x, 2e-6)
+
+
+@pytest.mark.parametrize("function", [rescale_value, unscale_value])
+def test_value_rescaling_is_odd_and_increasing(function):
+    x = both_signs()
+    y = np.asarray(function(jnp.asarray(x)))
+    np.testing.assert_array_equal(y, -y[::-1])
+    assert (np.diff(y) > 0).all()
+    assert y[len(y) // 2] == 0
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-2])
+def test_value_rescaling_agrees_with_rlax(eps):
+    x = both_signs()
+    # In float32 rlax's inverse cancels: it is 1e-4 off near 0.
+    with jax.enable_x64(True):
+        wide = jnp.asarray(x, jnp.float64)
+        scaled = np.asarray(rlax.signed_hyperbolic(wide, eps))
+        unscaled = np.asarray(rlax.signed_parabolic(wide, eps))
+    assert_equal_next_to_one(rescale_value(jnp.asarray(x), eps), scaled, 1e-6)
+    assert_equal_next_to_one(unscale_value(jnp.asarray(x), eps), unscaled, 2e-6)
+
+
+def random_sequences(seed: int, num_rows: int, truncations: bool) -> tuple[Any, Any, r2d2.Row]:
+    """Two networks' values of 4 actions, and rows as R2D2 takes them from its replay."""
+    rollout = random_rollout(seed, num_rows, truncations)
+    generator = np.random.default_rng([seed, 2])
+    values, target_values = 5 * generator.normal(size=(2, num_rows, N, 4)).astype(np.float32)
+    first = np.concatenate([np.zeros((1, N), bool), ~rollout["valid"][:-1]])
+    nothing = jnp.zeros((num_rows, N))
+    rows = r2d2.Row(
+        inputs=jaxrl.Inputs(nothing, jnp.asarray(first), nothing, nothing),
+        action=jnp.asarray(generator.integers(0, 4, (num_rows, N))),
+        reward=jnp.asarray(rollout["rewards"]),
+        terminated=jnp.asarray(rollout["terminated"]),
+        ended=jnp.asarray(rollout["terminated"] | rollout["truncated"]),
+    )
+    return values, target_values, rows
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+@pytest.mark.parametrize("n_step", [1, 5, 20])
+def test_transformed_double_q_targets_agree_with_rlax(n_step, rescale):
+    values, target_values, rows = random_sequences(n_step, 13, truncations=False)
+    pair = rlax.SIGNED_HYPERBOLIC_PAIR if rescale else rlax.IDENTITY_PAIR
+    errors = functools.partial(rlax.transformed_n_step_q_learning, n=n_step, tx_pair=pair)
+    # Errors of values of 0 are the targets.
+    expected = over_columns(errors, *[1] * 6)(
+        np.zeros((12, N, 4), np.float32),
+        rows.action[:-1],
+        target_values[1:],
+        values[1:].argmax(-1),
+        rows.reward[:-1],
+        np.float32(0.9) * ~np.asarray(rows.terminated[:-1]),
+    )
+    config = jaxrl.R2D2Config(n_step=n_step, gamma=0.9, rescale_values=rescale)
+    actual = jax.jit(r2d2.targets)(config, values, target_values, rows)
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_an_episode_of_which_the_end_is_missing_is_cut_like_a_truncated_one():
+    # So it is where a resumed run began new episodes, and the replay still held the old ones.
+    config = jaxrl.R2D2Config(n_step=3, gamma=0.9)
+    values, target_values, rows = random_sequences(0, 13, truncations=True)
+    without = rows._replace(ended=rows.terminated)
+    assert (rows.ended & ~rows.terminated)[:-3].any()
+    valid = ~rows.inputs.first[1:]
+    targets = jax.jit(r2d2.targets)
+    exact = targets(config, values, target_values, rows)[valid]
+    np.testing.assert_array_equal(targets(config, values, target_values, without)[valid], exact)

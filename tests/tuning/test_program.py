@@ -1,0 +1,144 @@
+"""A whole search as one program: the same trials and decisions as on the host, and it learns."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy_algorithm import ToyConfig, quality, toy
+
+import jaxrl
+from jaxrl.tuning import (
+    ASHA,
+    HyperBand,
+    HyperTrick,
+    Integer,
+    LogUniform,
+    RandomSearch,
+    Status,
+    SuccessiveHalving,
+    Uniform,
+    search,
+    simulate,
+    trial_key,
+    trial_values,
+)
+
+SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
+SCHEDULERS = [
+    RandomSearch(7, 3),
+    HyperTrick(14, 4),
+    SuccessiveHalving(9, 9),
+    HyperBand(9),
+    ASHA(12, 9),
+]
+KEY = jax.random.key(5)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@functools.cache
+def toy_algorithm():
+    return toy()
+
+
+@functools.cache
+def searched(scheduler, num_lanes=4, strategy="vmap"):
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, num_lanes, 3, strategy=strategy
+    )
+    return jax.jit(run)(KEY)
+
+
+@functools.cache
+def all_scores(num_trials, num_phases):
+    """Every trial's score of each phase of three updates, were it never stopped."""
+
+    def alone(trial):
+        config = ToyConfig().replace(**trial_values(SPACE, KEY, trial))
+        _, metrics = jaxrl.train(toy_algorithm(), config, trial_key(KEY, trial), 3 * num_phases)
+        names = ("episode_return_sum", "episode_count")
+        returns, counts = (metrics[name].reshape(-1, 3).sum(1) for name in names)
+        return returns / counts
+
+    train = jax.jit(alone)
+    return np.stack([train(trial) for trial in range(num_trials)])
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda s: type(s).__name__)
+def test_the_program_decides_what_the_host_decides(scheduler):
+    result = searched(scheduler)
+    shape = (scheduler.num_trials, scheduler.num_phases)
+    scores = all_scores(*shape)
+    spans, ledger = simulate(scheduler, 4, np.ones(shape), scores)
+    np.testing.assert_array_equal(result.ledger.reported, ledger.reported)
+    np.testing.assert_array_equal(result.ledger.status, ledger.status)
+    np.testing.assert_allclose(result.ledger.scores, ledger.scores, rtol=1e-4)
+    for span in spans:
+        assert result.round[span.trial, span.phase] == round(span.begin)
+        assert result.lane[span.trial, span.phase] == span.lane
+    assert (np.asarray(result.lane) >= 0).sum() == len(spans)
+    assert result.num_rounds == max(span.end for span in spans)
+
+
+@pytest.mark.parametrize("strategy", ["map", "shard-vmap", "shard-map"])
+def test_the_strategy_does_not_matter(strategy):
+    for scheduler in (SCHEDULERS[1], SCHEDULERS[2]):
+        expected, result = searched(scheduler), searched(scheduler, strategy=strategy)
+        np.testing.assert_array_equal(result.ledger.status, expected.ledger.status)
+        np.testing.assert_array_equal(result.lane, expected.lane)
+        np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
+
+
+def test_a_trial_does_not_depend_on_the_number_of_lanes():
+    few, many = searched(SCHEDULERS[0], 2), searched(SCHEDULERS[0], 7)
+    np.testing.assert_allclose(few.ledger.scores, many.ledger.scores, rtol=1e-5)
+    assert few.num_rounds == 4 * 3  # seven trials of three phases, two at a time
+    assert many.num_rounds == 3
+
+
+def test_the_best_agent_is_the_one_that_scored_best():
+    for scheduler in (SCHEDULERS[1], SCHEDULERS[3]):
+        result = searched(scheduler)
+        scores = np.asarray(result.ledger.scores)
+        trial, phase = np.unravel_index(np.nanargmax(scores), scores.shape)
+        assert result.best_trial == trial
+        config = ToyConfig(learning_rate=float(result.values["learning_rate"][trial]))
+        key = trial_key(KEY, int(trial))
+        state, _ = jaxrl.train(toy_algorithm(), config, key, 3 * (int(phase) + 1))
+        np.testing.assert_allclose(result.best_state.params, state.params, rtol=1e-5)
+        assert quality(config.learning_rate) > 60
+
+
+def test_diverged_trials_and_those_without_episodes_are_told_apart():
+    space = {"learning_rate": LogUniform(1e-2, 50.0), "gamma": Uniform(0.0, 0.4)}
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), space, HyperTrick(16, 2, 0.25), 4, 3
+    )
+    result = jax.jit(run)(KEY)
+    scores = np.asarray(result.ledger.scores[:, 0])
+    diverged = np.asarray(result.values["learning_rate"]) >= 0.5
+    silent = np.asarray(result.values["gamma"]) < 0.2
+    assert diverged.any()
+    assert (silent & ~diverged).any()
+    np.testing.assert_array_equal(np.isneginf(scores), diverged)
+    np.testing.assert_array_equal(np.isnan(scores), silent & ~diverged)
+    stopped = np.asarray(result.ledger.status) == Status.STOPPED
+    assert not stopped[silent & ~diverged].any()
+    finite = np.isfinite(scores)
+    assert stopped[diverged].mean() > stopped[finite].mean()
+
+
+def test_one_program_takes_traced_fields_only_and_says_so():
+    space = SPACE | {"num_steps": Integer(1, 3)}
+    with pytest.raises(ValueError, match=r"static fields \('num_steps',\).*jaxrl.tuning.sweep"):
+        search(toy_algorithm(), ToyConfig(), space, HyperTrick(4, 2), 2, 3, KEY)
+    with pytest.raises(ValueError, match="ToyConfig has no fields"):
+        search(toy_algorithm(), ToyConfig(), {"lr": Uniform(0, 1)}, HyperTrick(4, 2), 2, 3, KEY)
+
+
+def test_a_search_is_vmapped_over_seeds():
+    run = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[1], 4, 3)
+    results = jax.jit(jax.vmap(run))(jnp.stack([jax.random.key(6), KEY]))
+    np.testing.assert_array_equal(results.ledger.status[1], searched(SCHEDULERS[1]).ledger.status)
