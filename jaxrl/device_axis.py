@@ -1,12 +1,12 @@
-"""The axis of devices over which the environments of one agent are spread.
+"""The mesh axis over which one agent's environments are spread, and its sums, shards and keys.
 
-Each device steps its part of the environments and learns from what they show; gradients, counts
-and statistics are averaged over the axis, so that all devices hold the same agent. What is random
-about an environment depends on its number among all of them: the result does not depend on how many
-devices share the work, but for the order of sums.
+Each device steps an equal part of the environments and learns from it. `Axis.mean` averages
+gradients and statistics over the devices, so that all devices hold the same parameters. Random
+numbers of an environment depend on its index among all environments: the number of devices changes
+a result only by the order of sums.
 
-An algorithm asks its environment for the axis. `SINGLE_DEVICE` is the usual one: a single device, on which
-every function here does nothing.
+An environment carries its axis (`SpreadEnv`), and algorithms read it with `axis_of(env)`. On
+`SINGLE_DEVICE`, the default, every method here returns its argument.
 """
 
 from __future__ import annotations
@@ -23,57 +23,67 @@ from jaxrl.types import Array, Env, PyTree
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of `jax.shard_map` or `jax.pmap`."""
+    """A named axis of devices, as of `jax.shard_map` or `jax.pmap`.
+
+    Attributes:
+      name: the axis' name; None for a single device.
+      size: number of devices.
+    """
 
     name: str | None = None
     size: int = 1
 
     @property
     def index(self) -> Array | int:
-        """Of this device."""
+        """The index of this device on the axis."""
         return 0 if self.name is None else jax.lax.axis_index(self.name)
 
     def mean(self, tree: PyTree) -> PyTree:
-        """Over the devices; between processes all arrays go as one, since each message waits."""
+        """Average each leaf over the devices."""
         if self.name is None:
             return tree
         if jax.process_count() == 1:
             return jax.lax.pmean(tree, self.name)
-        # Without the barrier XLA moves the reshaping into what made the arrays, and slows that.
+        # Between processes each array is a message that waits for the network: send one for all.
+        # Without the barrier XLA fuses the reshaping into what computed the arrays, and slows it.
         flat, unravel = ravel_pytree(jax.lax.optimization_barrier(tree))
         return unravel(jax.lax.pmean(flat, self.name))
 
     def sum(self, tree: PyTree) -> PyTree:
-        """Over the devices."""
+        """Sum each leaf over the devices."""
         return tree if self.name is None else jax.lax.psum(tree, self.name)
 
     def max(self, tree: PyTree) -> PyTree:
-        """Over the devices."""
+        """Take the maximum of each leaf over the devices."""
         return tree if self.name is None else jax.lax.pmax(tree, self.name)
 
-    def count(self, valid: Array) -> Array:
-        """How many are valid on all devices, at least 1, for each device.
+    def mean_count(self, valid: Array) -> Array:
+        """Return the number of true entries of `valid` on a device, averaged over the devices.
 
-        Sums divided by it are a device's share: averaged over the devices, they are the mean of
-        all that is valid.
+        The total is at least 1, so that it can divide. `mean(x.sum() / mean_count(valid))` is then
+        the mean of x over the valid entries of all devices.
         """
         return jnp.maximum(self.sum(valid.sum()), 1.0) / self.size
 
     def shard(self, tree: PyTree, axis: int = 0) -> PyTree:
-        """This device's share `[N, ...]` of what all environments have, `[N * size, ...]`."""
+        """Return this device's `[N, ...]` of leaves `[N * size, ...]` that all devices hold.
 
-        def share(x: Any) -> Any:
+        Args:
+          axis: the array axis of the environments.
+        """
+
+        def shard_leaf(x: Any) -> Any:
             length = x.shape[axis] // self.size
             return jax.lax.dynamic_slice_in_dim(x, self.index * length, length, axis)
 
-        return tree if self.name is None else jax.tree.map(share, tree)
+        return tree if self.name is None else jax.tree.map(shard_leaf, tree)
 
-    def split(self, key: Array, num: int) -> Array:
-        """Keys for so many environments of this device, `[num]`."""
+    def split_key(self, key: Array, num: int) -> Array:
+        """Return `[num]` keys, one for each of this device's environments."""
         return self.shard(jax.random.split(key, num * self.size))
 
-    def own(self, key: Array) -> Array:
-        """A key that no other device has."""
+    def device_key(self, key: Array) -> Array:
+        """Return a key that differs between devices."""
         return key if self.name is None else jax.random.fold_in(key, self.index)
 
 
@@ -82,22 +92,22 @@ SINGLE_DEVICE = Axis()
 
 @runtime_checkable
 class SpreadEnv(Protocol):
-    """What environments have beside `Env` that can be spread over devices."""
+    """The members that an `Env` needs to be spread over devices."""
 
     @property
     def axis(self) -> Axis:
-        """`SINGLE_DEVICE`, unless this is one device's part."""
+        """The axis of which `self` is one device's part; `SINGLE_DEVICE` if it is not spread."""
         ...
 
     def spread(self, axis: Axis) -> Env:
-        """The part of each device, `num_envs // axis.size` environments, on an axis of that name.
+        """Return the part of one device on `axis`: `num_envs // axis.size` environments.
 
-        What is random about an environment must depend on its number among all of them: take its
-        keys from `axis.split`, or `axis.shard` of what was drawn for all.
+        An environment's random numbers must depend on its index among all environments: take keys
+        from `axis.split_key`, or `axis.shard` of what is drawn for all.
         """
         ...
 
 
 def axis_of(env: Env) -> Axis:
-    """The axis over which the environments are spread, of which `env` holds this device's part."""
+    """Return the axis over which `env` is spread; `SINGLE_DEVICE` if it is not."""
     return getattr(env, "axis", SINGLE_DEVICE)

@@ -47,7 +47,7 @@ import jaxrl
 from jaxrl.algos import actor_critic
 from jaxrl.envs.host.base import HostedEnv
 from jaxrl.envs.host.pools import RawStep
-from jaxrl.networks import heads
+from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
 from jaxrl.training.loop import MAX_CHUNK, train_chunk
 from jaxrl.training.throughput import host_time, shares
@@ -181,8 +181,8 @@ def times(random: np.random.Generator, mean: float, sigma: float, size: Any) -> 
 
 def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float]:
     """Milliseconds a step of all environments, in rollouts of a policy."""
-    config = heads.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
-    agent = Agent(env, None, heads.actor_critic, heads.problem_of_actor_critic)
+    config = build.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
+    agent = Agent(env, None, build.actor_critic, build.find_actor_critic_problem)
     params, simulation = agent.start(config, *jax.random.split(jax.random.key(0)))
     behave = partial(agent.unroll, config, params)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import jaxrl
 from jaxrl.algos import ppo as ppo_module
-from jaxrl.networks import heads, recurrent
+from jaxrl.networks import build, recurrent
 from jaxrl.ops import optimizers
 from jaxrl.ops.minibatches import shuffled_indices
 from tasks import Measure, Task, random_actions
@@ -132,7 +132,7 @@ class Parts:
         """The network, its parameters, and made-up data of one rollout."""
         space = self.env.observation_space
         config, steps = self.task.config, self.task.steps
-        network = heads.actor_critic(space, self.env.action_space, config)
+        network = build.actor_critic(space, self.env.action_space, config)
         rng = np.random.default_rng(0)
         assert isinstance(space, jaxrl.Box)
         image = space.dtype == np.uint8

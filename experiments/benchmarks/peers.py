@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from gymnax.wrappers import LegacyStepAPIWrapper
 
-from jaxrl.networks import heads
+from jaxrl.networks import build
 from parts import Part, repeated
 from tasks import Measure, Task, random_actions
 from timing import seconds_of
@@ -101,7 +101,7 @@ class Rejax:
         began = time.perf_counter()
         self.program = jax.jit(train, donate_argnums=0).lower(self.state).compile()
         self.compile_seconds = time.perf_counter() - began
-        self.num_parameters = heads.num_parameters(
+        self.num_parameters = build.num_parameters(
             (self.state.actor_ts.params, self.state.critic_ts.params)
         )
 

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl.networks import heads
+from jaxrl.networks import build
 from jaxrl.training.loop import train_chunk
 from parts import Parts
 from peers import PEERS, Learner, raw_envpool, raw_gymnax, xla_envpool
@@ -79,7 +79,7 @@ class Trainer:
             jaxrl.compiler_options(algo, self.config)
         )
         self.compile_seconds = time.perf_counter() - began
-        self.num_parameters = heads.num_parameters(self.state.params)
+        self.num_parameters = build.num_parameters(self.state.params)
         self.updates = calls_for(seconds, lambda: self.train(1))
         self.valid_rates: list[float] = []
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import heads, reuse
+from jaxrl.networks import build, reuse
 from jaxrl.ops import normalization, optimizers, returns
 from jaxrl.ops.distributions import Categorical
 from jaxrl.rollouts import pipelined
@@ -33,7 +33,7 @@ from jaxrl.types import Algorithm, Array, Env, HostEnv, Memory, Metrics, PyTree,
 
 
 @fields.config
-class A2CConfig(heads.NetworkConfig):
+class A2CConfig(build.NetworkConfig):
     """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 7e-4
@@ -101,7 +101,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent = Agent(env, network, heads.actor_critic, heads.problem_of_actor_critic)
+    agent = Agent(env, network, build.actor_critic, build.find_actor_critic_problem)
     axis = axis_of(env)
 
     def optimizer_of(config: A2CConfig) -> Any:
@@ -220,7 +220,7 @@ def loss(
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses, over valid transitions; all `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
-    count = axis.count(valid)
+    count = axis.mean_count(valid)
     total = jnp.float32(1 / axis.size) if config.sum_losses else count
 
     def reduce(x: Array) -> Array:

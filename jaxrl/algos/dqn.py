@@ -26,7 +26,7 @@ from jaxrl import config as fields
 from jaxrl.algos import epsilon_greedy, q_learning
 from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import heads, recurrent
+from jaxrl.networks import build, recurrent
 from jaxrl.ops import optimizers
 from jaxrl.replay import ring, transitions
 from jaxrl.replay.ring import Replay
@@ -82,7 +82,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> action values [B, A]`; None builds one from the
         config.
     """
-    agent = Agent(env, network, q_learning.q_network, heads.problem_of_q_network)
+    agent = Agent(env, network, q_learning.q_network, build.find_q_network_problem)
     axis = axis_of(env)
 
     def q_values_of(config: DQNConfig) -> QValues:
@@ -217,7 +217,7 @@ def loss(
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """Huber loss over valid transitions; `[B]`."""
     error = target - value
-    total = axis.count(valid)
+    total = axis.mean_count(valid)
     loss = (optax.losses.huber_loss(error) * weights).sum() / total
     return loss, (
         error,

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import heads
+from jaxrl.networks import build
 from jaxrl.ops import normalization, optimizers, returns
 from jaxrl.rollouts import pipelined
 from jaxrl.rollouts.agent import Agent
@@ -33,7 +33,7 @@ from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree, Trajecto
 
 
 @fields.config
-class ImpalaConfig(heads.NetworkConfig):
+class ImpalaConfig(build.NetworkConfig):
     """Hyperparameters of IMPALA; `static` fields shape the program, others are traced."""
 
     learning_rate: float = 6e-4
@@ -95,7 +95,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent = Agent(env, network, heads.actor_critic, heads.problem_of_actor_critic)
+    agent = Agent(env, network, build.actor_critic, build.find_actor_critic_problem)
     axis = axis_of(env)
 
     def optimizer_of(config: ImpalaConfig) -> Any:
@@ -180,7 +180,7 @@ def loss(
 ) -> tuple[Array, Metrics]:
     """Policy gradient, value and entropy losses with V-trace, over valid transitions; `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
-    count = axis.count(valid)
+    count = axis.mean_count(valid)
     total = jnp.float32(1 / axis.size) if config.sum_losses else count
 
     log_prob = distribution.log_prob(trajectory.action)

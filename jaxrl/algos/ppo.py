@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import heads, recurrent
+from jaxrl.networks import build, recurrent
 from jaxrl.ops import normalization, optimizers, returns
 from jaxrl.ops.minibatches import learn_in_epochs
 from jaxrl.rollouts import pipelined
@@ -35,7 +35,7 @@ from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree, 
 
 
 @fields.config
-class PPOConfig(heads.NetworkConfig):
+class PPOConfig(build.NetworkConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 2.5e-4
@@ -126,7 +126,7 @@ def ppo(
         (`jaxrl.networks.recurrent`); None builds one from the config.
       surrogate: in place of the clipped one, for variations of PPO, which then bear its name.
     """
-    agent = Agent(env, network, heads.actor_critic, heads.problem_of_actor_critic)
+    agent = Agent(env, network, build.actor_critic, build.find_actor_critic_problem)
     axis = axis_of(env)
 
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
@@ -160,7 +160,7 @@ def ppo(
             env, behave, state.simulation, rollout_key, config.num_steps
         )
         values = trajectory.extras.value
-        if heads.has_own_critic(agent.network_of(config)):
+        if build.has_own_critic(agent.network_of(config)):
             # One batch after the rollout; the same values within it are then dead code.
             _, (_, values) = behave((), trajectory.inputs)
         last_value = actor_critic.bootstrap(behave, simulation)
@@ -174,7 +174,7 @@ def ppo(
             # T * N sequences of one step, `[1, T * N, ...]`, from N of T steps.
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         params, opt_state, losses = learn(
-            config, objective, state, batch, axis.own(shuffle_key), axis
+            config, objective, state, batch, axis.device_key(shuffle_key), axis
         )
         losses["policy_lag"] += losses["gradient_steps"] * pipelined.lag(env, config.num_steps)
         num_updates = state.num_updates + 1
@@ -278,7 +278,7 @@ def loss(
     surrogate: Surrogate = clipped_surrogate,
 ) -> tuple[Array, Metrics]:
     """The surrogate's, value and entropy losses, over valid transitions."""
-    total = axis.count(batch.valid)
+    total = axis.mean_count(batch.valid)
 
     def mean(x: Array) -> Array:
         return (x * batch.valid).sum() / total

@@ -15,7 +15,7 @@ import optax
 
 from jaxrl import config as fields
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import heads
+from jaxrl.networks import build
 from jaxrl.ops import optimizers
 from jaxrl.replay import ring
 from jaxrl.rollouts.simulation import Simulation
@@ -23,7 +23,7 @@ from jaxrl.types import ActionSpace, Array, Env, Metrics, ObservationSpace, PyTr
 
 
 @fields.config
-class QLearningConfig(heads.NetworkConfig):
+class QLearningConfig(build.NetworkConfig):
     """The hyperparameters that the algorithms share; the defaults are DQN's."""
 
     learning_rate: float = 1e-4
@@ -70,7 +70,7 @@ def q_network(
     observation_space: ObservationSpace, action_space: ActionSpace, config: QLearningConfig
 ) -> nn.Module:
     """The network that the config describes."""
-    return heads.q_network(observation_space, action_space, config, config.dueling)
+    return build.q_network(observation_space, action_space, config, config.dueling)
 
 
 def check_frame_stack(config: QLearningConfig, env: Env) -> None:
@@ -174,7 +174,7 @@ def prioritized(
     """
     num_envs = priorities.shape[1]
     share = config.batch_size // axis.size
-    drawn = ring.proportional(axis.own(key), priorities.reshape(-1), share)
+    drawn = ring.proportional(axis.device_key(key), priorities.reshape(-1), share)
     weights = ring.importance_weights(drawn.probability, count, config.importance_exponent)
     weights = jnp.where(drawn.probability > 0, weights, 0.0)  # where nothing could be drawn
     largest = jnp.maximum(axis.max(weights.max()), jnp.finfo(jnp.float32).tiny)

@@ -28,7 +28,7 @@ from jaxrl import config as fields
 from jaxrl.algos import epsilon_greedy, q_learning
 from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import heads, recurrent
+from jaxrl.networks import build, recurrent
 from jaxrl.ops import returns
 from jaxrl.replay import ring, sequences
 from jaxrl.replay.ring import Replay
@@ -103,7 +103,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module with a memory (`jaxrl.networks.recurrent`) whose outputs are action values;
         None builds one from the config.
     """
-    agent = Agent(env, network, q_learning.q_network, heads.problem_of_q_network)
+    agent = Agent(env, network, q_learning.q_network, build.find_q_network_problem)
     axis = axis_of(env)
 
     def step(
@@ -292,7 +292,7 @@ def loss(
     mean = size.sum(0) / jnp.maximum(valid.sum(0), 1.0)
     share = config.priority_max_share
     priority = share * size.max(0) + (1 - share) * mean
-    count = axis.count(valid)
+    count = axis.mean_count(valid)
     return loss, (
         jax.lax.stop_gradient(priority),
         {

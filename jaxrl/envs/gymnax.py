@@ -112,7 +112,7 @@ class GymnaxEnv:
             reward = jnp.asarray(reward, jnp.float32).reshape(())
             return obs, inner, reward, jnp.asarray(terminated), jnp.asarray(truncated)
 
-        keys = self.axis.split(key, self.num_envs)
+        keys = self.axis.split_key(key, self.num_envs)
         obs, inner, reward, terminated, truncated = jax.vmap(step_one)(keys, state.inner, action)
         obs = self._observe(obs)
         first = state.ended
@@ -148,7 +148,7 @@ class GymnaxEnv:
 
     def _reset(self, key: Array) -> tuple[PyTree, Array]:
         env, params = _backend(self.name, self.keywords)
-        keys = self.axis.split(key, self.num_envs)
+        keys = self.axis.split_key(key, self.num_envs)
         obs, inner = jax.vmap(lambda key: env.reset_env(key, params))(keys)
         # Python numbers in gymnax's states are weakly typed; one dtype from the first step on
         # keeps `jit` from tracing twice.

@@ -1,14 +1,13 @@
 """Flax networks: torsos, recurrent cores and heads."""
 
-from jaxrl.networks.heads import (
-    ActorCriticHead,
+from jaxrl.networks.build import (
     FeedForward,
     NetworkConfig,
-    QHead,
     actor_critic,
     num_parameters,
     q_network,
 )
+from jaxrl.networks.heads import ActorCriticHead, QHead
 from jaxrl.networks.recurrent import Recurrent
 
 __all__ = [

@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl.config import is_static
-from jaxrl.networks import heads, recurrent
+from jaxrl.networks import build, recurrent
 from jaxrl.training.loop import train_chunk
 
 # A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
@@ -636,7 +636,7 @@ def test_a_bad_value_is_refused_by_name(config_class, field, value):
 
 
 def test_every_field_of_the_configs_has_a_bad_value():
-    shared = {field.name for field in dataclasses.fields(heads.NetworkConfig)}
+    shared = {field.name for field in dataclasses.fields(build.NetworkConfig)}
     for config_class, rows in BAD.items():
         fields = {field.name for field in dataclasses.fields(config_class)} - shared
         assert fields <= {field for field, _ in rows}
@@ -724,8 +724,8 @@ def random_params(params):
 def network_of(name, config):
     spaces = algorithm(name).env.observation_space, algorithm(name).env.action_space
     if isinstance(config, jaxrl.R2D2Config):
-        return heads.q_network(*spaces, config, config.dueling)
-    return heads.actor_critic(*spaces, config)
+        return build.q_network(*spaces, config, config.dueling)
+    return build.actor_critic(*spaces, config)
 
 
 def greedy_actions(outputs):

@@ -214,11 +214,11 @@ def test_an_axis_of_one_device_does_nothing():
     x = jnp.arange(6.0)
     for function in (SINGLE_DEVICE.mean, SINGLE_DEVICE.sum, SINGLE_DEVICE.max, SINGLE_DEVICE.shard):
         assert function(x) is x
-    assert float(SINGLE_DEVICE.count(x > 2)) == 3
-    assert float(SINGLE_DEVICE.count(x > 9)) == 1
+    assert float(SINGLE_DEVICE.mean_count(x > 2)) == 3
+    assert float(SINGLE_DEVICE.mean_count(x > 9)) == 1
     key = jax.random.key(0)
-    assert SINGLE_DEVICE.own(key) is key
-    assert (SINGLE_DEVICE.split(key, 4) == jax.random.split(key, 4)).all()
+    assert SINGLE_DEVICE.device_key(key) is key
+    assert (SINGLE_DEVICE.split_key(key, 4) == jax.random.split(key, 4)).all()
 
 
 def test_parts_keys_and_counts_of_an_axis():
@@ -227,7 +227,13 @@ def test_parts_keys_and_counts_of_an_axis():
     key = jax.random.key(0)
 
     def one(valid):
-        return axis.shard(x), axis.split(key, 2), axis.own(key), axis.count(valid), axis.max(valid)
+        return (
+            axis.shard(x),
+            axis.split_key(key, 2),
+            axis.device_key(key),
+            axis.mean_count(valid),
+            axis.max(valid),
+        )
 
     valid = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     parts, keys, own, count, largest = jax.vmap(one, axis_name="batch")(valid)

@@ -12,7 +12,7 @@ import pytest
 import jaxrl
 from jaxrl.algos import actor_critic
 from jaxrl.algos import ppo as ppo_module
-from jaxrl.networks import heads, recurrent
+from jaxrl.networks import build, recurrent
 from jaxrl.ops import optimizers
 from jaxrl.rollouts.simulation import start
 from jaxrl.types import Box, Discrete, MultiDiscrete
@@ -24,10 +24,10 @@ SIZE = 6
 
 
 def network(core, use_last_action_reward=True, action_space=THREE_ACTIONS):
-    config = heads.NetworkConfig(
+    config = build.NetworkConfig(
         hidden_sizes=(8,), core=core, core_size=SIZE, use_last_action_reward=use_last_action_reward
     )
-    return heads.q_network(VECTOR, Discrete(3), config, False).clone(action_space=action_space)
+    return build.q_network(VECTOR, Discrete(3), config, False).clone(action_space=action_space)
 
 
 def random_inputs(num_steps, first_share=0.0, seed=0, action_space=THREE_ACTIONS):
@@ -182,8 +182,8 @@ def test_rewards_are_seen_clipped():
 
 
 def test_a_network_without_a_memory_sees_each_step_alone():
-    config = heads.NetworkConfig(hidden_sizes=(8,))
-    net: Any = heads.q_network(VECTOR, Discrete(3), config, False)
+    config = build.NetworkConfig(hidden_sizes=(8,))
+    net: Any = build.q_network(VECTOR, Discrete(3), config, False)
     inputs = random_inputs(T)
     assert not recurrent.is_recurrent(net)
     assert recurrent.initial_core(net, N) == ()
@@ -199,10 +199,10 @@ def test_a_network_without_a_memory_sees_each_step_alone():
 def test_the_learner_unrolls_to_what_the_actor_saw():
     """Over two rollouts of episodes of 3 steps, so that both cut episodes and hold whole ones."""
     env = jaxrl.make("probe/Recall-v0", num_envs=N, limit=3)
-    config = heads.NetworkConfig(
+    config = build.NetworkConfig(
         hidden_sizes=(8,), core="lstm", core_size=SIZE, use_last_action_reward=True
     )
-    net = heads.actor_critic(env.observation_space, env.action_space, config)
+    net = build.actor_critic(env.observation_space, env.action_space, config)
     key = jax.random.key(0)
 
     @jax.jit

@@ -15,7 +15,7 @@ from jaxrl.algos import actor_critic
 from jaxrl.distributed.spread import spread
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import ANY, NONE
-from jaxrl.networks import heads
+from jaxrl.networks import build
 from jaxrl.rollouts import pipelined
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import restart
@@ -155,7 +155,7 @@ def test_an_agent_that_does_not_change_does_the_same_ahead(pools):
 def test_who_acted_is_remembered_with_what_was_sent_ahead():
     env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
     config, key = jaxrl.A2CConfig(hidden_sizes=(8,)), jax.random.key(0)
-    agent = Agent(env, None, heads.actor_critic, heads.problem_of_actor_critic)
+    agent = Agent(env, None, build.actor_critic, build.find_actor_critic_problem)
     of = functools.partial(functools.partial, agent.unroll, config)  # the policy of parameters
     old, simulation = agent.start(config, key, key, extras=actor_critic.no_extras(env))
     new = jax.tree.map(lambda x: x + 0.3, old)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.networks import build as building
 from jaxrl.networks import convolution, heads, recurrent, torsos
 from jaxrl.ops.distributions import Categorical, DiagonalNormal, MultiCategorical
 from jaxrl.types import Box, Dict, Discrete, Inputs, MultiDiscrete
@@ -27,8 +28,8 @@ def spaces(torso: str) -> Box:
 
 
 def build(observation_space, action_space, **fields):
-    config = heads.NetworkConfig(**fields)
-    return heads.actor_critic(observation_space, action_space, config)
+    config = building.NetworkConfig(**fields)
+    return building.actor_critic(observation_space, action_space, config)
 
 
 def init(network, space: Box):
@@ -90,7 +91,7 @@ def test_networks_have_the_size_of_their_papers(torso):
     width = {"mlp": 64, "minatar_cnn": 128, "nature_cnn": 512}.get(torso, 256)
     num_torsos = 2 if torso == "mlp" else 1  # policy and value share a CNN, but not an MLP
     head_size = dense(width, 6) + dense(width, 1)
-    assert heads.num_parameters(params) == num_torsos * expected + head_size
+    assert building.num_parameters(params) == num_torsos * expected + head_size
 
 
 def test_hidden_sizes_and_activation_can_be_chosen():
@@ -292,8 +293,8 @@ def test_a_mask_of_several_axes_is_no_image():
 def test_forbidden_actions_have_the_least_value_unless_all_are(core, dueling):
     mask = jnp.array([[1.0, 0, 1], [0, 0, 1], [0, 0, 0], [1, 1, 1]])
     space = Dict.of(action_mask=Box.of((3,), np.float32, 0, 1), place=VECTOR)
-    config = heads.NetworkConfig(core=core, core_size=4)
-    network = heads.q_network(space, Discrete(3), config, dueling)
+    config = building.NetworkConfig(core=core, core_size=4)
+    network = building.q_network(space, Discrete(3), config, dueling)
     obs = {"action_mask": mask, "place": jnp.ones((4, 3))}
     lead = jnp.zeros((1, 4))
     inputs = Inputs(recurrent.one_step(obs), lead == 0, lead.astype(jnp.int32), lead)
@@ -307,19 +308,19 @@ def test_forbidden_actions_have_the_least_value_unless_all_are(core, dueling):
 
 def test_a_mask_must_fit_the_actions():
     space = Dict.of(action_mask=Box.of((3,), np.float32, 0, 1), place=VECTOR)
-    assert heads.has_action_mask(space, Discrete(3))
-    assert not heads.has_action_mask(VECTOR, Discrete(3))
-    assert not heads.has_action_mask(space, TORQUES)
+    assert building.has_action_mask(space, Discrete(3))
+    assert not building.has_action_mask(VECTOR, Discrete(3))
+    assert not building.has_action_mask(space, TORQUES)
     for actions, shapes in (
         (Discrete(6), r"\(6,\) for"),
         (MultiDiscrete((3, 3)), r"\(3, 3\) or \(2, 3\) for"),
         (MultiDiscrete((3, 2)), r"\(3, 2\) for"),
     ):
         with pytest.raises(ValueError, match=f"'action_mask' must be an array of shape {shapes}"):
-            heads.has_action_mask(space, actions)
+            building.has_action_mask(space, actions)
     named = Dict.of(action_mask=space)
     with pytest.raises(ValueError, match="'action_mask' must be an array of shape"):
-        heads.has_action_mask(named, Discrete(3))
+        building.has_action_mask(named, Discrete(3))
 
 
 def test_actions_that_are_no_vectors_are_refused():
@@ -329,7 +330,7 @@ def test_actions_that_are_no_vectors_are_refused():
 
 def test_no_hidden_sizes_are_no_hidden_layers():
     for torso, shape, layers in (("mlp", (3,), set()), ("minatar_cnn", (10, 10, 4), {"Conv_0"})):
-        config = heads.NetworkConfig(torso=torso, hidden_sizes=())
+        config = building.NetworkConfig(torso=torso, hidden_sizes=())
         module = config.make_torso(Box.of(shape, np.float32))
         params = module.init(jax.random.key(0), jnp.zeros((1, *shape))).get("params")
         assert set(params or ()) == layers

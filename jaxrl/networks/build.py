@@ -1,0 +1,211 @@
+"""Build a network from a config and the environment's spaces, and check a caller's own network.
+
+A network is any Flax module that maps observations `[B, ...]` to outputs with leaves `[B, ...]`:
+`(distribution, value)` for an actor-critic, action values `[B, A]` for Q-learning. A network with
+a memory takes sequences instead (see `jaxrl.networks.recurrent`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxrl import config as fields
+from jaxrl.networks.heads import ActorCriticHead, QHead
+from jaxrl.networks.recurrent import CORES, Recurrent
+from jaxrl.networks.torsos import ACTIVATIONS, MLP, TORSOS, DictTorso, choose_torso, make_torso
+from jaxrl.ops.distributions import Categorical
+from jaxrl.types import (
+    ACTION_MASK,
+    ActionSpace,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    ObservationSpace,
+    PyTree,
+)
+
+
+@fields.config
+class NetworkConfig(fields.Config):
+    """The fields by which every algorithm's config describes its network.
+
+    All are static, since they shape the program. A network that the caller passes to the algorithm
+    replaces the described one.
+    """
+
+    torso: str = fields.static("auto")
+    """Layers that take the observation: one of `jaxrl.networks.torsos.TORSOS`, or "auto" to choose
+    by the observation's shape."""
+    hidden_sizes: tuple[int, ...] | None = fields.static(None)
+    """Widths of the dense layers, in units; None for the torso's default."""
+    activation: str | None = fields.static(None)
+    """"tanh", "relu" or "swish"; None for the torso's default."""
+    compute_dtype: str = fields.static("float32")
+    """Type in which the torso computes: "float32" or "bfloat16". Parameters stay float32."""
+    core: str | None = fields.static(None)
+    """Memory between torso and head: "gru", "lstm" or None."""
+    core_size: int = fields.static(128)
+    """Width of the memory, in units; unused without one."""
+    use_last_action_reward: bool = fields.static(False)
+    """Whether the memory also takes the last action and reward (IMPALA, Espeholt et al. 2018)."""
+
+    def __post_init__(self) -> None:
+        fields.check_choice(self, "torso", ("auto", *TORSOS))
+        fields.check_sizes(self, "hidden_sizes")
+        fields.check_choice(self, "activation", (None, *ACTIVATIONS))
+        fields.check_choice(self, "compute_dtype", ("float32", "bfloat16"))
+        fields.check_choice(self, "core", (None, *CORES))
+        fields.check_count(self, "core_size")
+        fields.check_switch(self, "use_last_action_reward")
+
+    def make_torso(self, space: ObservationSpace) -> nn.Module:
+        """Return the torso for observations of `space`; of a `Dict`, a torso for each part."""
+        if isinstance(space, Dict):
+            return DictTorso(tuple((name, self.make_torso(part)) for name, part in space.parts))
+        name = choose_torso(space.shape) if self.torso == "auto" else self.torso
+        dtype = jnp.dtype(self.compute_dtype)
+        return make_torso(name, space.shape, self.hidden_sizes, self.activation, dtype)
+
+
+class FeedForward(nn.Module):
+    """A network without memory, `head(torso(obs))`.
+
+    Attributes:
+      torso: maps observations `[B, ...]` to features `[B, F]`.
+      head: maps features to the network's outputs.
+      critic_torso: computes the features of the value; None if policy and value share a torso.
+      masked: whether the head takes the observation's `ACTION_MASK`.
+    """
+
+    torso: nn.Module
+    head: nn.Module
+    critic_torso: nn.Module | None = None
+    masked: bool = False
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> Any:
+        torsos = [self.torso] + ([] if self.critic_torso is None else [self.critic_torso])
+        features = [torso(obs).astype(jnp.float32) for torso in torsos]
+        return self.head(*features, **({ACTION_MASK: obs[ACTION_MASK]} if self.masked else {}))
+
+
+def actor_critic(
+    observation_space: ObservationSpace,
+    action_space: ActionSpace,
+    config: NetworkConfig | None = None,
+) -> FeedForward | Recurrent:
+    """Build the actor-critic that `config` describes; its outputs are `(distribution, value)`.
+
+    Policy and value share a CNN or a memory; MLPs without memory are one for each. An `ACTION_MASK`
+    among the observations masks the policy.
+
+    Raises:
+      ValueError: if actions are a Box whose shape is not `[d]`.
+    """
+    if isinstance(action_space, Box) and len(action_space.shape) != 1:
+        raise ValueError(
+            f"actions have shape {action_space.shape}, but policies return vectors; flatten the "
+            "actions in the environment"
+        )
+    config = config or NetworkConfig()
+    torso = config.make_torso(observation_space)
+    critic_torso = config.make_torso(observation_space) if isinstance(torso, MLP) else None
+    head = ActorCriticHead(action_space)
+    return _assemble(observation_space, action_space, config, torso, head, critic_torso)
+
+
+def q_network(
+    observation_space: ObservationSpace,
+    action_space: ActionSpace,
+    config: NetworkConfig,
+    dueling: bool,
+) -> FeedForward | Recurrent:
+    """Build the Q-network that `config` describes; its outputs are action values `[B, A]`.
+
+    Raises:
+      ValueError: if actions are not `Discrete`.
+    """
+    if not isinstance(action_space, Discrete):
+        raise ValueError(f"Q-learning needs Discrete actions, got the space {action_space}")
+    torso, head = config.make_torso(observation_space), QHead(action_space.n, dueling)
+    return _assemble(observation_space, action_space, config, torso, head, None)
+
+
+def _assemble(
+    observation_space: ObservationSpace,
+    action_space: ActionSpace,
+    config: NetworkConfig,
+    torso: nn.Module,
+    head: nn.Module,
+    critic_torso: nn.Module | None,
+) -> FeedForward | Recurrent:
+    """Return a network with the memory that `config` asks for, or without one."""
+    masked = has_action_mask(observation_space, action_space)
+    if config.core is None:
+        return FeedForward(torso, head, critic_torso, masked)
+    memory = (config.core, config.core_size, config.use_last_action_reward)
+    return Recurrent(action_space, torso, head, *memory, masked)
+
+
+def has_action_mask(observation_space: ObservationSpace, action_space: ActionSpace) -> bool:
+    """Return whether observations have an `ACTION_MASK` for these actions.
+
+    Raises:
+      ValueError: if the mask's shape does not fit the actions.
+    """
+    parts = dict(observation_space.parts) if isinstance(observation_space, Dict) else {}
+    if ACTION_MASK not in parts or isinstance(action_space, Box):
+        return False
+    sizes = action_space.sizes if isinstance(action_space, MultiDiscrete) else (action_space.n,)
+    shapes = [sizes]
+    if isinstance(action_space, MultiDiscrete) and len(set(sizes)) == 1:
+        shapes.append((len(sizes), sizes[0]))
+    if getattr(parts[ACTION_MASK], "shape", None) not in shapes:
+        raise ValueError(
+            f"the observation's {ACTION_MASK!r} must be an array of shape "
+            f"{' or '.join(map(str, shapes))} for actions {action_space}, got {parts[ACTION_MASK]}"
+        )
+    return True
+
+
+def has_own_critic(network: nn.Module) -> bool:
+    """Return whether policy and value share no layer, so that either can be computed alone."""
+    return isinstance(network, FeedForward) and network.critic_torso is not None
+
+
+def num_parameters(params: PyTree) -> int:
+    """Return how many numbers a tree of parameters holds."""
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+def find_actor_critic_problem(action_space: ActionSpace, outputs: Any) -> str:
+    """Return why a network's outputs `[B, ...]` do not fit an actor-critic; "" if they fit."""
+    is_pair = isinstance(outputs, tuple) and len(outputs) == 2
+    if not is_pair or not hasattr(outputs[0], "log_prob"):
+        return f"it must return (distribution, value), not {outputs}"
+    distribution, value = outputs
+    if getattr(value, "ndim", None) != 1:
+        return f"its values must be [B], not {value}"
+    actions = jax.eval_shape(type(distribution).mode, distribution)
+    if actions.shape[1:] != action_space.shape:
+        return f"its policy is over actions {actions}, those of the environment are {action_space}"
+    if isinstance(distribution, Categorical) and isinstance(action_space, Discrete):
+        number = distribution.logits.shape[-1]
+        if number != action_space.n:
+            return f"its policy is over {number} actions, the environment has {action_space.n}"
+    return ""
+
+
+def find_q_network_problem(action_space: ActionSpace, outputs: Any) -> str:
+    """Return why a network's outputs `[B, ...]` are no action values; "" if they fit."""
+    shape, number = getattr(outputs, "shape", None), getattr(action_space, "n", None)
+    if number is None:  # the algorithm refuses such actions with a message of its own
+        return ""
+    if shape is None or len(shape) != 2 or shape[-1] != number:
+        return f"it must return action values [B, {number}], not {outputs}"
+    return ""
