@@ -1,15 +1,18 @@
-"""What the algorithms' configs share: fields, and checks that name the bad value.
+"""Configs of algorithms: a decorator, checks that name the bad field, and conversion to JSON.
 
-A config is a frozen dataclass and a pytree. Numbers that can be traced are leaves; what changes a
-shape or the program is static, so `jit` retraces exactly when it must, and `vmap` over a config
-with `[P]` leaves is a population. (`flax.struct.dataclass` would do but for one thing: it runs
-`__post_init__` on every unflatten, so a tree of zeros in a config's shape, such as `in_axes`, would
-be refused as a bad config.)
+A config is a frozen dataclass and a pytree. Numbers that can be traced are leaves; fields made by
+`static`, which change a shape or the program, are part of the tree's structure. So `jit` retraces
+only when the program changes, and a config with `[P]` leaves under `vmap` is a population of P.
+
+A string after a field documents it. The command line shows it as the flag's help text, and `config`
+adds it to the class docstring, for `help`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Callable
@@ -18,13 +21,16 @@ from typing import Any, Self, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
+RENAMED_FIELDS = {"sees_last": "use_last_action_reward"}
+"""Current names of fields by the names in files that older versions wrote."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The base of every algorithm's config."""
+    """The base class of every algorithm's config."""
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values, checked again."""
+        """Return a copy with other values, checked as a new config is."""
         return dataclasses.replace(self, **changes)
 
 
@@ -33,11 +39,14 @@ C = TypeVar("C", bound=Config)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def config(cls: type[C]) -> type[C]:
-    """A frozen dataclass and pytree, validated when it is constructed but not when unflattened.
+    """Make a class a frozen dataclass and a pytree.
 
-    Trees made from a config (gradients, `in_axes`, differences of two) need not be valid ones.
+    The class' `__post_init__` checks the values of a constructed config. It does not run for
+    unflattened trees, as `flax.struct.dataclass` would do: trees in the shape of a config, such as
+    gradients and `in_axes`, need not be valid configs.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
+    cls.__doc__ = _DocstringWithFields(cls.__doc__)  # pyrefly: ignore[bad-assignment]
     leaves = [f.name for f in dataclasses.fields(cls) if not is_static(f)]
     statics = [f.name for f in dataclasses.fields(cls) if is_static(f)]
 
@@ -55,97 +64,130 @@ def config(cls: type[C]) -> type[C]:
     return cls
 
 
+class _DocstringWithFields:
+    """A class docstring that lists the class' fields when it is read.
+
+    Reading the source files takes longer than a program that asks for no help should wait.
+    """
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text or ""
+
+    def __get__(self, instance: Any, cls: type[Config]) -> str:
+        return f"{self.text.rstrip()}\n\nAttributes:\n{_field_list(cls)}"
+
+
+@functools.cache
+def _field_list(cls: type[Config]) -> str:
+    """Return a line for each field of a config: name, type, default and documentation."""
+    from docstring_parser.attrdoc import AttributeDocstrings
+
+    documentation = {}
+    for base in reversed(cls.__mro__[:-1]):
+        with contextlib.suppress(TypeError):  # a class without a file, typed at a prompt
+            documentation |= AttributeDocstrings().get_attr_docs(base)
+    lines = []
+    for field in dataclasses.fields(cls):
+        kind = "static" if is_static(field) else "traced"
+        text = " ".join(documentation.get(field.name, ("",))[0].split())
+        # On one line, since tyro reads this list too, and keeps some line breaks.
+        lines.append(f"  {field.name} ({field.type} = {field.default!r}, {kind}): {text}")
+    return "\n".join(lines)
+
+
 def static(default: Any) -> Any:
-    """A field that is part of the program, not a leaf."""
+    """Declare a field that is part of the program instead of a traced leaf."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 def is_static(field: dataclasses.Field[Any]) -> bool:
-    """Whether a config's field is part of the program."""
+    """Return whether a config's field is part of the program."""
     return field.metadata.get("static", False)
 
 
 def check(config: Any, name: str, holds: Callable[[Any], Any], requirement: str) -> None:
-    """Raise `ValueError` unless `holds(value)` for the field's value.
+    """Raise `ValueError` unless `holds(value)` for the value of a traced field.
 
-    Flattened configs are rebuilt with tracers and placeholders, so only concrete numbers are
-    checked; arrays must satisfy it everywhere.
+    An array's elements must all satisfy it. Tracers have no value to check.
     """
     value = getattr(config, name)
     if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
         return
     is_number = isinstance(value, (numbers.Real, np.ndarray, np.generic, jax.Array))
     if not is_number or not np.all(holds(value)):
-        raise ValueError(f"{type(config).__name__}.{name} must be {requirement}, got {value!r}")
+        raise _bad_value(config, name, requirement)
+
+
+def _bad_value(config: Any, name: str, requirement: str) -> ValueError:
+    value = getattr(config, name)
+    return ValueError(f"{type(config).__name__}.{name} must be {requirement}, got {value!r}")
 
 
 def is_zero(value: Any) -> bool:
-    """Whether a field is 0 for certain; a traced one is not."""
+    """Return whether a field's value is known to be 0; that of a tracer is not known."""
     if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
         return False
     return bool(np.all(np.asarray(value) == 0))
 
 
 def check_positive(config: Any, *names: str) -> None:
+    """Raise `ValueError` unless the fields are finite and > 0."""
     for name in names:
         check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) > 0), "a number > 0")
 
 
 def check_bound(config: Any, *names: str) -> None:
-    """Upper bounds, which may be infinite."""
+    """Raise `ValueError` unless the fields, upper bounds, are > 0 or infinite."""
     for name in names:
         check(config, name, lambda v: np.asarray(v) > 0, "a number > 0, or inf for no bound")
 
 
 def check_not_negative(config: Any, *names: str) -> None:
+    """Raise `ValueError` unless the fields are finite and >= 0."""
     for name in names:
         check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) >= 0), "a number >= 0")
 
 
 def check_unit_interval(config: Any, *names: str) -> None:
+    """Raise `ValueError` unless the fields are within [0, 1]."""
     for name in names:
         check(config, name, lambda v: (np.asarray(v) >= 0) & (np.asarray(v) <= 1), "within [0, 1]")
 
 
 def check_count(config: Any, *names: str, least: int = 1) -> None:
-    """Static sizes: integers >= `least`."""
+    """Raise `ValueError` unless the static fields are integers >= `least`."""
     for name in names:
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(
-                f"{type(config).__name__}.{name} must be an integer >= {least}, got {value!r}"
-            )
+            raise _bad_value(config, name, f"an integer >= {least}")
 
 
 def check_switch(config: Any, *names: str) -> None:
-    """Static switches: True or False."""
+    """Raise `ValueError` unless the static fields are True or False."""
     for name in names:
         check_choice(config, name, (True, False))
 
 
 def check_sizes(config: Any, name: str) -> None:
-    """A tuple of integers >= 1, or None."""
+    """Raise `ValueError` unless the static field is a tuple of integers >= 1, or None."""
     value = getattr(config, name)
-    if value is not None and not (
-        isinstance(value, tuple) and all(type(n) is int and n >= 1 for n in value)
-    ):
-        raise ValueError(
-            f"{type(config).__name__}.{name} must be a tuple of integers >= 1 or None, "
-            f"got {value!r}"
-        )
+    is_sizes = isinstance(value, tuple) and all(type(n) is int and n >= 1 for n in value)
+    if value is not None and not is_sizes:
+        raise _bad_value(config, name, "a tuple of integers >= 1 or None")
 
 
 def check_choice(config: Any, name: str, choices: tuple[Any, ...]) -> None:
+    """Raise `ValueError` unless the static field is one of `choices`."""
     value = getattr(config, name)
     if not any(value is choice or (type(value) is str and value == choice) for choice in choices):
-        raise ValueError(f"{type(config).__name__}.{name} must be one of {choices}, got {value!r}")
+        raise _bad_value(config, name, f"one of {choices}")
 
 
 _INFINITY = "inf"  # JSON has no number for it
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Plain numbers, strings and lists, for JSON."""
+    """Return a config's fields as plain numbers, strings and lists, for JSON."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     arrays = (np.generic, np.ndarray, jax.Array)
     values = {
@@ -156,16 +198,17 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
-    """The config that `to_dict` gave.
+    """Return the config of which `to_dict`, here or in an older version, made `values`.
 
     Raises:
-      ValueError: if the fields are not those of this version's config.
+      ValueError: for fields that the config does not have.
     """
+    values = with_current_names(values)
     known = {f.name for f in dataclasses.fields(config_class)}
-    if set(values) - known:
+    if unknown := sorted(set(values) - known):
         raise ValueError(
-            f"{config_class.__name__} has no fields {sorted(set(values) - known)}; "
-            "they come from another version of jaxrl"
+            f"{config_class.__name__} has no fields {unknown}; they come from another version of "
+            "jaxrl, use that one"
         )
 
     def parse(value: Any) -> Any:
@@ -174,3 +217,12 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
         return math.inf if value == _INFINITY else value
 
     return config_class(**{name: parse(value) for name, value in values.items()})
+
+
+def with_current_names(saved: Any) -> Any:
+    """Return JSON data whose keys, at any depth, have the current names of `RENAMED_FIELDS`."""
+    if isinstance(saved, list):
+        return [with_current_names(value) for value in saved]
+    if not isinstance(saved, dict):
+        return saved
+    return {RENAMED_FIELDS.get(k, k): with_current_names(value) for k, value in saved.items()}

@@ -1,7 +1,11 @@
 """The contracts that every part of jaxrl is built on: spaces, `TimeStep`, `Env`, `Algorithm`.
 
-Shapes: `N` is the number of environments stepped together, `T` the number of steps of a rollout;
-arrays of a rollout are time-major, `[T, N, ...]`.
+Shapes: N is the number of environments stepped together, T the number of steps of a rollout; arrays
+of a rollout are time-major, `[T, N, ...]`.
+
+The docstring of a class lists its fields under "Attributes:", with shapes and units, so that `help`
+shows them. Two kinds of classes document a field with a string after it instead: configs
+(`jaxrl.config`, which adds the list) and the command line's arguments.
 """
 
 from __future__ import annotations
@@ -17,45 +21,63 @@ import numpy as np
 Array = jax.Array
 PyTree = Any
 Metrics = dict[str, Array]
-"""Reduced scalars of one update, a fixed tree: memory never grows with the number of steps."""
+"""Reduced scalars of one update, with the same keys at every update."""
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """Integers `0 .. n-1`."""
+    """A space of integers `0 .. n - 1`.
+
+    Attributes:
+      n: number of integers.
+    """
 
     n: int
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of one element, `()`."""
         return ()
 
     @property
     def dtype(self) -> np.dtype:
+        """The type of elements, int32."""
         return np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several integers at once, the i-th from `0 .. sizes[i] - 1`."""
+    """A space of integer vectors `[k]`, whose i-th integer is in `0 .. sizes[i] - 1`.
+
+    Attributes:
+      sizes: number of values of each integer, k numbers.
+    """
 
     sizes: tuple[int, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of one element, `(k,)`."""
         return (len(self.sizes),)
 
     @property
     def dtype(self) -> np.dtype:
+        """The type of elements, int32."""
         return np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
 class Box:
-    """Arrays of one shape and dtype, bounded by `low` and `high`.
+    """A space of arrays with bounds. Images are channels-last.
 
-    A bound is one number for the whole array, or a flat tuple with one for each element, so that
-    spaces stay hashable. Images are channels-last.
+    A bound is one number for the whole array, or a flat tuple with a number for each element, so
+    that spaces are hashable. `Box.of` takes array bounds.
+
+    Attributes:
+      shape: shape of one element.
+      dtype: type of elements.
+      low: lower bound, inclusive; -inf for none.
+      high: upper bound, inclusive; inf for none.
     """
 
     shape: tuple[int, ...]
@@ -65,14 +87,14 @@ class Box:
 
     @classmethod
     def of(cls, shape: Any, dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> Box:
-        """Build from array bounds, as other libraries' spaces hold them."""
+        """Build a Box from bounds that are numbers or arrays, as in Gymnasium."""
         shape = tuple(int(n) for n in shape)
         return cls(
             shape, np.dtype(dtype), _hashable_bound(low, shape), _hashable_bound(high, shape)
         )
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """`(low, high)` as float32 arrays of `shape`."""
+        """Return `(low, high)` as float32 arrays of `shape`."""
         low, high = (
             np.broadcast_to(np.asarray(bound, np.float32).reshape(-1), (int(np.prod(self.shape)),))
             for bound in (self.low, self.high)
@@ -90,20 +112,28 @@ def _hashable_bound(bound: Any, shape: tuple[int, ...]) -> float | tuple[float, 
 
 @dataclass(frozen=True)
 class Dict:
-    """Observations with several named parts, as a dictionary of arrays."""
+    """A space of observations with several named parts; elements are dictionaries of arrays.
+
+    Build it with `Dict.of(name=space, ...)`.
+
+    Attributes:
+      parts: `(name, space)` pairs, sorted by name.
+    """
 
     parts: tuple[tuple[str, ObservationSpace], ...]
 
     @classmethod
     def of(cls, **parts: ObservationSpace) -> Dict:
-        """In alphabetical order, as JAX flattens dictionaries."""
+        """Build a Dict from named spaces, sorted by name as JAX flattens dictionaries."""
         return cls(tuple(sorted(parts.items())))
 
 
 ACTION_MASK = "action_mask"
-"""The part of a `Dict` observation that is 0 for actions which an environment does not allow: of
-shape `[n]` for Discrete actions; for MultiDiscrete ones `[*sizes]`, for each combination, or, if
-all k sizes are n, `[k, n]`, for each part by itself. Of sizes (2, 2) it is for each combination."""
+"""The name of the part of a `Dict` observation that is 0 for actions which are not allowed.
+
+Its shape is `[n]` for Discrete actions. For MultiDiscrete actions it is `[*sizes]`, an entry for
+each combination; or, if all k sizes are n, `[k, n]`, a mask for each integer by itself. A mask of
+shape (2, 2) for sizes (2, 2) has an entry for each combination."""
 
 ActionSpace = Discrete | MultiDiscrete | Box
 ObservationSpace = Box | Dict
@@ -111,44 +141,58 @@ Space = ActionSpace | ObservationSpace
 
 
 def is_key(x: Any) -> bool:
-    """Return True if an array holds typed random keys."""
+    """Return whether an array holds typed random keys."""
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def zeros(space: Space, *lead: int) -> PyTree:
-    """An element of `space` made of zeros, for each index of the leading axes."""
+    """Return zeros in the shape of elements of `space`, leaves `[*lead, *shape]`."""
     if isinstance(space, Dict):
         return {name: zeros(part, *lead) for name, part in space.parts}
     return jnp.zeros((*lead, *space.shape), space.dtype)
 
 
 class TimeStep(NamedTuple):
-    """What N environments show after a step, as in dm_env; leaves lead with `[N]`.
+    """A step of N environments as they report it, after dm_env; leaves lead with `[N]`.
 
-    Every backend is brought to *next-step* autoreset: the step after an end discards the action,
-    pays reward 0, returns the first observation of the next episode and sets `first`. So the
-    observation that follows a truncation is always seen, and a transition t -> t+1 is *valid* if
-    and only if not `first[t+1]`.
+    All environments reset in the *next step* after an end: that step ignores its action, pays
+    reward 0, returns the first observation of the next episode and sets `first`. So a trajectory
+    always contains the observation that follows a truncation, and a transition t -> t+1 is *valid*
+    if and only if not `first[t+1]`.
 
-    `raw_reward` and `game_over` are for backends whose learning reward or episode end differs
-    from the score that people report (Atari with clipped rewards and episodic life); None means
-    `reward` and `terminated | truncated`.
+    Attributes:
+      obs: observations, `[N, *observation_space.shape]`.
+      reward: `[N]` float32, of the transition into this step.
+      terminated: `[N]` bool, whether the episode ended in a state of value 0.
+      truncated: `[N]` bool, whether the episode was cut, for instance by a time limit; its last
+        state keeps its value.
+      first: `[N]` bool, whether `obs` is the first observation of an episode.
+      raw_reward: `[N]` float32, reward of the score that people report, if learning uses another
+        one (Atari with clipped rewards); None for `reward`.
+      game_over: `[N]` bool, whether the reported score is complete, if episodes end earlier (Atari
+        with episodic life); None for `terminated | truncated`.
     """
 
-    obs: PyTree  # [N, *observation_space.shape]
-    reward: Array  # [N] float32, for the transition into this step
-    terminated: Array  # [N] bool: the episode ended in a state of value 0
-    truncated: Array  # [N] bool: the episode was cut; the state keeps its value
-    first: Array  # [N] bool: the first observation of an episode
-    raw_reward: Array | None = None  # [N] float32
-    game_over: Array | None = None  # [N] bool
+    obs: PyTree
+    reward: Array
+    terminated: Array
+    truncated: Array
+    first: Array
+    raw_reward: Array | None = None
+    game_over: Array | None = None
 
 
 class Inputs(NamedTuple):
-    """What an agent may look at when it acts; leaves `[T, N, ...]`, or `[N, ...]` for one step.
+    """The inputs of an agent when it acts; leaves `[T, N, ...]`, or `[N, ...]` for one step.
 
-    Networks without memory see `obs` alone. Where `first` holds, the last action and reward are
-    of another episode.
+    Networks without memory use `obs` alone.
+
+    Attributes:
+      obs: observations.
+      first: bool, whether `obs` is the first observation of an episode; the last action and reward
+        are then of the previous episode.
+      last_action: the action before `obs`.
+      last_reward: float32, the reward of that action.
     """
 
     obs: PyTree
@@ -158,148 +202,201 @@ class Inputs(NamedTuple):
 
 
 Policy = Callable[[PyTree, Inputs, PyTree], tuple[PyTree, Array, PyTree]]
-"""`policy(core, inputs, noise) -> (core, action, extras)`, leaves `[N, ...]`; of any environments,
-whose noise and memory it is given."""
+"""`policy(core, inputs, noise) -> (core, action, extras)`, leaves `[N, ...]`: a function of the
+memory, the inputs and the random numbers of any N environments."""
 
 
 class Memory(NamedTuple):
-    """What an agent carries from step to step of N episodes, leaves `[N, ...]`."""
+    """What an agent remembers between two steps of N episodes; leaves `[N, ...]`.
 
-    core: PyTree  # the state of the network's recurrent core, () without one
+    Attributes:
+      core: state of the network's recurrent core; `()` without one.
+      last_action: the action just taken.
+      last_reward: float32, its reward.
+      first: bool, whether the next observation begins an episode; the other fields are then
+        ignored.
+    """
+
+    core: PyTree
     last_action: Array
     last_reward: Array
-    first: Array  # the next observation begins an episode: the rest is to be forgotten
+    first: Array
 
 
 class Trajectory(NamedTuple):
-    """T transitions of N environments, time-major; row t holds the transition t -> t+1."""
+    """T transitions of N environments, time-major; row t holds the transition t -> t+1.
 
-    inputs: Inputs  # [T, N, ...] before the action
-    action: Array  # [T, N, ...]
-    reward: Array  # [T, N] paid by the transition
-    terminated: Array  # [T, N] the transition ended its episode by termination
-    truncated: Array  # [T, N] the transition ended its episode by truncation
-    valid: Array  # [T, N] false where the transition only led to a new episode
-    extras: PyTree  # what the policy gave with the action, leaves [T, N, ...]
+    Attributes:
+      inputs: inputs of the policy before the action, leaves `[T, N, ...]`.
+      action: `[T, N, *action_space.shape]`.
+      reward: `[T, N]` float32, paid by the transition.
+      terminated: `[T, N]` bool, whether the transition ended its episode by termination.
+      truncated: `[T, N]` bool, whether the transition ended its episode by truncation.
+      valid: `[T, N]` bool, false for the step that only resets an ended episode.
+      extras: what the policy returned with the action, leaves `[T, N, ...]`.
+    """
+
+    inputs: Inputs
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    extras: PyTree
 
     @property
     def obs(self) -> PyTree:
-        """`[T, N, ...]` before the action."""
+        """The observations before the actions, `[T, N, ...]`."""
         return self.inputs.obs
 
 
 @runtime_checkable
 class Env(Protocol):
-    """N environments stepped together. Frozen and hashable, so `jit` takes it as static.
+    """N environments that are stepped together.
 
-    `init` and `step` are pure for JAX environments. For host environments the state is linear: it
-    orders the calls, cannot be copied, and using it twice raises an error that says so.
-    `checkpointable` tells which of the two it is.
+    Objects are frozen and hashable, so that `jit` takes them as static arguments. `init` and `step`
+    are pure for JAX environments. The state of host environments is linear: it orders the calls and
+    cannot be copied; using one state twice raises an error.
     """
 
     @property
     def id(self) -> str:
-        """The full id, backend included, such that `jaxrl.make(id, num_envs, **options)` works."""
+        """The full id with its backend, as `jaxrl.make(id, num_envs, **options)` takes it."""
         ...
 
     @property
-    def num_envs(self) -> int: ...
+    def num_envs(self) -> int:
+        """The number of environments, N."""
+        ...
 
     @property
     def options(self) -> dict[str, Any]:
-        """The backend's keywords given to `jaxrl.make`."""
+        """The backend's options that `jaxrl.make` was given."""
         ...
 
     @property
-    def observation_space(self) -> ObservationSpace: ...
+    def observation_space(self) -> ObservationSpace:
+        """The space of one environment's observations."""
+        ...
 
     @property
-    def action_space(self) -> ActionSpace: ...
+    def action_space(self) -> ActionSpace:
+        """The space of one environment's actions."""
+        ...
 
     @property
-    def checkpointable(self) -> bool: ...
+    def checkpointable(self) -> bool:
+        """Whether states can be saved and copied: True for JAX, False for host environments."""
+        ...
 
     def init(self, key: Array) -> tuple[PyTree, TimeStep]:
-        """Start N episodes; everything random about the environments comes from `key`."""
+        """Start N episodes and return `(state, timestep)`.
+
+        Args:
+          key: typed random key, the only source of the environments' randomness.
+        """
         ...
 
     def step(self, key: Array, state: PyTree, action: Array) -> tuple[PyTree, TimeStep]:
-        """Step once with `action` `[N, *action_space.shape]`; Box actions are clipped to bounds."""
+        """Step all environments once and return `(state, timestep)`.
+
+        Args:
+          key: typed random key of this step.
+          state: what `init` or the last `step` returned.
+          action: `[N, *action_space.shape]`; Box actions are clipped to the bounds.
+        """
         ...
 
     def for_evaluation(self, num_envs: int) -> Env:
-        """The same task, scored as people report it, over `num_envs` environments."""
+        """Return `num_envs` environments of the same task, scored as people report it."""
         ...
 
     def for_rendering(self) -> Env:
-        """One environment as for evaluation, whose states `render` takes."""
+        """Return one environment as for evaluation, whose states `render` accepts."""
         ...
 
     def render(self, state: PyTree) -> np.ndarray:
-        """The first environment as an RGB picture, uint8 `[H, W, 3]`; outside `jit` only."""
+        """Draw the first environment, uint8 RGB `[H, W, 3]`; outside `jit` only."""
         ...
 
 
 @runtime_checkable
 class HostEnv(Env, Protocol):
-    """Environments on the host, whose state is linear; split over k pools of `N / k`."""
+    """N environments on the host, outside the compiled program, split into k pools of `N / k`.
+
+    Their state is linear: it orders the calls and cannot be copied.
+    """
 
     @property
-    def num_pools(self) -> int: ...
+    def num_pools(self) -> int:
+        """The number of pools, k."""
+        ...
 
     @property
     def asynchronous(self) -> bool:
-        """Whether the pool that is ready first is awaited, or they take turns."""
+        """Whether a rollout awaits the pool that is ready first; if not, pools take turns."""
         ...
 
     @property
     def send_ahead(self) -> bool:
-        """Whether rollouts end with actions sent, which simulate while the agent learns."""
+        """Whether a rollout ends by sending actions, so that pools simulate during learning."""
         ...
 
     def send_and_receive(
         self, state: PyTree, sent: Array | int, action: Array, awaited: Array | int
     ) -> tuple[PyTree, Array, TimeStep]:
-        """Begin a step of a pool with `action` `[N / k, ...]`, and wait for another's.
+        """Send actions to one pool, wait for another, and return `(state, pool, timestep)`.
 
-        As `jaxrl.envs.host.callback.send_and_receive`: the state, the pool that was received, and its step.
+        Args:
+          state: what the last call returned.
+          sent: index of the pool that begins a step.
+          action: `[N / k, ...]` for that pool.
+          awaited: index of the pool whose step is received; see
+            `jaxrl.envs.host.callback.send_and_receive` for "none" and "any".
         """
         ...
 
     def restart(self, state: PyTree, timestep: TimeStep, where: Array) -> tuple[PyTree, TimeStep]:
-        """Begin new episodes where `where` `[N]` holds; the others stay as `timestep` has them."""
+        """Begin new episodes where `where` `[N]` is true, and return `(state, timestep)`.
+
+        The other environments keep their rows of `timestep`.
+        """
         ...
 
 
 class Algorithm(NamedTuple):
-    """A reinforcement learning algorithm as pure functions, in optax's manner.
+    """A reinforcement learning algorithm as pure functions, in the manner of optax.
 
-    The config is an argument of each and stored in none, so a scheduler may change it at any
-    update. The state holds arrays only; its field `simulation` is what belongs to the
-    environments, everything else is the learner's.
+    `jaxrl.ppo(env)` and its like return one. Each function takes the config as an argument and the
+    state stores none, so a scheduler may change the config at any update. The state holds arrays
+    only; its field `simulation` belongs to the environments, the other fields to the learner.
+
+    Attributes:
+      init: `init(config, key, simulation=None) -> state`. With a `simulation` the agent takes over
+        its environments, whose episodes must have just begun, instead of making new ones.
+      update: `update(config, state) -> (state, metrics)`: one rollout and learning from it.
+      act: `act(config, state, memory, obs, key, greedy) -> (memory, action)`, leaves `[N, ...]`.
+        `memory` is a `Memory`; `()` at the start of N episodes and for agents without memory.
+      env: the `Env` that the algorithm was made for.
+      network: the network that the caller passed; None if the config describes it.
+      name: public name, such as "ppo".
+      config_class: class of the configs, such as `PPOConfig`.
+      initial_core: `initial_core(config, num_envs) -> Memory.core` at the start of episodes.
+      num_steps: `num_steps(config) -> int`, steps of each environment in one update.
+      make: `make(env, network) -> Algorithm`, the same algorithm on other environments; None if it
+        cannot be made again.
+      lane_axis: name of the mesh axis over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads
+        the members of a population, set by `jaxrl.distributed.spread.spread`; None otherwise.
     """
 
     init: Callable[..., Any]
-    """`init(config, key, simulation=None) -> state`; with a `simulation`, the environments where it
-    stands are taken over (their episodes must be new) instead of new ones being made"""
     update: Callable[..., tuple[Any, Metrics]]
-    """`update(config, state) -> (state, metrics)`: one rollout and its learning"""
     act: Callable[..., tuple[Any, Array]]
-    """`act(config, state, memory, obs, key, greedy) -> (memory, action)`, obs `[N, ...]`; `memory`
-    is a `Memory`, or `()` for agents without one and at the start of N episodes"""
     env: Any = None
-    """The `Env` it was made for."""
     network: Any = None
-    """The network that the caller passed, None if the config chooses."""
     name: str = ""
-    """Its public name."""
     config_class: Any = None
     initial_core: Callable[..., PyTree] = lambda config, num_envs: ()
-    """`initial_core(config, num_envs) -> Memory.core` at the start of episodes"""
     num_steps: Callable[[Any], int] = lambda config: config.num_steps
-    """`num_steps(config)`: steps of each environment in one update"""
     make: Callable[..., Algorithm] | None = None
-    """`make(env, network)` gives it on other environments."""
     lane_axis: str | None = None
-    """If the environments are spread over devices (`jaxrl.distributed.spread.spread`), the axis of the mesh
-    over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads the members of a population."""

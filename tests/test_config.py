@@ -1,6 +1,7 @@
 """Configs: pytrees of traced numbers, static program choices, and errors that name the field."""
 
 import dataclasses
+import inspect
 import json
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl import PPOConfig
-from jaxrl.config import from_dict, is_static, to_dict
+from jaxrl.config import from_dict, is_static, to_dict, with_current_names
 
 TRACED = ("learning_rate", "anneal_updates", "gamma", "gae_lambda", "clip_epsilon", "value_coef")
 TRACED += ("entropy_coef", "max_grad_norm", "adam_eps")
@@ -21,36 +23,25 @@ TRACED += ("entropy_coef", "max_grad_norm", "adam_eps")
     [
         *(("gamma", bad) for bad in (-0.1, 1.1, float("nan"), np.float32(2), jnp.float32(-1))),
         ("gamma", jnp.array([0.9, 1.1])),
-        ("gae_lambda", 1.01),
-        *(("learning_rate", bad) for bad in (-1e-3, float("nan"), float("inf"))),
+        ("learning_rate", float("inf")),
         ("learning_rate", np.array([1e-3, -1e-3])),
-        ("anneal_updates", -1),
-        ("entropy_coef", -0.01),
-        ("value_coef", float("nan")),
-        *(("max_grad_norm", bad) for bad in (0, -1.0)),
-        ("adam_eps", 0.0),
+        *(("learning_rate", not_a_number) for not_a_number in ("fast", None, [1e-3, -1.0])),
+        ("max_grad_norm", 0),
         ("clip_epsilon", 0.0),
         ("target_kl", 0.0),
         *(("num_minibatches", bad) for bad in (0, -4, 2.0, True, "4", None)),
-        ("num_steps", True),
-        ("num_epochs", 0),
+        ("hidden_sizes", [64]),
+        ("hidden_sizes", (64, 0)),
+        ("clip_value", 1),
         ("torso", "resnet50"),
         ("torso", None),
-        ("activation", "gelu2"),
-        ("compute_dtype", "float16"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"PPOConfig.{name} must be .*, got "):
         PPOConfig(**{name: value})
     with pytest.raises(ValueError, match=f"PPOConfig.{name} must be .*, got "):
-        dataclasses.replace(PPOConfig(), **{name: value})
-
-
-@pytest.mark.parametrize("value", ["fast", None, [1e-3, -1.0]])
-def test_what_is_no_number_is_refused_by_name(value):
-    with pytest.raises(ValueError, match=r"PPOConfig.learning_rate must be .*, got "):
-        PPOConfig(learning_rate=value)
+        PPOConfig().replace(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -59,18 +50,17 @@ def test_what_is_no_number_is_refused_by_name(value):
         {"gamma": 0.0},
         {"gamma": 1},
         {"learning_rate": 0.0},
-        {"target_kl": 0.01},
+        {"max_grad_norm": float("inf")},
         {"gamma": jnp.array([0.0, 0.5, 1.0])},
-        {"hidden_sizes": (8,)},
         {"num_steps": 1},
     ],
 )
-def test_values_at_the_edge_are_taken(values):
+def test_values_at_the_edge_are_accepted(values):
     config = PPOConfig(**values)
     assert all(getattr(config, name) is value for name, value in values.items())
 
 
-def test_a_config_is_frozen_and_replaced():
+def test_a_config_is_frozen():
     config: Any = PPOConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.gamma = 0.5
@@ -78,7 +68,7 @@ def test_a_config_is_frozen_and_replaced():
     assert config.gamma == 0.99
 
 
-def test_its_leaves_are_the_traced_numbers():
+def test_the_leaves_are_the_traced_numbers():
     leaves = jax.tree_util.tree_leaves_with_path(PPOConfig())
     assert tuple(path[0].name for path, _ in leaves) == TRACED
     assert len(jax.tree.leaves(PPOConfig(target_kl=0.1))) == len(TRACED) + 1
@@ -111,8 +101,7 @@ def test_a_config_of_arrays_is_a_population():
     full = jax.tree.map(lambda x: jnp.full(2, x), PPOConfig()).replace(gamma=gammas)
     np.testing.assert_allclose(jax.vmap(lambda c: c.gamma * c.gae_lambda)(full), shared)
     member = jax.tree.map(lambda x: x[1], full)
-    assert member.gamma == 0.5
-    assert member.num_steps == 128
+    assert (member.gamma, member.num_steps) == (0.5, 128)
 
 
 def test_a_config_can_be_carried_through_a_scan():
@@ -123,7 +112,7 @@ def test_a_config_can_be_carried_through_a_scan():
 
 def test_trees_made_from_a_config_need_not_be_valid_configs():
     config = PPOConfig()
-    zeros = jax.tree.map(lambda _: 0, config)  # as axes for vmap, or counters
+    zeros = jax.tree.map(lambda _: 0, config)  # such as axes of vmap
     assert set(jax.tree.leaves(zeros)) == {0}
     floats = jax.tree.map(jnp.float32, config)
     gradient = jax.grad(lambda c: -(c.gamma + c.max_grad_norm))(floats)
@@ -135,26 +124,39 @@ def test_trees_made_from_a_config_need_not_be_valid_configs():
     [
         PPOConfig(),
         PPOConfig(gamma=0.5, target_kl=0.1, num_steps=7, torso="mlp", hidden_sizes=(8, 9)),
-        PPOConfig(compute_dtype="bfloat16", clip_value=False, activation="relu"),
+        PPOConfig(max_grad_norm=float("inf"), clip_value=False, activation="relu"),
     ],
 )
 def test_a_config_survives_json(config):
     assert from_dict(PPOConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.float32,
-        jnp.float32,
-        np.array,
-    ],
-)
+@pytest.mark.parametrize("array", [np.float32, jnp.float32, np.array])
 def test_arrays_become_plain_numbers_in_json(array):
     plain = json.loads(json.dumps(to_dict(PPOConfig(gamma=array(0.5)))))
     assert plain["gamma"] == 0.5
 
 
-def test_fields_of_another_version_are_refused_by_name():
+def test_unknown_fields_are_refused_by_name():
     with pytest.raises(ValueError, match=r"PPOConfig has no fields \['gama'\]"):
         from_dict(PPOConfig, {"gama": 0.9, "gamma": 0.9})
+
+
+def test_old_names_of_fields_are_brought_up_to_date():
+    assert from_dict(PPOConfig, {"sees_last": True}) == PPOConfig(use_last_action_reward=True)
+    saved = {"config": {"sees_last": False}, "trials": [{"values": {"sees_last": True}}], "n": 3}
+    assert with_current_names(saved) == {
+        "config": {"use_last_action_reward": False},
+        "trials": [{"values": {"use_last_action_reward": True}}],
+        "n": 3,
+    }
+
+
+def test_help_lists_the_fields_of_a_config_with_their_documentation():
+    documentation = inspect.getdoc(jaxrl.R2D2Config) or ""
+    assert "core (str | None = 'lstm', static): Memory between torso and head" in documentation
+    assert "gamma (float = 0.997, traced): " in documentation
+    assert documentation.startswith("Hyperparameters of R2D2.")
+    assert jaxrl.R2D2Config().__doc__ == jaxrl.R2D2Config.__doc__
+    for field in dataclasses.fields(jaxrl.R2D2Config):
+        assert f"\n  {field.name} (" in documentation

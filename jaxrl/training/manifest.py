@@ -139,7 +139,7 @@ def read(run_dir: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {NAME}")
     try:
-        return json.loads(path.read_text())
+        return fields.with_current_names(json.loads(path.read_text()))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 

@@ -324,7 +324,7 @@ def test_a_mask_must_fit_the_actions():
 
 
 def test_actions_that_are_no_vectors_are_refused():
-    with pytest.raises(ValueError, match=r"shape \(2, 3\) must be flattened"):
+    with pytest.raises(ValueError, match=r"shape \(2, 3\), but policies return vectors"):
         build(VECTOR, Box.of((2, 3), np.float32))
 
 

@@ -120,6 +120,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Progress:
+        saved = fields.with_current_names(saved)
         scores, reported, status = saved["ledger"]
         return cls(
             ledger=Ledger(
@@ -128,7 +129,10 @@ class Progress:
                 jnp.asarray(status, jnp.int32),
             ),
             runs=[None if run is None else Run(**run) for run in saved["runs"]],
-            values={trial: unplain(values) for trial, values in saved["values"]},
+            values={
+                trial: unplain(fields.with_current_names(values))
+                for trial, values in saved["values"]
+            },
             trial_updates=dict(saved["trial_updates"]),
             spans=[Span(*span) for span in saved["spans"]],
             left=saved["left"],
@@ -236,7 +240,7 @@ def read(directory: Path) -> dict[str, Any]:
       ValueError: if it is damaged.
     """
     try:
-        summary = json.loads((directory / NAME).read_text())
+        summary = fields.with_current_names(json.loads((directory / NAME).read_text()))
     except ValueError as error:
         raise ValueError(f"{directory / NAME} is damaged: {error}") from error
     if missing := sorted(set(SAME) - set(summary)):

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from jaxrl.config import with_current_names
 from jaxrl.training.manifest import without_passwords
 
 OPENING_ATTEMPTS = 5
@@ -87,7 +88,7 @@ def check_search(study: Any, search: dict[str, Any]) -> None:
     search = json.loads(json.dumps(search))
     # In this order: whoever adds a trial has said what is searched before.
     has_trials = bool(study.get_trials(deepcopy=False))
-    known = study.user_attrs.get(SEARCH)
+    known = with_current_names(study.user_attrs.get(SEARCH))
     if known is None and (has_trials or study.direction.name != "MAXIMIZE"):
         raise ValueError(
             f"the study {study.study_name!r} is not of a sweep of jaxrl's; choose another name "
