@@ -25,7 +25,7 @@ import jaxrl
 from errors import exit_with_message
 from jaxrl.analysis.comparison import differing, settings
 from jaxrl.analysis.grid import Tile, grid
-from jaxrl.analysis.video import frames_per_second, video_suffix, write_video
+from jaxrl.analysis.video import checked_suffix, frames_per_second, write_video
 from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import frames
 from jaxrl.tuning.sweeps import state as sweeps
@@ -138,7 +138,7 @@ def table(agents: list[Agent]) -> Table:
 
 
 def main(args: Args) -> None:
-    video_suffix(args.out)
+    checked_suffix(args.out)
     if not args.run_dirs:
         raise ValueError("there are no agents to film; give directories of runs or sweeps")
     directories = [agent for directory in args.run_dirs for agent in agents_of(directory)]

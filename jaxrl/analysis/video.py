@@ -1,17 +1,21 @@
-"""Pictures to a video file: H.264 in `.mp4`, or an animated `.gif`."""
+"""Videos of agents: write them as `.mp4` or `.gif`, and their captions beside them."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.envs.host import callback
@@ -24,29 +28,51 @@ CLASSIC_CONTROL_FPS = {
     "MountainCar-v0": 30,
     "MountainCarContinuous-v0": 30,
 }
-"""As Gymnasium plays them."""
+"""Frames per second at which Gymnasium renders each environment."""
 
 _PACKAGES = {".mp4": ("imageio_ffmpeg", "imageio-ffmpeg"), ".gif": ("PIL", "pillow")}
-"""The module that writes each suffix, and the distribution it comes in."""
+"""Maps a suffix to the module that writes it and the distribution that contains the module."""
+
+
+class GameNumbers(NamedTuple):
+    """Averages over the whole games that an agent played."""
+
+    games: int
+    points_per_game: float
+    points_per_game_std: float  # standard deviation over the games
+    game_length: float  # environment steps
+    points_per_step: float
+
+
+class Film(NamedTuple):
+    """A video file, its caption, and the numbers of the agent in it, if they are known."""
+
+    path: Path
+    caption: str
+    numbers: GameNumbers | None
 
 
 def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: int) -> Path:
-    """Write pictures, uint8 RGB `[H, W, 3]` and all of one size, to `path`, and return it.
+    """Write frames to a video file atomically, and return its path.
 
-    The suffix chooses the format. Pictures keep their pixels; for `.mp4` an odd side is made even
-    by repeating its last row or column, since its colours are stored at half resolution. `.mp4`
-    takes frames from an iterator one by one; `.gif` keeps them in memory, counts time in
-    hundredths of a second, and shows equal neighbours as one longer frame.
+    The suffix chooses the format:
+    - `.mp4` consumes an iterator frame by frame. H.264 stores colours at half resolution, so an odd
+      height or width is made even by repeating the last row or column.
+    - `.gif` keeps all frames in memory, rounds durations to hundredths of a second, and merges
+      equal neighbouring frames into one longer frame.
 
-    The file appears when it is whole: an error or an interrupt leaves what was there before.
+    An error or an interrupt leaves an earlier file at `path` unchanged.
+
+    Args:
+      frames: uint8 RGB `[H, W, 3]`, all of one size.
 
     Raises:
       ValueError: for an unknown suffix, no frames, a frame of wrong dtype or shape, or `fps < 1`.
       ImportError: without imageio-ffmpeg for `.mp4`, or pillow for `.gif`.
-      OSError: if the file could not be written whole.
+      OSError: if the encoder fails or the disk is full.
     """
     path = Path(path)
-    suffix = video_suffix(path)
+    suffix = checked_suffix(path)
     if fps < 1:
         raise ValueError(f"fps must be at least 1, got {fps}")
     pictures = _checked(frames)
@@ -62,27 +88,36 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
     return path
 
 
-def video_suffix(path: Path) -> str:
-    """What `write_video` goes by, for those who would know before they have frames.
+def checked_suffix(path: Path) -> str:
+    """Return the lower-case suffix of a video file that `write_video` can write.
 
     Raises:
-      ValueError, ImportError: if it cannot write such a file.
+      ValueError: if the suffix is neither `.mp4` nor `.gif`.
+      ImportError: if the package that writes this suffix is missing.
     """
     suffix = path.suffix.lower()
     if suffix not in _PACKAGES:
-        raise ValueError(f"a video's name ends in .mp4 or .gif, got {path.name!r}")
-    _require(*_PACKAGES[suffix])
+        raise ValueError(f"the name of a video must end in .mp4 or .gif, got {path.name!r}")
+    module, distribution = _PACKAGES[suffix]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"writing {suffix} videos needs {module}: pip install {distribution}"
+        ) from error
     return suffix
 
 
 def check_video(env: Env, path: Path) -> None:
-    """Draw `env` once, for those who would train for hours before they film it.
+    """Raise if `env` cannot be rendered or `path` cannot be written as a video.
+
+    Call it before hours of training that end with a video. It renders one state.
 
     Raises:
-      ValueError, ImportError: if there is no way to draw it, or `write_video` cannot write `path`.
-      jax.errors.JaxRuntimeError: if its simulator fails.
+      ValueError, ImportError: if there is no way to render `env`, or `write_video` refuses `path`.
+      jax.errors.JaxRuntimeError: if the simulator fails.
     """
-    video_suffix(path)
+    checked_suffix(path)
     env = env.for_rendering()
     state, _ = jax.jit(env.init)(jax.random.key(0))
     try:
@@ -93,11 +128,11 @@ def check_video(env: Env, path: Path) -> None:
 
 
 def frames_per_second(env: Env) -> int:
-    """The speed at which people watch one step of `env` a frame; 30 where there is no custom.
+    """Return the customary speed of a video that shows each step of `env` once; 30 by default.
 
-    Atari runs at 60 pictures a second, of which an environment shows one in `frame_skip`.
+    Atari runs at 60 frames per second, and an environment shows one in `frame_skip` of them.
     """
-    if isinstance(own := getattr(env, "render_fps", None), int):  # as Gymnasium's say
+    if isinstance(own := getattr(env, "render_fps", None), int):  # Gymnasium declares it
         return own
     name = env.id.rpartition("/")[2]
     if isinstance(env, EnvpoolEnv) and env.is_atari:
@@ -107,31 +142,80 @@ def frames_per_second(env: Env) -> int:
     return CLASSIC_CONTROL_FPS.get(name, 30)
 
 
+def summarize_games(returns: ArrayLike, lengths: ArrayLike) -> GameNumbers:
+    """Return the averages over whole games; games that were cut short are NaN and left out.
+
+    Args:
+      returns, lengths: `[num_games]`, as `jaxrl.evaluate` returns them.
+
+    Raises:
+      ValueError: if no game was finished.
+    """
+    returns, lengths = np.asarray(returns, float), np.asarray(lengths, float)
+    is_whole = np.isfinite(returns)
+    returns, lengths = returns[is_whole], lengths[is_whole]
+    if not returns.size:
+        raise ValueError("no game came to its end, so there are no numbers; play for more steps")
+    return GameNumbers(
+        games=len(returns),
+        points_per_game=float(returns.mean()),
+        points_per_game_std=float(returns.std()),
+        game_length=float(lengths.mean()),
+        points_per_step=float(returns.sum() / lengths.sum()),
+    )
+
+
+def write_caption(video: Path, caption: str, numbers: GameNumbers | None = None) -> Path:
+    """Write what pages show below a video, as JSON beside it, and return the JSON file's path."""
+    path = video.with_suffix(".json")
+    content = {"caption": caption, "numbers": numbers and numbers._asdict()}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def videos_in(folder: Path) -> list[Film]:
+    """Return the `.mp4` and `.gif` files of a folder with their captions, in the captions' order.
+
+    Numbers within captions are ordered by value: gamma 0.9, gamma 0.99, gamma 0.999. A video
+    without a caption has its file name for one.
+    """
+    paths = sorted(path for suffix in _PACKAGES for path in folder.glob(f"*{suffix}"))
+    return sorted((_film(path) for path in paths), key=lambda film: _natural_order(film.caption))
+
+
+def _film(path: Path) -> Film:
+    beside = path.with_suffix(".json")
+    content = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else None
+    # Earlier versions left a list of agents beside a video of several.
+    if not isinstance(content, dict) or "caption" not in content:
+        return Film(path, path.name, None)
+    numbers = content["numbers"]
+    return Film(path, content["caption"], GameNumbers(**numbers) if numbers else None)
+
+
+def _natural_order(text: str) -> list[str | float]:
+    """Return words and numbers by turns, so that numbers are compared by value."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", text)
+    return [float(part) if index % 2 else part for index, part in enumerate(parts)]
+
+
 def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield the frames; raise at the first of a wrong dtype, shape or size."""
     shape = None
     for index, frame in enumerate(frames):
         frame = np.asarray(frame)
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.size == 0:
             raise ValueError(
-                f"frames are uint8 pictures [H, W, 3], but frame {index} is "
+                f"frames must be uint8 [H, W, 3], but frame {index} is "
                 f"{frame.dtype} {list(frame.shape)}"
             )
         if shape is not None and frame.shape != shape:
             raise ValueError(
-                f"frames have one size, but frame {index} is {list(frame.shape)} "
+                f"frames must have one size, but frame {index} is {list(frame.shape)} "
                 f"after {list(shape)}"
             )
         shape = frame.shape
         yield frame
-
-
-def _require(module: str, distribution: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"writing this video needs {module}: pip install {distribution}"
-        ) from error
 
 
 def _write_mp4(
@@ -144,12 +228,12 @@ def _write_mp4(
     source = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
     target = "-c:v libx264 -crf 18 -pix_fmt yuv420p -movflags +faststart"
     command = [get_ffmpeg_exe(), "-v", "error", *source.split(), *target.split(), str(path)]
-    complaints = path.with_name("complaints.txt")
-    # imageio's own writer runs Python in a fork, which can deadlock beside JAX's threads, and it
-    # ignores the exit status, so that a full disk would go unnoticed. The new session is for
-    # Ctrl-C to reach this process only.
+    error_log = path.with_name("errors.txt")
+    # imageio's own writer forks Python, which can deadlock beside JAX's threads, and ignores the
+    # exit status, so a full disk would go unnoticed. The new session keeps Ctrl-C from ffmpeg, so
+    # that only this process handles it.
     with (
-        complaints.open("wb") as stderr,
+        error_log.open("wb") as stderr,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stderr=stderr, start_new_session=True
         ) as process,
@@ -160,19 +244,18 @@ def _write_mp4(
                 process.stdin.write(np.pad(picture, padding, mode="edge").tobytes())
             process.stdin.close()
         except BrokenPipeError:
-            pass  # the exit status tells that ffmpeg gave up
+            pass  # ffmpeg gave up; its exit status is checked below
     if process.returncode != 0:
-        reason = complaints.read_text(errors="replace")[-500:] or f"status {process.returncode}"
+        reason = error_log.read_text(errors="replace")[-500:] or f"status {process.returncode}"
         raise OSError(f"ffmpeg could not write the video: {reason}")
 
 
 def _write_gif(
     pictures: Iterable[np.ndarray], shape: tuple[int, ...], path: Path, fps: int
 ) -> None:
-    del shape
     from PIL import Image
 
     first, *rest = [Image.fromarray(picture) for picture in pictures]
-    # Browsers slow down to a tenth of a second what asks for less than two hundredths.
+    # Browsers show frames shorter than two hundredths of a second for a tenth of a second.
     milliseconds = 10 * max(2, round(100 / fps))
     first.save(path, save_all=True, append_images=rest, duration=milliseconds, loop=0)

@@ -1,7 +1,8 @@
-"""Videos read back as they were written, and half a video is never left behind."""
+"""Writing videos and their captions: what is written reads back, and half a video is never left."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,14 +15,20 @@ import pytest
 from simulators import Counting
 
 import jaxrl
-from jaxrl.analysis.video import check_video, frames_per_second, write_video
+from jaxrl.analysis.video import (
+    GameNumbers,
+    check_video,
+    frames_per_second,
+    summarize_games,
+    videos_in,
+    write_caption,
+    write_video,
+)
 from jaxrl.envs.host import pools
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 Image = pytest.importorskip("PIL.Image")
 ImageSequence = pytest.importorskip("PIL.ImageSequence")
-
-SIZES = [(160, 160), (210, 160), (75, 51)]
 
 
 def moving_square(count: int, height: int = 64, width: int = 48) -> list[np.ndarray]:
@@ -32,7 +39,7 @@ def moving_square(count: int, height: int = 64, width: int = 48) -> list[np.ndar
 
 
 def read_mp4(path: Path) -> tuple[str, np.ndarray]:
-    """What ffmpeg says of the video, and its frames `[T, H, W, 3]`."""
+    """Return ffmpeg's description of the video, and its frames `[T, H, W, 3]`."""
     ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     answer = subprocess.run([ffmpeg, "-i", path, *raw], capture_output=True, check=True)
@@ -44,42 +51,38 @@ def read_mp4(path: Path) -> tuple[str, np.ndarray]:
 
 
 def read_gif(path: Path) -> tuple[float, np.ndarray]:
-    """Milliseconds a frame, and the frames `[T, H, W, 3]`."""
+    """Return the milliseconds of a frame, and the frames `[T, H, W, 3]`."""
     with Image.open(path) as image:
         frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
         return image.info["duration"], np.stack(frames)
 
 
-@pytest.mark.parametrize(("height", "width"), SIZES)
-def test_mp4_reads_back(tmp_path: Path, height: int, width: int) -> None:
-    frames = moving_square(12, height, width)
+@pytest.mark.parametrize(("count", "height", "width"), [(12, 160, 160), (12, 75, 51), (1, 5, 1)])
+def test_mp4_reads_back_with_odd_sides_made_even(
+    tmp_path: Path, count: int, height: int, width: int
+) -> None:
+    frames = moving_square(count, height, width)
     path = write_video(frames, tmp_path / "new" / "folder" / "a.mp4", fps=15)
     assert path == tmp_path / "new" / "folder" / "a.mp4"
     facts, shown = read_mp4(path)
     assert "yuv420p" in facts
     assert " 15 fps" in facts
-    assert shown.shape == (12, height + height % 2, width + width % 2, 3)
+    assert shown.shape == (count, height + height % 2, width + width % 2, 3)
     # Colours are stored at half resolution, so single pixels at edges differ much.
     errors = np.abs(shown[:, :height, :width].astype(int) - np.stack(frames))
     assert errors.mean() < 3
 
 
-@pytest.mark.parametrize(("height", "width"), SIZES)
-def test_gif_reads_back(tmp_path: Path, height: int, width: int) -> None:
-    frames = moving_square(12, height, width)
+def test_gif_reads_back(tmp_path: Path) -> None:
+    frames = moving_square(12, 75, 51)
     path = write_video(iter(frames), str(tmp_path / "a.GIF"), fps=10)
     duration, shown = read_gif(path)
     assert duration == 100
     np.testing.assert_array_equal(shown, frames)
 
 
-def test_mp4_of_one_tiny_frame(tmp_path: Path) -> None:
-    path = write_video(moving_square(1, 5, 1), tmp_path / "a.mp4", fps=50)
-    assert read_mp4(path)[1].shape == (1, 6, 2, 3)
-
-
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
-def test_interrupt_leaves_what_was_there(tmp_path: Path, suffix: str) -> None:
+def test_an_interrupt_leaves_the_earlier_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_text("before")
 
@@ -106,7 +109,6 @@ def test_a_failed_encoder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ([], "no frames"),
         ([np.zeros((8, 8, 3), np.float32)], r"frame 0 is float32 \[8, 8, 3\]"),
-        ([np.zeros((8, 8), np.uint8)], r"frame 0 is uint8 \[8, 8\]"),
         ([np.zeros((8, 8, 4), np.uint8)], r"frame 0 is uint8 \[8, 8, 4\]"),
         ([np.zeros((0, 8, 3), np.uint8)], r"frame 0 is uint8 \[0, 8, 3\]"),
         (
@@ -116,21 +118,27 @@ def test_a_failed_encoder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
-def test_bad_frames(tmp_path: Path, frames: list[np.ndarray], message: str, suffix: str) -> None:
+def test_wrong_frames_are_refused_and_leave_nothing(
+    tmp_path: Path, frames: list[np.ndarray], message: str, suffix: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         write_video(frames, tmp_path / f"a{suffix}", fps=10)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["a.avi", "a", ".mp4"])
-def test_unknown_suffix(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=r"\.mp4 or \.gif"):
-        write_video(moving_square(1), tmp_path / name, fps=10)
-
-
-def test_bad_fps(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="fps"):
-        write_video(moving_square(1), tmp_path / "a.mp4", fps=0)
+@pytest.mark.parametrize(
+    ("name", "fps", "message"),
+    [
+        ("a.avi", 10, r"must end in \.mp4 or \.gif, got 'a.avi'"),
+        (".mp4", 10, r"must end in \.mp4 or \.gif"),
+        ("a.mp4", 0, "fps must be at least 1, got 0"),
+    ],
+)
+def test_wrong_names_and_speeds_are_refused(
+    tmp_path: Path, name: str, fps: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_video(moving_square(1), tmp_path / name, fps)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +173,11 @@ def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
     assert frames_per_second(jaxrl.envs.make(id, 1, **options)) == fps
 
 
-def test_what_can_be_drawn_may_be_filmed(tmp_path: Path) -> None:
+def test_check_video_renders_once_and_frees_the_simulator(tmp_path: Path) -> None:
     before = set(pools._entries)
     check_video(jaxrl.make(Counting, 2), tmp_path / "a.mp4")
     assert not set(pools._entries) - before
-    with pytest.raises(ValueError, match=r"ends in .mp4 or .gif"):
+    with pytest.raises(ValueError, match=r"must end in .mp4 or .gif"):
         check_video(jaxrl.make("CartPole-v1", 2), tmp_path / "a.avi")
 
 
@@ -180,3 +188,33 @@ def test_a_rendered_game_becomes_a_video(tmp_path: Path) -> None:
     errors = np.abs(read_mp4(path)[1].astype(int) - env.render(state))
     assert errors.shape == (1, 400, 600, 3)
     assert errors.mean() < 6
+
+
+def test_captions_lie_beside_their_videos_and_order_them(tmp_path: Path) -> None:
+    numbers = GameNumbers(4, 7.5, 0.5, 100.0, 0.075)
+    captions = {"c.mp4": "gamma 0.999", "a.gif": "gamma 0.99", "b.mp4": "gamma 0.9"}
+    for name, caption in captions.items():
+        (tmp_path / name).touch()
+        write_caption(tmp_path / name, caption, numbers if name == "a.gif" else None)
+    (tmp_path / "a.txt").touch()
+    found = videos_in(tmp_path)
+    assert [film.path.name for film in found] == ["b.mp4", "a.gif", "c.mp4"]
+    assert [film.caption for film in found] == ["gamma 0.9", "gamma 0.99", "gamma 0.999"]
+    assert [film.numbers for film in found] == [None, numbers, None]
+
+
+def test_a_video_without_a_caption_is_called_by_its_name(tmp_path: Path) -> None:
+    for name in ("trial-10.mp4", "trial-9.mp4", "side-by-side.mp4"):
+        (tmp_path / name).touch()
+    # Earlier versions left the agents of a video of several beside it.
+    (tmp_path / "side-by-side.json").write_text(json.dumps([{"run_dir": "runs/a"}]))
+    assert [(film.caption, film.numbers) for film in videos_in(tmp_path)] == [
+        ("side-by-side.mp4", None), ("trial-9.mp4", None), ("trial-10.mp4", None),
+    ]  # fmt: skip
+
+
+def test_numbers_are_averages_over_whole_games() -> None:
+    numbers = summarize_games(np.array([1.0, np.nan, 3.0]), np.array([10.0, np.nan, 30.0]))
+    assert numbers == (2, 2.0, 1.0, 20.0, 0.1)
+    with pytest.raises(ValueError, match="no game came to its end"):
+        summarize_games(np.full(3, np.nan), np.full(3, np.nan))
