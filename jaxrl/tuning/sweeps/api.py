@@ -30,6 +30,7 @@ from jaxrl.tuning.sweeps import state
 from jaxrl.tuning.sweeps.display import Board
 from jaxrl.tuning.sweeps.lanes import Groups
 from jaxrl.tuning.sweeps.loop import Sweep
+from jaxrl.tuning.sweeps.ranking import ranked
 from jaxrl.tuning.sweeps.samplers import check_sampler
 from jaxrl.tuning.sweeps.settings import UNITS, Phase, SweepSettings
 from jaxrl.tuning.sweeps.storage import explain_storage_failure
@@ -47,7 +48,7 @@ class SweepResult(NamedTuple):
     @property
     def best(self) -> dict[str, Any] | None:
         """The trial with the best score of all phases."""
-        return next(iter(state.ranked(self.summary["trials"])), None)
+        return next(iter(ranked(self.summary["trials"])), None)
 
 
 def sweep(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
-from jaxrl.tuning.sweeps.state import best_score, ranked
+from jaxrl.tuning.sweeps.ranking import best_score, ranked
 from jaxrl.types import PyTree
 
 

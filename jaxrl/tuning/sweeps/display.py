@@ -9,6 +9,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl.tuning.sweeps.ranking import leaderboard
+
 TOP = 5
 
 
@@ -66,12 +68,11 @@ class Board:
         return table
 
     def _best(self, trials: list[dict[str, Any]]) -> Table:
-        scored = [(max(s), t) for t in trials if (s := _finite(t["scores"]))]
         table = Table("best so far", "trial", "phases", "status", "values")
-        for score, trial in sorted(scored, key=lambda pair: -pair[0])[:TOP]:
-            phases, status = str(len(trial["scores"])), trial["status"]
+        for row in leaderboard(trials)[:TOP]:
+            phases, values = str(row["phases"]), _values(row["values"])
             table.add_row(
-                _score(score), str(trial["trial"]), phases, status, _values(trial["values"])
+                _score(row["best_score"]), str(row["trial"]), phases, row["status"], values
             )
         return table
 
@@ -84,10 +85,6 @@ def headline(seconds: float, steps: float, trials: list[dict[str, Any]], num_tri
         f"{ended}/{num_trials} trials ended, {len(trials) - ended} begun, {seconds:,.0f} s, "
         f"{steps / max(seconds, 1e-9):,.0f} steps/s{left}"
     )
-
-
-def _finite(scores: list[Any]) -> list[float]:
-    return [score for score in scores if isinstance(score, float)]
 
 
 def _score(score: Any) -> str:

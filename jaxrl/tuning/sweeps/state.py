@@ -169,17 +169,6 @@ def trials(ledger: Ledger, values: dict[int, dict[str, Any]]) -> list[dict[str, 
     ]
 
 
-def best_score(trial: dict[str, Any]) -> float:
-    """The best score of a trial of `sweep.json`; -inf if it has none."""
-    return max((s for s in trial["scores"] if isinstance(s, float)), default=-math.inf)
-
-
-def ranked(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those with a score, the best first."""
-    scored = [trial for trial in trials if best_score(trial) > -math.inf]
-    return sorted(scored, key=best_score, reverse=True)
-
-
 def plain(values: dict[str, Any]) -> dict[str, Any]:
     """Hyperparameters as JSON has them."""
     return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}

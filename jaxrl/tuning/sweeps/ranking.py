@@ -1,0 +1,56 @@
+"""The ranking of a sweep's trials, from the best score to the worst.
+
+Trials are dictionaries as `sweep.json` holds them. A phase's score there is a number, None if no
+episode ended in the phase, or "-inf" if the trial diverged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+Trial = Mapping[str, Any]
+"""A trial of `sweep.json`: `trial` (its index), `values`, `scores` and `status`."""
+
+
+def phase_scores(trial: Trial) -> np.ndarray:
+    """Return a trial's score of each phase: NaN if no episode ended, -inf if it diverged."""
+    return np.array([math.nan if s is None else float(s) for s in trial["scores"]], float)
+
+
+def best_score(trial: Trial) -> float:
+    """Return the best finite score of a trial's phases, -inf if it has none."""
+    scores = phase_scores(trial)
+    return float(scores[np.isfinite(scores)].max(initial=-math.inf))
+
+
+def ranked(trials: Iterable[Trial]) -> list[Any]:
+    """Return the trials that have a finite score, the best first, equal ones by their index."""
+    scored = [trial for trial in trials if best_score(trial) > -math.inf]
+    return sorted(scored, key=lambda trial: (-best_score(trial), trial["trial"]))
+
+
+def leaderboard(trials: Iterable[Trial]) -> list[dict[str, Any]]:
+    """Return one row for each trial that has a finite score, the best first, equal ones by index.
+
+    Returns:
+      Rows with `trial`; `best_score` of all phases; `last_score`, which is -inf if the trial
+      diverged and disregards phases in which no episode ended; `phases`, the number reported;
+      `status` and `values`.
+    """
+    return [_row(trial) for trial in ranked(trials)]
+
+
+def _row(trial: Trial) -> dict[str, Any]:
+    scores = phase_scores(trial)
+    return {
+        "trial": trial["trial"],
+        "best_score": best_score(trial),
+        "last_score": float(scores[~np.isnan(scores)][-1]),
+        "phases": len(scores),
+        "status": trial["status"],
+        "values": trial["values"],
+    }

@@ -1,0 +1,26 @@
+"""The ranking of trials: best finite score first, ties by index, diverged and silent trials out."""
+
+from jaxrl.tuning.sweeps.ranking import leaderboard, ranked
+
+
+def trial(index, *scores):
+    return {"trial": index, "scores": list(scores), "status": "stopped", "values": {"gamma": 0.9}}
+
+
+def test_trials_are_ranked_by_their_best_finite_score_then_by_index():
+    trials = [
+        trial(0, 1.0, 5.0, "-inf"),
+        trial(1, "-inf"),
+        trial(2, None, None),
+        trial(3),
+        trial(4, 7, 2.0, None),
+        trial(5, 5.0),
+    ]
+    rows = leaderboard(reversed(trials))
+    assert [row["trial"] for row in rows] == [4, 0, 5]
+    assert [row["best_score"] for row in rows] == [7.0, 5.0, 5.0]
+    assert [row["last_score"] for row in rows] == [2.0, -float("inf"), 5.0]
+    assert [row["phases"] for row in rows] == [3, 3, 1]
+    assert rows[0]["status"] == "stopped"
+    assert rows[0]["values"] == {"gamma": 0.9}
+    assert ranked(trials)[0] is trials[4]
