@@ -39,7 +39,7 @@ from jaxrl.envs.maze import MazeEnv
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import ProgressBar
-from jaxrl.training.loop import chunk
+from jaxrl.training.loop import run_chunk
 from record import keep
 
 PARTS = 50
@@ -144,7 +144,7 @@ def train(
         return algo.init(config, key, on_levels(algo.env, env_key, levels))
 
     def learn(state: Any, num_updates: int) -> Any:
-        return chunk(algo, config, state, num_updates, part)
+        return run_chunk(algo, config, state, num_updates, part)
 
     steps_per_update = len(seeds) * algo.env.num_envs * config.num_steps
     bar = ProgressBar(num_updates * steps_per_update, visible=True)

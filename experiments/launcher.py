@@ -164,7 +164,7 @@ def launch(
         if args.resume and args.anneal:
             check_annealing(run_dir, config)
         if args.video:
-            processes.on_first(lambda: check_video(algo.env, video))
+            processes.call_on_first(lambda: check_video(algo.env, video))
         result = jaxrl.run(
             algo,
             config,

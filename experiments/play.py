@@ -20,7 +20,7 @@ import tyro
 import jaxrl
 from errors import exit_with_message
 from jaxrl.analysis.video import frames_per_second, write_video
-from jaxrl.training.evaluate import Evaluation, frames, split
+from jaxrl.training.evaluate import Evaluation, frames, split_episodes
 from jaxrl.training.run import check_seed
 
 sys.path.append(os.getcwd())  # where modules with environments of one's own may be
@@ -43,7 +43,7 @@ class Args:
 
 def evaluation(policy: jaxrl.LoadedPolicy, episodes: int, seed: int, greedy: bool) -> Evaluation:
     """Scores of whole episodes, as many of each environment."""
-    num_envs, episodes_each = split(episodes)
+    num_envs, episodes_each = split_episodes(episodes)
     scores = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))(
         policy.algo,
         policy.config,

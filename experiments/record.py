@@ -21,8 +21,7 @@ import tyro
 import jaxrl
 from errors import exit_with_message
 from jaxrl.training import manifest as manifests
-from jaxrl.training.curves import plot_curve, smoothed_returns
-from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.loggers import plot_curve, read_jsonl, smoothed_returns
 from play import evaluate
 
 

@@ -50,7 +50,7 @@ from jaxrl.envs.host.pools import RawStep
 from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
 from jaxrl.training.loop import MAX_CHUNK, train_chunk
-from jaxrl.training.throughput import host_time, shares
+from jaxrl.training.progress import simulator_time, waiting_shares
 from timing import RESULTS, alternate, machine, write_json
 
 IMAGE = (84, 84, 4)
@@ -378,11 +378,11 @@ def measure_atari(args: Args) -> dict[str, Any]:
 
         def measure() -> float:
             nonlocal state
-            began, before = time.perf_counter(), host_time(state)
+            began, before = time.perf_counter(), simulator_time(state)
             state, metrics = program(config, state, jnp.int32(updates))
             steps = float(np.asarray(metrics["valid_steps"]).sum())
             seconds = time.perf_counter() - began
-            gauges[pools_text(number)] = shares(before, host_time(state)) | {
+            gauges[pools_text(number)] = waiting_shares(before, simulator_time(state)) | {
                 "predictions_per_second": updates * 5 * args.atari_envs / seconds,
                 "trainings_per_second": updates / seconds,
             }

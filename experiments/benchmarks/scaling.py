@@ -128,7 +128,7 @@ def measure_point(point: Point) -> dict[str, float]:
         state, metrics = program(config, state, jnp.int32(updates))
         jax.block_until_ready(metrics)
         elapsed = (time.perf_counter() - began) / updates
-        updates = int(processes.agree(jnp.int32(min(max(point.seconds / elapsed, 1), 1000))))
+        updates = int(processes.broadcast(jnp.int32(min(max(point.seconds / elapsed, 1), 1000))))
     began = time.perf_counter()
     state, metrics = program(config, state, jnp.int32(updates))
     steps = float(jax.device_get(metrics)["valid_steps"].sum())

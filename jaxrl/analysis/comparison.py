@@ -19,8 +19,8 @@ from jaxrl.analysis.atari57 import game_of, human_normalized
 from jaxrl.analysis.statistics import Estimate, estimate
 from jaxrl.envs.host.base import SPEED_ONLY
 from jaxrl.training import manifest as manifests
-from jaxrl.training.curves import smoothed_returns
-from jaxrl.training.loggers import Row, read_jsonl
+from jaxrl.training.loggers import read_jsonl, smoothed_returns
+from jaxrl.training.progress import Row
 from jaxrl.tuning.sweeps import state as sweeps
 
 _CURVE_POINTS = 200

@@ -1,1 +1,3 @@
-"""Train one agent on several devices and in several processes."""
+"""One agent, trained on several devices and in several processes."""
+
+__all__ = ["processes", "spread"]

@@ -1,9 +1,10 @@
-"""Several processes, on one machine or on many, that train one agent together.
+"""Processes, on one machine or on many, that train one agent together.
 
 Every process runs the same script. `connect` joins them before JAX's first computation; then
-`jaxrl.distributed.spread.spread` takes the devices of all. They must do the same things in the same order, so
-whatever depends on a clock or a signal is agreed on. The first process alone writes files, but for
-checkpoints, of which each writes its part into the same directory.
+`jaxrl.distributed.spread.spread` uses the devices of all. The processes must do the same things in
+the same order, so they agree on everything that depends on a clock or a signal. Only the first
+process writes files; the exception are checkpoints, of which each process writes its part into the
+same directory.
 
 With one process, every function here does nothing.
 """
@@ -31,14 +32,14 @@ def connect(
     process_id: int | None = None,
     timeout_seconds: int = 300,
 ) -> None:
-    """Join the other processes. Before JAX's first computation.
+    """Join the other processes. Call it before JAX's first computation.
 
     Args:
-      coordinator: `address:port` of the first process, the same for all. None finds it, and the
-        numbers below, from Slurm, Open MPI or Kubernetes, whichever started this process.
-      num_processes: how many there are.
-      process_id: which one this is, from 0.
-      timeout_seconds: how long to wait for the others. If they do not come, the process ends with
+      coordinator: `address:port` of the first process, the same for all processes. None reads it,
+        and the numbers below, from Slurm, Open MPI or Kubernetes, whichever started this process.
+      num_processes: number of all processes.
+      process_id: number of this process, from 0.
+      timeout_seconds: seconds to wait for the others. If they do not come, the process ends with
         status 1 and one line on stderr: JAX, which waits in C++, would end it with a stack trace.
 
     Raises:
@@ -49,12 +50,10 @@ def connect(
         raise ValueError(f"the coordinator must be address:port, got {coordinator!r}")
     if coordinator is not None and (num_processes is None or process_id is None):
         raise ValueError(
-            f"the coordinator {coordinator} needs the number of processes (--num-hosts) and which "
-            "one this is (--host-id)"
+            f"the coordinator {coordinator} needs the number of processes (--num-hosts) and the "
+            "number of this one (--host-id)"
         )
-    this = (
-        f"process {process_id} of {num_processes}" if coordinator else "a process of this cluster"
-    )
+    this = f"process {process_id} of {num_processes}" if coordinator else "this process"
     address = coordinator or "the coordinator"
 
     def give_up() -> None:
@@ -76,45 +75,60 @@ def connect(
     except (RuntimeError, ValueError, KeyError) as error:
         reason = f"{error} is not set." if isinstance(error, KeyError) else error
         raise ConnectionError(
-            f"{this} could not be joined with others: {reason} Without Slurm, Open MPI or "
-            "Kubernetes, name the coordinator, the number of processes and this one's"
+            f"{this} could not join the others: {reason} Without Slurm, Open MPI or Kubernetes, "
+            "name the coordinator (--coordinator), the number of processes (--num-hosts) and the "
+            "number of this one (--host-id)"
         ) from error
     finally:
         timer.cancel()
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes files."""
+    """Return whether this is the process that writes files."""
     return jax.process_index() == 0
 
 
-def agree(tree: PyTree) -> PyTree:
-    """The first process's arrays, on all of them; the others give some of the same shapes."""
+def broadcast(tree: PyTree) -> PyTree:
+    """Return the first process's arrays on every process.
+
+    Args:
+      tree: arrays or typed keys, of the same shapes on all processes.
+    """
     if jax.process_count() == 1:
         return tree
 
     def data(x: Any) -> Any:
         return jax.random.key_data(x) if is_key(x) else x
 
-    def alike(x: Any, like: Any) -> Any:
+    def restore(x: Any, like: Any) -> Any:
         return jax.random.wrap_key_data(x) if is_key(like) else np.asarray(x, like.dtype)
 
     shared = multihost_utils.broadcast_one_to_all(jax.tree.map(data, tree))
-    return jax.tree.map(alike, shared, tree)
+    return jax.tree.map(restore, shared, tree)
 
 
-def any_of(flag: bool) -> bool:
-    """Whether any process has it set."""
+def broadcast_text(text: str) -> str:
+    """Return the first process's text on every process."""
+    if jax.process_count() == 1:
+        return text
+    encoded = np.frombuffer(text.encode(), np.uint8)
+    length = int(broadcast(np.int32(len(encoded))))
+    return bytes(broadcast(encoded if is_first() else np.zeros(length, np.uint8))).decode()
+
+
+def any_process(flag: bool) -> bool:
+    """Return whether the flag is true on any process."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(np.bool_(flag)).any())
 
 
-def on_first(function: Callable[[], None]) -> None:
-    """Call a function on the first process alone.
+def call_on_first(function: Callable[[], None]) -> None:
+    """Call a function on the first process only; an error ends the call on all processes.
 
     Raises:
-      What it raises; on the other processes ValueError with its text, so that none waits for ever.
+      Exception: the function's own, on the first process.
+      ValueError: with the text of that error, on the others, so that they do not wait for ever.
     """
     error: Exception | None = None
     if is_first():
@@ -122,38 +136,30 @@ def on_first(function: Callable[[], None]) -> None:
             function()
         except Exception as raised:
             error = raised
-    text = agree_on_text("" if error is None else str(error) or type(error).__name__)
+    text = broadcast_text("" if error is None else str(error) or type(error).__name__)
     if error is not None:
         raise error
     if text:
         raise ValueError(text)
 
 
-def agree_on_text(text: str) -> str:
-    """The first process's text, on all of them."""
-    if jax.process_count() == 1:
-        return text
-    coded = np.frombuffer(text.encode(), np.uint8)
-    own = np.zeros(int(agree(np.int32(len(coded)))), np.uint8)
-    return bytes(agree(coded if is_first() else own)).decode()
-
-
-def check_shared(path: Path, seconds: float = 10.0) -> None:
-    """Refuse a directory that processes do not share, by a file that the first one wrote there.
+def check_shared_file(path: Path, seconds: float = 10.0) -> None:
+    """Raise unless every process sees a file as the first process wrote it.
 
     Args:
-      seconds: how long a network's file system may take to show it.
+      path: the file; its directory is the one that the processes must share.
+      seconds: time that a network's file system may take to show the file.
 
     Raises:
-      ValueError: on all of them, if one does not see it.
+      ValueError: on all processes, if one of them does not see the file.
     """
     if jax.process_count() == 1:
         return
-    text = agree_on_text(path.read_text() if is_first() else "")
+    text = broadcast_text(path.read_text() if is_first() else "")
     deadline = time.monotonic() + seconds
     while not (seen := path.exists() and path.read_text() == text) and time.monotonic() < deadline:
         time.sleep(0.1)
-    if any_of(not seen):
+    if any_process(not seen):
         raise ValueError(
             f"not all {jax.process_count()} processes see the same {path}, but each writes its "
             "part of checkpoints there; choose a directory on a file system that all machines share"
@@ -161,7 +167,7 @@ def check_shared(path: Path, seconds: float = 10.0) -> None:
 
 
 def replicated_part(state: PyTree) -> PyTree:
-    """What this process has of a state without asking others: the agent; None for the rest."""
+    """Return the leaves that every process has whole (the agent), with None for all others."""
     if jax.process_count() == 1:
         return state
     return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else None, state)

@@ -1,8 +1,8 @@
-"""The fastest settings for a machine, found by short trials.
+"""Autotune: find the fastest settings for a machine by short measurements before training.
 
 GA3C (Babaeizadeh et al. 2017, section 4.3) changes the numbers of its threads while it trains, and
-keeps what makes it faster. Here a hill is climbed before training, so that a run's settings stay
-what they are, and what was found is kept by hardware.
+keeps a change that makes it faster. `autotune` climbs the same hill before training, so that the
+settings of a run never change, and caches the result by hardware.
 """
 
 from __future__ import annotations
@@ -23,98 +23,92 @@ import numpy as np
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
 from jaxrl.training import manifest as manifests
-from jaxrl.training.compilation import cache_directory, compiler_options
-from jaxrl.training.loop import MAX_CHUNK, train_chunk
+from jaxrl.training.compilation import cache_directory
+from jaxrl.training.loop import MAX_CHUNK, compile_chunk
 from jaxrl.training.population import choose
 from jaxrl.types import Algorithm, PyTree
 
 Settings = dict[str, Any]
+Knobs = Mapping[str, Sequence[Any]]
 
 
 class Measurement(NamedTuple):
-    """Settings, and how fast they are."""
+    """Settings and their speed."""
 
     settings: Settings
     steps_per_second: float
-    """Valid steps; 0 for settings that are refused."""
+    """Valid environment steps; 0 for settings that were refused."""
 
 
 class AutotuneResult(NamedTuple):
-    """What was found."""
+    """The fastest settings and all measurements."""
 
     best: Settings
     trials: tuple[Measurement, ...]
-    """In the order of trying."""
+    """In the order of measuring."""
 
 
 def autotune(
     build: Callable[..., tuple[Algorithm, Any]],
-    knobs: Mapping[str, Sequence[Any]],
+    knobs: Knobs,
     starts: Sequence[Settings],
     *,
     rate: Callable[[Algorithm, Any, float], float] | None = None,
     seconds: float = 2.0,
     max_trials: int = 40,
     cache: Path | bool | None = True,
-    report: Callable[[Measurement], None] = lambda trial: None,
+    report: Callable[[Measurement], None] = lambda measurement: None,
 ) -> AutotuneResult:
-    """The fastest settings on this machine, in valid environment steps a second.
+    """Find the fastest settings on this machine, in valid environment steps per second.
 
-    Only what `knobs` names is changed: leave out what changes the learning (as the number of
-    environments does; that of threads, pools or devices does not).
+    Only the settings in `knobs` are changed. Leave out those that change the learning, such as the
+    number of environments; numbers of threads, pools or devices do not change it.
 
     Args:
-      build: `build(**settings) -> (algorithm, config)`; a `ValueError` refuses settings, as does
-        what no memory is left for.
-      knobs: the values of each setting, in an order in which speed rises and falls.
-      starts: settings to begin from; the fastest is climbed from.
-      rate: `rate(algorithm, config, seconds)`, what is to be high: `steps_per_second` of one agent
-        by default; `lanes_per_second` takes the configs `[W]` of a population. What a function of
-        your own finds is not cached.
-      seconds: length of a trial, without its compilation.
+      build: `build(**settings) -> (algorithm, config)`. A `ValueError` of it refuses settings; so
+        does a lack of memory.
+      knobs: for each setting its values, in an order in which the speed rises and then falls.
+      starts: settings to measure first; the climb begins at the fastest.
+      rate: `rate(algorithm, config, seconds)`, the number to maximize: `steps_per_second` of one
+        agent by default, or `lanes_per_second`, which takes the configs `[W]` of a population.
+        Results of a function of your own are not cached.
+      seconds: time of one measurement, without compilation.
+      max_trials: measurements, at most.
       cache: a file that keeps results by hardware, versions and program; True for one beside the
         compiled programs, False for none.
-      report: called after each trial, and not for what the cache has.
+      report: called after each measurement, but not for cached ones.
 
     Raises:
-      ValueError: if a start has values that its knobs lack, or all settings tried are refused,
-        with the reason.
-      jax.errors.JaxRuntimeError: if no memory is left for any of them.
+      ValueError: if a start has a value that its knob lacks; the reason of the first refusal, if
+        all settings are refused.
+      jax.errors.JaxRuntimeError: if memory lacks for all of them.
     """
     _check_starts(knobs, starts)
     rate = steps_per_second if rate is None else rate
-    kept = cache_directory()
-    usual = None if kept is None else kept / "autotune.json"
-    path = usual if cache is True else (cache or None)
-    if rate not in (steps_per_second, lanes_per_second):
-        path = None
-    algo, config = _first(build, starts)
-    question = {
-        "knobs": {name: list(values) for name, values in knobs.items()},
-        "starts": list(starts),
-        "rate": rate.__name__,
-        "seconds": seconds,
-        "max_trials": max_trials,
-    }
-    key = _fingerprint(algo, config, question)
-    known = _read(path)
-    if key in known:
-        return _restored(known[key], knobs, starts)
-    refusals = []
+    path = _cache_path(cache) if rate in (steps_per_second, lanes_per_second) else None
+    key = _cache_key(
+        *_build_first(build, starts),
+        knobs={name: list(values) for name, values in knobs.items()},
+        starts=list(starts),
+        rate=rate.__name__,
+        seconds=seconds,
+        max_trials=max_trials,
+    )
+    cached = _read(path)
+    if key in cached:
+        return _from_json(cached[key], knobs, starts)
+    refusals: list[Exception] = []
 
     def measure(settings: Settings) -> float:
         try:
-            measured = rate(*build(**settings), seconds)
-        except ValueError as error:
-            refusals.append(error)
-            measured = 0.0
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            speed = rate(*build(**settings), seconds)
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
+            if not isinstance(error, ValueError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             refusals.append(error)
-            measured = 0.0
-        report(Measurement(settings, measured))
-        return measured
+            speed = 0.0
+        report(Measurement(settings, speed))
+        return speed
 
     found = climb(measure, knobs, starts, max_trials=max_trials)
     if len(refusals) == len(found.trials):
@@ -123,70 +117,70 @@ def autotune(
         try:
             _write(path, _read(path) | {key: found._asdict()})
         except OSError as error:
-            warnings.warn(f"what was found is not kept for other runs: {error}", stacklevel=2)
+            warnings.warn(f"cannot save the settings found for later runs: {error}", stacklevel=2)
     return found
 
 
 def climb(
     measure: Callable[[Settings], float],
-    knobs: Mapping[str, Sequence[Any]],
+    knobs: Knobs,
     starts: Sequence[Settings],
     *,
     noise: float = 0.02,
     max_trials: int = 40,
 ) -> AutotuneResult:
-    """The best settings that moves along one knob at a time lead to, from the best of `starts`.
+    """Climb from the fastest start, along one knob at a time, until no move gains.
 
-    A move goes on in its direction until speed falls by `noise`, and ends at the fastest place on
-    its way, if that gains as much. The climb ends where no move gains, or after `max_trials`
-    measurements.
+    A move goes through the values of a knob in one direction until the speed falls by `noise`. It
+    ends at the fastest value it met, if that gains more than `noise`; else it ends where it began.
+
+    Args:
+      measure: returns the speed of settings; called once for each.
+      knobs, starts: as for `autotune`.
+      noise: relative difference of speeds that means nothing.
+      max_trials: measurements, at most.
     """
-    trials: dict[tuple[Any, ...], Measurement] = {}
+    measured: dict[tuple[Any, ...], Measurement] = {}
 
-    def rate(settings: Settings) -> float:
+    def speed(settings: Settings) -> float:
         place = tuple(settings[name] for name in knobs)
-        if place not in trials:
-            trials[place] = Measurement(settings, measure(settings))
-        return trials[place].steps_per_second
-
-    def neighbour(settings: Settings, name: str, direction: int) -> Settings | None:
-        values = list(knobs[name])
-        index = values.index(settings[name]) + direction
-        return settings | {name: values[index]} if 0 <= index < len(values) else None
+        if place not in measured:
+            measured[place] = Measurement(settings, measure(settings))
+        return measured[place].steps_per_second
 
     def move(settings: Settings, name: str, direction: int) -> Settings:
-        fastest, place = settings, neighbour(settings, name, direction)
-        while place is not None and len(trials) < max_trials:
-            if rate(place) < rate(fastest) * (1 - noise):
+        values = list(knobs[name])
+        index, fastest = values.index(settings[name]), settings
+        for value in values[index + 1 :] if direction > 0 else values[:index][::-1]:
+            settings_there = settings | {name: value}
+            if len(measured) >= max_trials or speed(settings_there) < speed(fastest) * (1 - noise):
                 break
-            fastest = max(fastest, place, key=rate)
-            place = neighbour(place, name, direction)
-        return fastest if rate(fastest) > rate(settings) * (1 + noise) else settings
+            fastest = max(fastest, settings_there, key=speed)
+        return fastest if speed(fastest) > speed(settings) * (1 + noise) else settings
 
-    best, before = max(starts, key=rate), None
+    best, before = max(starts, key=speed), None
     while best != before:
         before = best
         for name in knobs:
             for direction in (1, -1):
                 best = move(best, name, direction)
-    return AutotuneResult(best, tuple(trials.values()))
+    return AutotuneResult(best, tuple(measured.values()))
 
 
 def steps_per_second(algo: Algorithm, config: Any, seconds: float) -> float:
-    """Valid environment steps a second of whole updates, for about so long after compilation."""
+    """Measure valid environment steps per second of whole updates, for about `seconds`."""
     state = jax.jit(algo.init)(config, jax.random.key(0))
-    lowered = train_chunk.lower(algo, config, state, jnp.int32(1))
-    compiled = lowered.compile(compiler_options(algo, config))
-    state, metrics = compiled(config, state, jnp.int32(1))
+    program = compile_chunk(algo, config, state)
+    state, metrics = program(config, state, jnp.int32(1))
     jax.block_until_ready(metrics)
     rates, began, updates = [], time.perf_counter(), 1
     while not rates or time.perf_counter() - began < seconds:
         start = time.perf_counter()
-        state, metrics = compiled(config, state, jnp.int32(updates))
+        state, metrics = program(config, state, jnp.int32(updates))
         steps = float(np.asarray(metrics["valid_steps"]).sum())
         elapsed = time.perf_counter() - start
         rates.append(steps / elapsed)
-        # A few measurements each, whose median no hiccup moves.
+        # About eight measurements, because a short disturbance does not move their median.
         updates = min(max(int(updates * seconds / 8 / elapsed), 1), MAX_CHUNK)
     if isinstance(state.simulation.env_state, HostState):
         callback.release(state.simulation.env_state)
@@ -194,11 +188,12 @@ def steps_per_second(algo: Algorithm, config: Any, seconds: float) -> float:
 
 
 def lanes_per_second(algo: Algorithm, configs: PyTree, seconds: float) -> float:
-    """Valid environment steps a second of a population in its fastest strategy."""
+    """Measure valid environment steps per second of a population in its fastest strategy."""
     return max(choose(algo, configs, seconds / 4).steps_per_second.values())
 
 
-def _check_starts(knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]) -> None:
+def _check_starts(knobs: Knobs, starts: Sequence[Settings]) -> None:
+    """Raise `ValueError` for a start with a value that its knob lacks."""
     for settings in starts:
         for name, values in knobs.items():
             if settings.get(name) not in values:
@@ -208,10 +203,10 @@ def _check_starts(knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]
                 )
 
 
-def _first(
+def _build_first(
     build: Callable[..., tuple[Algorithm, Any]], starts: Sequence[Settings]
 ) -> tuple[Algorithm, Any]:
-    """What is built at the first start that is not refused."""
+    """Build the first start that is not refused."""
     refusal = ValueError("there are no settings to start from")
     for settings in starts:
         try:
@@ -221,18 +216,27 @@ def _first(
     raise refusal
 
 
-def _fingerprint(algo: Algorithm, config: Any, question: dict[str, Any]) -> str:
-    """Of machine, versions, program and question."""
-    described = manifests.describe(algo, config, {})
-    what = ("algorithm", "env", "config", "versions", "hardware")
-    whole = {name: described[name] for name in what} | question | {"network": repr(algo.network)}
-    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+# --- results of earlier calls --------------------------------------------------------------------
 
 
-def _restored(
-    saved: dict[str, Any], knobs: Mapping[str, Sequence[Any]], starts: Sequence[Settings]
-) -> AutotuneResult:
-    """What was saved as JSON, with the very values of knobs and starts: it has no tuples."""
+def _cache_path(cache: Path | bool | None) -> Path | None:
+    """Return the file that keeps results, None for none."""
+    if cache is not True:
+        return cache or None
+    directory = cache_directory()
+    return None if directory is None else directory / "autotune.json"
+
+
+def _cache_key(algo: Algorithm, config: Any, **arguments: Any) -> str:
+    """Return a hash of the machine, versions, program and arguments of `autotune`."""
+    manifest = manifests.describe(algo, config, {})
+    names = ("algorithm", "env", "config", "versions", "hardware")
+    key = {name: manifest[name] for name in names} | arguments | {"network": repr(algo.network)}
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+
+
+def _from_json(saved: dict[str, Any], knobs: Knobs, starts: Sequence[Settings]) -> AutotuneResult:
+    """Return a saved result with the values of knobs and starts, since JSON has no tuples."""
 
     def original(name: str, value: Any) -> Any:
         given = [*knobs.get(name, ()), *(start[name] for start in starts if name in start)]
@@ -246,16 +250,17 @@ def _restored(
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """What is known; nothing if the file is damaged."""
+    """Return all saved results; none if there is no file or it is damaged."""
     try:
-        known = {} if path is None else json.loads(path.read_text())
+        saved = {} if path is None else json.loads(path.read_text())
     except (OSError, ValueError):
-        known = {}
-    return known if isinstance(known, dict) else {}
+        saved = {}
+    return saved if isinstance(saved, dict) else {}
 
 
-def _write(path: Path, known: dict[str, Any]) -> None:
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """Save all results, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(known, indent=1) + "\n")
+    temporary.write_text(json.dumps(results, indent=1) + "\n")
     temporary.replace(path)

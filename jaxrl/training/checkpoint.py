@@ -1,13 +1,13 @@
 """Checkpoints of the whole training state, through Orbax.
 
-A checkpoint holds every array of the state (parameters, optimizer, keys, counters, normalizers,
-environments) and the run's progress. Host environments cannot be saved: their part of the state,
-`state.simulation`, is left out, and a resumed run starts new episodes with an exact learner.
-Saves are atomic, so a kill at any moment leaves the checkpoints before it intact.
+A checkpoint has every array of the state (parameters, optimizer, keys, counters, normalizers,
+environments) and the run's progress. Host environments cannot be saved; without them the state's
+field `simulation` is None, and a resumed run starts new episodes with an exact learner. Saves are
+atomic: a kill at any moment leaves the earlier checkpoints intact.
 
-Of several processes that train one agent, each writes and reads the parts of arrays that lie on its
-devices, so no process needs room for the whole. A checkpoint does not depend on how many devices
-there were: it is restored onto those of the state that it is to replace.
+If several processes train one agent, each writes and reads the parts of arrays on its own devices,
+so no process needs room for the whole. A checkpoint does not depend on the number of devices; the
+state is restored onto the devices of the state that it replaces.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ import numpy as np
 
 from jaxrl.types import PyTree, is_key
 
-EPISODES_KEPT_APART = "simulation"
-
-
 UNREADABLE = frozenset("[]\\")
-"""Orbax takes the brackets in a path for a pattern, and writes what it cannot read again; a
+"""Characters of paths that Orbax writes but cannot read: brackets are a pattern to it, and a
 backslash is a slash to its storage."""
 
 
@@ -38,61 +35,18 @@ def check_path(directory: Path) -> None:
         )
 
 
-def _plain(state: PyTree) -> PyTree:
-    """Typed keys become their data; arrays without elements, which Orbax refuses, None."""
-
-    def plain(x: Any) -> Any:
-        if x.size == 0:
-            return None
-        return _key_data(x) if is_key(x) else x
-
-    return jax.tree.map(plain, state)
-
-
-_key_data = jax.jit(jax.random.key_data)  # compiled, since other processes may have parts of it
-
-
-def _template(state: PyTree) -> PyTree:
-    """What `_plain` gives to such a state: on its devices, or NumPy's where it names none."""
-
-    def abstract(x: Any) -> jax.ShapeDtypeStruct | np.ndarray | None:
-        data = _data_of(x)
-        if data.size == 0:
-            return None
-        if getattr(x, "sharding", None) is None:
-            return np.zeros(data.shape, data.dtype)
-        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
-
-    return jax.tree.map(abstract, state)
-
-
-def _data_of(x: Any) -> Any:
-    """Shape and dtype of what is saved of an array."""
-    return jax.eval_shape(jax.random.key_data, x) if is_key(x) else x
-
-
-def _like(saved: PyTree, state: PyTree) -> PyTree:
-    """Device arrays, keys where `state` has keys."""
-
-    def convert(like: Any, x: Any) -> jax.Array:
-        if x is None:
-            x = jnp.zeros(_data_of(like).shape, _data_of(like).dtype)
-        x = x if isinstance(x, jax.Array) else jnp.array(x)  # a copy, because it will be donated
-        return jax.random.wrap_key_data(x) if is_key(like) else x
-
-    return jax.tree.map(convert, state, saved)
-
-
-def _learner(state: Any, with_environments: bool) -> Any:
-    return state if with_environments else state._replace(**{EPISODES_KEPT_APART: None})
-
-
 class Checkpoints:
-    """The checkpoints of one run directory, the newest `keep` of them."""
+    """The newest `keep` checkpoints of a run, in one directory."""
 
     def __init__(self, directory: str | Path, keep: int = 2, together: bool = False):
-        """`together`: all processes have the directory and call each method at the same time."""
-        import orbax.checkpoint as ocp  # a third of a second, which runs without a directory save
+        """Open the directory, or make it.
+
+        Args:
+          directory: folder of the checkpoints.
+          keep: number of checkpoints to keep.
+          together: all processes see the directory and call each method at the same time.
+        """
+        import orbax.checkpoint as ocp  # takes a third of a second, which other programs save
 
         options, own = ocp.options.MultiprocessingOptions, jax.process_index()
         check_path(Path(directory))
@@ -112,21 +66,27 @@ class Checkpoints:
         )
 
     def latest(self) -> int | None:
-        """The update count of the newest checkpoint, None if there is none."""
+        """Return the update count of the newest checkpoint, None if there is none."""
         return self._manager.latest_step()
 
     def save(self, num_updates: int, state: Any, progress: dict[str, Any], whole: bool) -> None:
-        """Save the state after `num_updates`; `whole` includes the environments.
+        """Save the state after `num_updates` updates.
+
+        Args:
+          num_updates: number of the checkpoint.
+          state: a training state.
+          progress: anything that JSON can hold.
+          whole: include the environments.
 
         Raises:
           OSError: if it cannot be written (a full disk); earlier checkpoints stay.
         """
+        saved = _without_keys(state if whole else _without_environments(state))
         try:
             self._manager.save(
                 num_updates,
                 args=self._args.Composite(
-                    state=self._args.StandardSave(_plain(_learner(state, whole))),
-                    progress=self._args.JsonSave(progress),
+                    state=self._args.StandardSave(saved), progress=self._args.JsonSave(progress)
                 ),
                 force=True,
             )
@@ -138,17 +98,19 @@ class Checkpoints:
             ) from error
 
     def restore(self, like: Any, whole: bool) -> tuple[Any, dict[str, Any]]:
-        """The newest state, in the shape of `like` (a state or its `eval_shape`), and progress.
+        """Return the newest state and its progress.
 
-        Its arrays lie on the devices on which `like` has them. Without `whole`, `simulation` is
-        None.
+        Args:
+          like: a state of the same shapes, or its `eval_shape`; the arrays of the restored state
+            lie on the devices of this one.
+          whole: include the environments; otherwise `simulation` is None.
 
         Raises:
           FileNotFoundError: if there is no checkpoint.
           ValueError: if the newest one is damaged or of another program.
         """
-        learner = _learner(like, whole)
-        template = _template(learner)
+        like = like if whole else _without_environments(like)
+        template = _template(like)
         saved = self._read(
             state=self._args.StandardRestore(template), progress=self._args.JsonRestore()
         )
@@ -156,12 +118,12 @@ class Checkpoints:
         if jax.tree.map(lambda x: (x.shape, x.dtype), saved["state"]) != shapes:
             raise ValueError(
                 f"checkpoint {self.directory / str(self.latest())} has arrays of other shapes than "
-                "this config and network make"
+                "this config and network make; use those of the run"
             )
-        return _like(saved["state"], learner), saved["progress"]
+        return _with_keys(saved["state"], like), saved["progress"]
 
     def progress(self) -> dict[str, Any]:
-        """What was saved beside the newest state.
+        """Return the progress that was saved with the newest state.
 
         Raises:
           FileNotFoundError, ValueError: as `restore`.
@@ -169,7 +131,7 @@ class Checkpoints:
         return self._read(progress=self._args.JsonRestore())["progress"]
 
     def _read(self, **parts: Any) -> Any:
-        """Parts of the newest checkpoint."""
+        """Read parts of the newest checkpoint."""
         step = self.latest()
         if step is None:
             raise FileNotFoundError(f"no checkpoint in {self.directory}")
@@ -184,3 +146,52 @@ class Checkpoints:
     def close(self) -> None:
         """Release Orbax's resources."""
         self._manager.close()
+
+
+def _without_environments(state: Any) -> Any:
+    return state._replace(simulation=None)
+
+
+_key_data = jax.jit(jax.random.key_data)  # compiled, since other processes may have parts of it
+
+
+def _without_keys(state: PyTree) -> PyTree:
+    """Return arrays that Orbax can save: key data for keys, None for arrays without elements."""
+
+    def convert(x: Any) -> Any:
+        if x.size == 0:
+            return None
+        return _key_data(x) if is_key(x) else x
+
+    return jax.tree.map(convert, state)
+
+
+def _with_keys(saved: PyTree, like: PyTree) -> PyTree:
+    """Undo `_without_keys`, for a state with the keys and shapes of `like`."""
+
+    def convert(like: Any, x: Any) -> jax.Array:
+        if x is None:
+            x = jnp.zeros(_saved_shape(like).shape, _saved_shape(like).dtype)
+        x = x if isinstance(x, jax.Array) else jnp.array(x)  # a copy, because it will be donated
+        return jax.random.wrap_key_data(x) if is_key(like) else x
+
+    return jax.tree.map(convert, like, saved)
+
+
+def _template(like: PyTree) -> PyTree:
+    """Return shapes, dtypes and devices of `_without_keys(like)`; NumPy arrays without devices."""
+
+    def abstract(x: Any) -> jax.ShapeDtypeStruct | np.ndarray | None:
+        data = _saved_shape(x)
+        if data.size == 0:
+            return None
+        if getattr(x, "sharding", None) is None:
+            return np.zeros(data.shape, data.dtype)
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
+
+    return jax.tree.map(abstract, like)
+
+
+def _saved_shape(x: Any) -> Any:
+    """Return `x`, or the shape and dtype of the data of a key."""
+    return jax.eval_shape(jax.random.key_data, x) if is_key(x) else x

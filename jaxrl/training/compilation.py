@@ -1,4 +1,4 @@
-"""How programs are compiled: the persistent cache of whole runs, and options for XLA."""
+"""Compilation: the cache of compiled programs on disk, and options for XLA."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax
 
 from jaxrl.types import Algorithm
 
-JAX_MIN_COMPILE_SECONDS = 1.0  # JAX's own default: what compiles faster is not kept
+JAX_MIN_COMPILE_SECONDS = 1.0  # JAX's own default: it does not cache what compiles faster
 
 
 def cache_directory() -> Path | None:
-    """What jaxrl keeps from run to run: `~/.cache/jaxrl`; None for a user without a home."""
+    """Return jaxrl's cache, `~/.cache/jaxrl`; None for a user without a home directory."""
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
@@ -23,10 +23,11 @@ def cache_directory() -> Path | None:
 
 
 def enable_compilation_cache() -> None:
-    """Keep compiled programs in `~/.cache/jaxrl/xla`, so that a second start compiles little.
+    """Cache compiled programs in `~/.cache/jaxrl/xla`, so that a second start compiles little.
 
-    jax 0.10 keeps no program with host callbacks, so host environments' compile at each start. What
-    the user configured (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=0`) wins.
+    jax 0.10 caches no program with host callbacks, so programs with host environments compile at
+    each start. The user's settings (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=0`)
+    take precedence.
     """
     directory = cache_directory()
     if directory is None or jax.config.values["jax_compilation_cache_dir"] is not None:
@@ -37,9 +38,9 @@ def enable_compilation_cache() -> None:
 
 
 def compiler_options(algo: Algorithm, config: Any) -> dict[str, Any]:
-    """What `jax.jit(..., compiler_options=...)` should get for a program that trains such an agent.
+    """Return the fastest `jax.jit(..., compiler_options=...)` for a program that trains an agent.
 
-    XLA takes vectors of 256 bits on a CPU that has 512. Programs of dense and recurrent networks
+    XLA uses vectors of 256 bits on a CPU that has 512. Programs of dense and recurrent networks
     are up to 17% faster with 512, convolutions 14% slower (experiments/benchmarks/NOTES.md). A
     width set in `XLA_FLAGS` stays.
     """

@@ -1,4 +1,4 @@
-"""Evaluation over a fixed number of whole episodes, and pictures of one."""
+"""Evaluation over a fixed number of whole episodes, and pictures of one episode."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import Simulation, advance, start
-from jaxrl.types import Algorithm, Array, Env, Memory
+from jaxrl.types import Algorithm, Array, Env, HostEnv, Memory
 
 MAX_ENVS = 16
-
-
-def split(num_episodes: int) -> tuple[int, int]:
-    """How many environments play so many episodes, and how many each: as many or a few more."""
-    num_envs = min(num_episodes, MAX_ENVS)
-    return num_envs, -(-num_episodes // num_envs)
+EVALUATION_SEED = 2**31 - 1
 
 
 class Evaluation(NamedTuple):
@@ -45,15 +41,20 @@ def evaluate(
     favoured. Pure: `jit` it with `static_argnums=(0, 3, 5, 6, 7)`.
 
     Args:
-      env: as `algo.env.for_evaluation(num_envs)` gives it.
-      key: the same key gives the same environments.
+      algo: the algorithm whose agent plays.
+      config: its config.
+      state: a training state; only the learner's part is read.
+      env: environments such as `algo.env.for_evaluation(num_envs)`.
+      key: of the environments and actions; the same key gives the same environments.
+      episodes_per_env: episodes of each environment.
       greedy: take the policy's mode, not a sample.
-      simulation: environments `env` where they stand, at new episodes, instead of ones that begin.
+      max_steps: steps of each environment, at most.
+      simulation: environments `env` at the start of episodes, used instead of new ones.
     """
     start_key, key = jax.random.split(key)
     simulation = start(env, start_key, algo.initial_core(config, env.num_envs), simulation)
     rows = jnp.arange(env.num_envs)
-    nothing = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
+    no_scores = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         _, simulation, _, step = carry
@@ -66,7 +67,7 @@ def evaluate(
         simulation = _play_step(algo, config, state, env, simulation, greedy, step_key)
         now = simulation.episodes
         ended = now.count > before.count
-        # Episodes past the wanted ones, and steps that end none, fall into a column of no use.
+        # The last column takes what does not count: further episodes, steps that end none.
         column = jnp.where(ended, jnp.minimum(before.count, episodes_per_env), episodes_per_env)
         scores = Evaluation(
             scores.episode_return.at[rows, column].set(now.return_sum - before.return_sum),
@@ -74,9 +75,36 @@ def evaluate(
         )
         return key, simulation, scores, step + 1
 
-    carry = (key, simulation, Evaluation(nothing, nothing), jnp.int32(0))
+    carry = (key, simulation, Evaluation(no_scores, no_scores), jnp.int32(0))
     _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
     return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
+
+
+def evaluate_separately(algo: Algorithm, config: Any, state: Any, num_episodes: int) -> Evaluation:
+    """Evaluate on separate environments with fixed seeds, and close their simulators.
+
+    Returns:
+      NumPy arrays `[num_episodes]`.
+    """
+    num_envs, episodes_per_env = split_episodes(num_episodes)
+    env = algo.env.for_evaluation(num_envs)
+    key, simulation = jax.random.key(EVALUATION_SEED), None
+    if isinstance(env, HostEnv):  # made here, so that its simulators can be closed here
+        core = algo.initial_core(config, num_envs)
+        simulation = jax.jit(start, static_argnums=0)(env, key, core)
+    scores = jax.jit(evaluate, static_argnums=(0, 3, 5))(
+        algo, config, state, env, key, episodes_per_env, simulation=simulation
+    )
+    scores = jax.tree.map(lambda x: np.asarray(x)[:num_episodes], scores)
+    if simulation is not None:
+        callback.release(simulation.env_state)
+    return scores
+
+
+def split_episodes(num_episodes: int) -> tuple[int, int]:
+    """Return a number of environments, and episodes of each, for at least `num_episodes`."""
+    num_envs = min(num_episodes, MAX_ENVS)
+    return num_envs, -(-num_episodes // num_envs)
 
 
 def _play_step(
@@ -88,6 +116,7 @@ def _play_step(
     greedy: bool,
     key: Array,
 ) -> Simulation:
+    """Act once in all environments and step them."""
     act_key, env_key = jax.random.split(key)
     inputs = simulation.inputs
     memory = Memory(simulation.core, inputs.last_action, inputs.last_reward, inputs.first)
@@ -104,10 +133,12 @@ def frames(
     greedy: bool = False,
     max_steps: int = 100_000,
 ) -> Iterator[tuple[np.ndarray, float]]:
-    """Pictures of one episode of the first environment of `env`, each with the score so far.
+    """Yield pictures of one episode, each with the score so far.
 
     Args:
-      env: as `algo.env.for_rendering()` gives it.
+      algo, config, state, key, greedy: as for `evaluate`.
+      env: an environment such as `algo.env.for_rendering()`.
+      max_steps: pictures after the first one, at most.
     """
     start_key, key = jax.random.split(key)
     simulation = jax.jit(start, static_argnums=0)(env, start_key, algo.initial_core(config, 1))
@@ -117,8 +148,8 @@ def frames(
         key, step_key = jax.random.split(key)
         simulation = step(algo, config, state, env, simulation, greedy, step_key)
         statistics = simulation.episodes
-        over = bool(statistics.count[0] > 0)
-        score = statistics.return_sum[0] if over else statistics.running_return[0]
+        is_over = bool(statistics.count[0] > 0)
+        score = statistics.return_sum[0] if is_over else statistics.running_return[0]
         yield env.render(simulation.env_state), float(score)
-        if over:
+        if is_over:
             return

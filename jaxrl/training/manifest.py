@@ -1,4 +1,4 @@
-"""What makes a run traceable and repeatable: `manifest.json`."""
+"""The manifest of a run, `manifest.json`: everything to repeat the run and to trace its results."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from jaxrl.types import Algorithm, Env
 
 NAME = "manifest.json"
 UNFINISHED = f".{NAME}"
-"""What a kill or a full disk may leave of it."""
+"""The manifest while it is written; a kill or a full disk may leave it behind."""
 _PACKAGES = (
     "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "gymnasium",
     "orbax-checkpoint", "numpy",
 )  # fmt: skip
-
-
 ARGUMENTS = ("seed", "total_steps", "log_every", "num_evaluations", "eval_episodes")
-"""The arguments of `jaxrl.run` that decide what a run computes."""
+"""The arguments of `jaxrl.run` on which its results depend."""
 
 
 def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Everything needed to repeat a run, and where it ran.
+    """Return the manifest of a run that begins here and now.
+
+    Args:
+      arguments: further entries, such as `ARGUMENTS`.
 
     Raises:
       ValueError: for options of the environment that JSON cannot hold.
@@ -54,19 +55,20 @@ def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[st
 
 
 def check_options(env: Env) -> None:
-    """Raise unless a manifest can hold the options of an environment."""
+    """Raise `ValueError` unless JSON can hold the options of an environment."""
     for name, value in env.options.items():
         try:
             json.dumps(value)
         except TypeError as error:
             raise ValueError(
-                f"the option {name}={value!r} of {env.id} cannot be kept in a file, as numbers, "
-                "texts and tuples of them can; let the function that makes the environment have it"
+                f"the option {name}={value!r} of {env.id} cannot be saved in {NAME}, which takes "
+                "numbers, strings and tuples of them; put it into a function that makes the "
+                "environment, and give that to jaxrl.make"
             ) from error
 
 
 def provenance() -> dict[str, Any]:
-    """Where results come from: command, time, versions, commit and machine."""
+    """Return the origin of results: command, time, versions, commit and machine."""
     return {
         "command": without_passwords(shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -77,7 +79,7 @@ def provenance() -> dict[str, Any]:
 
 
 def without_passwords(text: str) -> str:
-    """Without those of its URLs, since records are shown to others."""
+    """Remove passwords from the URLs in a text, because manifests are shown to others."""
     return re.sub(r"(://[^:/@\s]*):[^/\s]*@", r"\1@", text)
 
 
@@ -92,7 +94,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the working directory, `+` if it has changes, None outside git."""
+    """Return the commit of the working directory, `+` if it has changes, None outside git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -106,7 +108,7 @@ def _git_commit() -> str | None:
 
 
 def _hardware() -> dict[str, Any]:
-    """Processor and accelerators."""
+    """Return the processor, the devices and the system."""
     model = platform.processor()
     linux = hasattr(os, "sched_getaffinity")
     cpuinfo = Path("/proc/cpuinfo")
@@ -123,17 +125,18 @@ def _hardware() -> dict[str, Any]:
 
 
 def write(run_dir: Path, manifest: dict[str, Any]) -> None:
-    """Write it whole or not at all."""
+    """Write a manifest, whole or not at all."""
     unfinished = run_dir / UNFINISHED
     unfinished.write_text(json.dumps(manifest, indent=2) + "\n")
     unfinished.replace(run_dir / NAME)
 
 
 def read(run_dir: str | Path) -> dict[str, Any]:
-    """The manifest of a run.
+    """Return the manifest of a run.
 
     Raises:
-      FileNotFoundError, ValueError: if there is none, or it cannot be read.
+      FileNotFoundError: if the directory has none.
+      ValueError: if it is damaged.
     """
     path = Path(run_dir) / NAME
     if not path.exists():
@@ -145,7 +148,7 @@ def read(run_dir: str | Path) -> dict[str, Any]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What a resumed run would do differently, a line each."""
+    """Return what keeps a run from being resumed: one line for each setting that changed."""
     lines = []
     for key in ("algorithm", "env", "config", "seed", "log_every"):
         a, b = (json.loads(json.dumps(manifest[key])) for manifest in (old, new))
@@ -161,7 +164,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a run that goes on: how it began, its new length, and each resumption."""
+    """Return the manifest of a resumed run: its beginning, its new length, every resumption."""
     where = ("command", "created", "versions", "git_commit", "hardware")
     resumptions = [*old.get("resumptions", []), {key: new[key] for key in where}]
     lengths = {key: new[key] for key in ("num_evaluations", "eval_episodes")}
@@ -175,35 +178,36 @@ def rebuild(
     make_algorithm: Callable[..., Algorithm] | None = None,
     env: Env | None = None,
 ) -> tuple[Algorithm, Any]:
-    """The algorithm and config of a run.
+    """Make the algorithm and config of a run again.
+
+    Args:
+      network, make_algorithm, env: as for `jaxrl.load_policy`.
 
     Raises:
-      ValueError: if the run had an environment, a network or an algorithm of the caller's own and
-        none is given.
+      ValueError: if jaxrl cannot make the network, environment or algorithm and none is given.
     """
     if manifest["custom_network"] and network is None:
-        raise ValueError("this run was trained with a network of its own; pass it as network=...")
-    of_run = manifest["env"]
+        raise ValueError("this run was trained with a network of your own; pass it as network=...")
+    made_with = manifest["env"]
     if env is None:
         try:
-            options = {name: _hashable(value) for name, value in of_run["options"].items()}
-            env = make(of_run["id"], num_envs=of_run["num_envs"], **options)
+            options = {name: _hashable(value) for name, value in made_with["options"].items()}
+            env = make(made_with["id"], num_envs=made_with["num_envs"], **options)
         except ValueError as error:
             raise ValueError(
-                f"the environment of this run, {of_run['id']}, cannot be made again; if it is your "
-                f"own, pass it as env=...: {error}"
+                f"the environment of this run, {made_with['id']}, cannot be made again; if it is "
+                f"your own, pass it as env=...: {error}"
             ) from error
     make_algorithm = make_algorithm or ALGORITHMS.get(manifest["algorithm"])
     if make_algorithm is None:
         raise ValueError(
             f"this run was trained by {manifest['algorithm']!r}, which jaxrl does not have; pass "
-            "what makes it, as jaxrl.ppo makes PPO: make_algorithm=..."
+            "the function that makes it, as jaxrl.ppo makes PPO: make_algorithm=..."
         )
     algo = make_algorithm(env, network)
-    config_class = algo.config_class
-    return algo, fields.from_dict(config_class, manifest["config"])
+    return algo, fields.from_dict(algo.config_class, manifest["config"])
 
 
 def _hashable(value: Any) -> Any:
-    """An option as it was, before JSON made lists of its tuples."""
+    """Return an option with tuples, of which JSON made lists."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Trained agents as plain functions."""
+"""Policies: trained agents, loaded from a run, as plain functions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from jaxrl.types import Algorithm, Array, Box, Dict, Env, ObservationSpace, PyTr
 
 
 class LoadedPolicy:
-    """`policy(obs, key=None) -> action`, for one observation or a batch `[B, ...]`.
+    """A policy: `policy(obs, key=None) -> action`, for one observation or a batch `[B, ...]`.
 
-    Both are as `algo.env` has them (`jaxrl.envs.conversions`): images channels-last, integers one-hot,
-    Discrete actions from 0, those of a Box within its bounds.
+    Observations and actions are those of `algo.env` (see `jaxrl.envs.conversions`): images have
+    their channels last, integers are one-hot, Discrete actions count from 0, and actions of a Box
+    lie within its bounds.
 
-    Without a key it acts greedily, with one it samples. An agent with a memory remembers the calls
-    since the last `reset()`. `algo`, `config` and `state` (whose `simulation` is None) are there
-    for research code.
+    Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
+    the calls since the last `reset()`. Research code may use `algo`, `config` and `state`, whose
+    `simulation` is None.
     """
 
     def __init__(self, algo: Algorithm, config: Any, state: Any):
@@ -33,12 +34,16 @@ class LoadedPolicy:
         self._act = jax.jit(algo.act, static_argnums=5)
 
     def reset(self) -> None:
-        """Begin new episodes: forget everything."""
+        """Forget the episodes so far and begin new ones."""
         self.memory = ()
 
     def observe(self, reward: Any, first: Any) -> None:
-        """Tell an agent with a memory what its last actions were paid, and where the next
-        observations begin new episodes; both for one environment or `[B]`."""
+        """Give an agent with a memory what the last actions led to.
+
+        Args:
+          reward: of the last actions, one number or `[B]`.
+          first: whether the next observations begin new episodes, one flag or `[B]`.
+        """
         if self.memory:
             shape = self.memory.first.shape
             self.memory = self.memory._replace(
@@ -52,7 +57,7 @@ class LoadedPolicy:
         if self.memory and len(self.memory.first) != batch_size:
             raise ValueError(
                 f"the policy remembers {len(self.memory.first)} episodes, got observations of "
-                f"{batch_size}; call reset() to begin others"
+                f"{batch_size}; call reset() to begin new ones"
             )
         sampling_key = jax.random.key(0) if key is None else key
         memory, action = self._act(
@@ -66,10 +71,10 @@ class LoadedPolicy:
 
 
 def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
-    """Observations `[B, ...]`, and whether `obs` was a single one.
+    """Return observations `[B, ...]`, and whether `obs` was a single one.
 
     Raises:
-      ValueError: if it is neither.
+      ValueError: if `obs` is neither one observation of the space nor a batch.
     """
     like = zeros(space)
     if jax.tree.structure(obs) == jax.tree.structure(like):
@@ -90,16 +95,18 @@ def load_policy(
     make_algorithm: Callable[..., Algorithm] | None = None,
     env: Env | None = None,
 ) -> LoadedPolicy:
-    """The agent in the newest checkpoint of a run.
+    """Load the agent of a run's newest checkpoint.
 
     Args:
-      network: the network that the run was given, if it was given one.
-      make_algorithm: `make_algorithm(env, network)` gives the run's algorithm, if it is none of
-        jaxrl's.
+      run_dir: directory of the run.
+      network: the run's network, if it was trained with one of your own.
+      make_algorithm: a function `(env, network)` that makes the run's algorithm, if jaxrl does not
+        have it.
       env: the run's environments, if `jaxrl.make` cannot make them.
 
     Raises:
-      FileNotFoundError, ValueError: if `run_dir` holds no run, no checkpoint or a damaged one.
+      FileNotFoundError: if `run_dir` holds no run or no checkpoint.
+      ValueError: if the manifest or the checkpoint is damaged, or one of the arguments is missing.
     """
     algo, config = manifests.rebuild(manifests.read(run_dir), network, make_algorithm, env)
     like = jax.eval_shape(algo.init, config, jax.random.key(0))

@@ -1,10 +1,9 @@
-"""Populations: W agents of one algorithm, each with a config and a random key of its own.
+"""Populations: W agents of one algorithm, each with its own config and random key.
 
 A lane is a place in the population; `configs` and `states` have leaves `[W, ...]`. An agent's
-result depends on its config and key alone, not on its lane, the population's size or the strategy
-(to float tolerance). On a GPU a vmapped population costs little more than one agent; on a CPU it
-can be slower than its agents one after another, so how lanes are run is a choice, and `choose`
-measures it.
+result depends on its config and key only, not on its lane, the size of the population or the
+strategy (to float tolerance). On a GPU a vmapped population costs little more than one agent; on a
+CPU it can be slower than its agents one after another. `choose` measures which strategy is fastest.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxrl.envs.host.pools import max_pools
 from jaxrl.rollouts.simulation import restart
 from jaxrl.training.compilation import compiler_options
-from jaxrl.training.loop import chunk
+from jaxrl.training.loop import run_chunk
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
+STRATEGIES = ("vmap", "map", "shard-vmap", "shard-map")
 KEEP, FRESH, RESUME = 0, 1, 2
-"""What `Population.refill` does with a lane."""
+"""Changes of a lane in `Population.refill`."""
 
 
 class Strategy(NamedTuple):
-    """How lanes are run."""
+    """A way to run the lanes."""
 
     within: str
-    """On one device: "vmap" for all at once, "map" for one after another."""
+    """On one device: "vmap" for all lanes at once, "map" for one after another."""
     num_devices: int = 1
-    """The lanes are spread over so many devices."""
+    """Devices over which the lanes are spread."""
 
     def __str__(self) -> str:
         return self.within if self.num_devices == 1 else f"shard-{self.within}"
@@ -47,48 +47,49 @@ class Population(NamedTuple):
     init: Callable[..., PyTree]
     """`init(configs, keys [W]) -> states`"""
     update: Callable[..., tuple[PyTree, Metrics]]
-    """`update(configs, states, num_updates, size, active=None) -> (states, metrics)`: so many
-    updates of each lane; metrics `[W, size]`, zeros past them. Lanes that are not `active` `[W]`
-    may be skipped; what becomes of them is undefined."""
+    """`update(configs, states, num_updates, size, active=None) -> (states, metrics)`: do
+    `num_updates` updates of each lane. Metrics are `[W, size]`, zeros past the updates done. Lanes
+    that are not `active` `[W]` may be skipped; their states and metrics are undefined."""
     refill: Callable[..., PyTree]
-    """`refill(configs, states, keys, change, saved) -> states`: for each lane the agent that is
-    there (`KEEP`), a new one (`FRESH`) or the one of `saved` `[W]` (`RESUME`)"""
+    """`refill(configs, states, keys, change, saved=None) -> states`: for each lane the agent in it
+    (`KEEP`), a new one (`FRESH`) or the one in `saved` `[W]` (`RESUME`), by `change` `[W]`"""
     num_lanes: int
     strategy: Strategy
 
 
 def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap") -> Population:
-    """W lanes of `algo`.
+    """Make a population of `num_lanes` agents.
 
-    All lanes of a host environment share one pool under "vmap"; under "map" each has a pool of its
-    own. A new agent's host environments begin new episodes, but their simulators' randomness goes
-    on from where it was, so there (and only there) a trial depends on what ran on its lane before.
+    With a host environment, all lanes share one pool under "vmap"; under "map" each lane has its
+    own. The host environments of a new agent begin new episodes, but their simulators continue
+    their random streams. So there (and only there) an agent depends on the agents that ran in its
+    lane before.
 
     Args:
+      algo: the algorithm of all lanes.
+      num_lanes: number of lanes, W.
       strategy: "vmap", "map", "shard-vmap" or "shard-map" (over as many devices as divide the
-        lanes evenly), or what `choose` returned.
+        lanes evenly), or the strategy that `choose` returned.
 
     Raises:
-      ValueError: for an unknown strategy, or more host environments than can be kept.
+      ValueError: for an unknown strategy, or too many pools of host environments.
     """
     chosen = as_strategy(strategy, num_lanes)
     env = algo.env
     if chosen.num_devices > 1 and algo.lane_axis is not None:
         raise ValueError(
             f"strategy {str(chosen)!r} spreads lanes over devices, but each agent is spread over "
-            "them already; use 'vmap' or 'map', and `num_lane_devices` of `jaxrl.distributed.spread.spread`"
+            "them already; use 'vmap' or 'map', and `num_lane_devices` of "
+            "`jaxrl.distributed.spread.spread`"
         )
     if chosen.within == "map" and not env.checkpointable and num_lanes > max_pools():
         raise ValueError(
             f"strategy 'map' needs a pool of host environments for each of {num_lanes} lanes, and "
-            f"only {max_pools()} are kept; use 'vmap' or fewer lanes"
+            f"only {max_pools()} can be open; use 'vmap' or fewer lanes"
         )
 
-    def over_lanes(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
-        return _over_lanes(function, chosen, algo.lane_axis)(*args)
-
     def init(configs: PyTree, keys: Array) -> PyTree:
-        return over_lanes(algo.init, configs, keys)
+        return _over_lanes(algo.init, chosen, algo.lane_axis)(configs, keys)
 
     def update(
         configs: PyTree,
@@ -97,18 +98,16 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
         size: int,
         active: Array | None = None,
     ) -> tuple[PyTree, Metrics]:
-        if chosen.within == "vmap":  # a loop whose length differs would select over all states
-            return over_lanes(
-                lambda config, state: chunk(algo, config, state, num_updates, size),
-                configs,
-                states,
-            )
+        def lane(config: Any, state: Any, num_updates: Array | int) -> tuple[Any, Metrics]:
+            return run_chunk(algo, config, state, num_updates, size)
+
+        if chosen.within == "vmap":  # lanes with lengths of their own would select whole states
+            return _over_lanes(
+                lambda config, state: lane(config, state, num_updates), chosen, algo.lane_axis
+            )(configs, states)
         active = jnp.ones(num_lanes, bool) if active is None else active
-
-        def lane(config: Any, state: Any, num_updates: Array) -> tuple[Any, Metrics]:
-            return chunk(algo, config, state, num_updates, size)
-
-        return over_lanes(lane, configs, states, jnp.where(active, num_updates, 0))
+        lengths = jnp.where(active, num_updates, 0)
+        return _over_lanes(lane, chosen, algo.lane_axis)(configs, states, lengths)
 
     def refill(
         configs: PyTree, states: PyTree, keys: Array, change: Array, saved: PyTree = None
@@ -120,32 +119,30 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
                 simulation = restart(env, state.simulation, change != KEEP)
                 kept, new = state._replace(simulation=simulation), (simulation,)
                 resumed = None if saved is None else saved._replace(simulation=simulation)
-            ways = [lambda: kept, lambda: algo.init(config, key, *new)]
+            branches = [lambda: kept, lambda: algo.init(config, key, *new)]
             if resumed is not None:
-                ways.append(lambda: resumed)
-            return jax.lax.switch(change, ways)
+                branches.append(lambda: resumed)
+            return jax.lax.switch(change, branches)
 
-        return over_lanes(lane, configs, states, keys, change, saved)
+        refill_lanes = _over_lanes(lane, chosen, algo.lane_axis)
+        return refill_lanes(configs, states, keys, change, saved)
 
     return Population(init, update, refill, num_lanes, chosen)
 
 
 def as_strategy(strategy: str | Strategy, num_lanes: int) -> Strategy:
-    """What a name means on this machine."""
+    """Return a strategy for this machine; one for other lanes is fitted to `num_lanes`."""
     if isinstance(strategy, Strategy):
-        fits = num_lanes % strategy.num_devices == 0
-        return strategy if fits else strategy._replace(num_devices=num_shards(num_lanes))
+        is_even = num_lanes % strategy.num_devices == 0
+        return strategy if is_even else strategy._replace(num_devices=num_shards(num_lanes))
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {STRATEGIES}, got {strategy!r}")
     within = strategy.removeprefix("shard-")
     return Strategy(within, 1 if within == strategy else num_shards(num_lanes))
 
 
-STRATEGIES = ("vmap", "map", "shard-vmap", "shard-map")
-
-
 def num_shards(num_lanes: int) -> int:
-    """The most devices over which so many lanes can be spread evenly."""
+    """Return the largest number of devices that divides the lanes evenly."""
     most = min(num_lanes, jax.local_device_count())
     return max(n for n in range(1, most + 1) if num_lanes % n == 0)
 
@@ -153,31 +150,29 @@ def num_shards(num_lanes: int) -> int:
 def _over_lanes(
     function: Callable[..., PyTree], strategy: Strategy, lane_axis: str | None
 ) -> Callable[..., PyTree]:
-    """`function` of one lane, over the leading axis of all its arguments."""
+    """Map a function of one lane over the leading axis of all its arguments."""
     if strategy.within == "vmap":
-        inner = jax.vmap(function, spmd_axis_name=lane_axis)
+        mapped = jax.vmap(function, spmd_axis_name=lane_axis)
     else:
 
-        def inner(*args: PyTree) -> PyTree:
+        def mapped(*args: PyTree) -> PyTree:
             return jax.lax.map(lambda lane: function(*lane), args)
 
     if strategy.num_devices == 1:
-        return inner
-    devices = jax.local_devices()[: strategy.num_devices]
-    mesh = Mesh(np.array(devices), ("lanes",))
+        return mapped
+    mesh = Mesh(np.array(jax.local_devices()[: strategy.num_devices]), ("lanes",))
     lanes = PartitionSpec("lanes")
-    return jax.shard_map(inner, mesh=mesh, in_specs=lanes, out_specs=lanes, check_vma=False)
+    return jax.shard_map(mapped, mesh=mesh, in_specs=lanes, out_specs=lanes, check_vma=False)
 
 
 def stack(config: Any, num_lanes: int, **values: Array) -> Any:
-    """Configs `[W]`: the same on each lane, but for the fields given as arrays `[W]`."""
-    config = config.replace(**values)
-    leaves = jax.tree.map(jnp.asarray, config)
+    """Return configs `[W]`: copies of `config`, with the fields given as arrays `[W]` replaced."""
+    leaves = jax.tree.map(jnp.asarray, config.replace(**values))
     return jax.tree.map(lambda x: x if x.ndim else jnp.broadcast_to(x, (num_lanes,)), leaves)
 
 
 class MeasuredStrategy(NamedTuple):
-    """What `choose` found."""
+    """The fastest strategy, and the speed of each."""
 
     strategy: Strategy
     steps_per_second: dict[str, float]
@@ -187,30 +182,38 @@ class MeasuredStrategy(NamedTuple):
 def choose(
     algo: Algorithm, configs: PyTree, seconds: float = 0.5, repeats: int = 3
 ) -> MeasuredStrategy:
-    """The fastest strategy on this machine, by short trials of each.
+    """Measure every strategy on this machine and return the fastest.
 
     Args:
+      algo: the algorithm of all lanes.
       configs: of all lanes, as they will be trained.
-      seconds: how long each of the repeats takes, about; those that come close to the fastest have
-        three times as many again. Compilation comes on top.
+      seconds: approximate time of one measurement, without compilation.
+      repeats: measurements of each strategy; those within 25% of the fastest get three times as
+        many more.
     """
     num_lanes = len(jax.tree.leaves(configs)[0])
     one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
     names = STRATEGIES[:2] if one_device else STRATEGIES
-    # Pure environments take turns, so that a busy moment hits all strategies alike; pools of host
-    # environments would be too many at once.
+    # Strategies of pure environments take turns, so that a busy moment of the machine slows all
+    # alike. Together, the pools of host environments would be too many.
     groups: list[tuple[str, ...]] = [names]
     if not algo.env.checkpointable:
         few = num_lanes <= max_pools()
         groups = [(name,) for name in names if few or name.endswith("vmap")]
     medians = {}
     for group in groups:
-        lanes = {name: population(algo, num_lanes, name) for name in group}
-        trials = {name: _Trial(algo, lanes[name], configs, seconds) for name in group}
-        rates = _take_turns(trials, repeats)
-        # The fastest ones are often close and change places from run to run: look again.
+        stopwatches = {
+            name: _Stopwatch(algo, population(algo, num_lanes, name), configs, seconds)
+            for name in group
+        }
+        rates = _take_turns(stopwatches, repeats)
+        # The fastest ones are often close and change places from run to run: measure them again.
         fastest = max(map(statistics.median, rates.values()))
-        close = {n: t for n, t in trials.items() if statistics.median(rates[n]) > 0.75 * fastest}
+        close = {
+            name: stopwatch
+            for name, stopwatch in stopwatches.items()
+            if statistics.median(rates[name]) > 0.75 * fastest
+        }
         if len(close) > 1:
             rates |= _take_turns(close, 3 * repeats)
         medians |= {name: statistics.median(rate) for name, rate in rates.items()}
@@ -218,16 +221,17 @@ def choose(
     return MeasuredStrategy(as_strategy(best, num_lanes), medians)
 
 
-def _take_turns(trials: dict[str, _Trial], repeats: int) -> dict[str, list[float]]:
-    rates: dict[str, list[float]] = {name: [] for name in trials}
+def _take_turns(stopwatches: dict[str, _Stopwatch], repeats: int) -> dict[str, list[float]]:
+    """Return `repeats` measurements of each strategy, in steps per second."""
+    rates: dict[str, list[float]] = {name: [] for name in stopwatches}
     for _ in range(repeats):
-        for name, trial in trials.items():
-            rates[name].append(trial.steps_per_second())
+        for name, stopwatch in stopwatches.items():
+            rates[name].append(stopwatch.steps_per_second())
     return rates
 
 
-class _Trial:
-    """A strategy, compiled, and how fast it is."""
+class _Stopwatch:
+    """The compiled program of a strategy, to be timed."""
 
     def __init__(self, algo: Algorithm, lanes: Population, configs: PyTree, seconds: float):
         self._configs = configs
@@ -248,6 +252,7 @@ class _Trial:
         self._num_updates = min(max(int(seconds / max(elapsed, 1e-4)), 1), self._size)
 
     def steps_per_second(self) -> float:
+        """Time some updates."""
         began = time.perf_counter()
         self._states, metrics = self._update(
             self._configs, self._states, jnp.int32(self._num_updates)

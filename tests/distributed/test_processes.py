@@ -1,4 +1,4 @@
-"""Two processes that train one agent: as one process would, and one of them keeps the files."""
+"""Two processes train the agent that one process would train; one of them writes the files."""
 
 import os
 import signal
@@ -27,18 +27,13 @@ PONG = (
 )  # fmt: skip
 
 
-def environment():
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    kept = [flag for flag in flags if "device_count" not in flag]
-    return os.environ | {
-        "XLA_FLAGS": " ".join([*kept, fast_compile.FLAG, "--xla_backend_optimization_level=0"])
-    }
-
-
 def begin(*arguments):
+    """Start a Python process whose programs compile fast."""
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device" not in flag]
+    flags += [fast_compile.FLAG, "--xla_backend_optimization_level=0"]
     return subprocess.Popen(
-        [sys.executable, *map(str, arguments)], env=environment(), cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [sys.executable, *map(str, arguments)], env=os.environ | {"XLA_FLAGS": " ".join(flags)},
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
@@ -49,19 +44,19 @@ def free_address():
 
 
 def begin_two(*arguments):
-    """Two processes of two devices each."""
+    """Start two processes of two devices each."""
     joined = ("--devices", 2, "--coordinator", free_address(), "--num-hosts", 2, "--host-id")
     return [begin(*arguments, *joined, number) for number in (0, 1)]
 
 
-def finish(processes, status=0):
-    """What they print, once all have ended as they should."""
+def finish(started, status=0):
+    """Wait until all processes end with a status; return the text that each printed."""
     try:
-        texts = [process.communicate(timeout=300)[0] for process in processes]
+        texts = [process.communicate(timeout=300)[0] for process in started]
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
-    assert [process.returncode for process in processes] == [status] * len(processes), texts
+    assert [process.returncode for process in started] == [status] * len(started), texts
     return texts
 
 
@@ -70,6 +65,7 @@ def losses(directory):
     return [int(row["update"]) for row in rows], np.array([row["loss"] for row in rows])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("script", "steps_per_update"), [(CARTPOLE, 8 * 8), (PONG, 4 * 8)], ids=["cartpole", "pong"]
 )
@@ -87,19 +83,20 @@ def test_two_processes_train_what_one_does(tmp_path, script, steps_per_update):
     np.testing.assert_allclose(losses(two)[1], losses(one)[1], rtol=2e-3, atol=1e-4)
 
 
-def test_a_signal_to_one_stops_both_and_any_number_of_processes_goes_on(tmp_path):
+@pytest.mark.process
+def test_a_signal_to_one_stops_both_and_any_number_of_processes_resumes(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    processes = begin_two(*CARTPOLE, "--total-steps", 10**9, "--run-dir", two)
+    both = begin_two(*CARTPOLE, "--total-steps", 10**9, "--run-dir", two)
     while not len(read_jsonl(two / "metrics.jsonl")) > 3:
-        assert all(process.poll() is None for process in processes), finish(processes)
+        assert all(process.poll() is None for process in both), finish(both)
         time.sleep(0.1)
-    processes[1].send_signal(signal.SIGTERM)
-    finish(processes, status=130)
+    both[1].send_signal(signal.SIGTERM)
+    finish(both, status=130)
     done, _ = losses(two)
     parts = {path.name for path in (two / "checkpoints").glob(f"{done[-1]}/state/ocdbt.process_*")}
     assert parts == {"ocdbt.process_0", "ocdbt.process_1"}
     total = ("--total-steps", 64 * (done[-1] + 3))
-    # One process goes on with what two have saved, and two with that.
+    # One process resumes the checkpoint of two, and two processes resume its checkpoint.
     finish([begin(*CARTPOLE, *total, "--devices", 2, "--resume", "--run-dir", two)])
     total = ("--total-steps", 64 * (done[-1] + 5))
     first, _ = finish(begin_two(*CARTPOLE, *total, "--resume", "--run-dir", two))
@@ -110,21 +107,22 @@ def test_a_signal_to_one_stops_both_and_any_number_of_processes_goes_on(tmp_path
     np.testing.assert_allclose(losses(two)[1][early], losses(one)[1][early], rtol=2e-3, atol=1e-4)
 
 
-def test_a_mistake_of_the_run_directory_ends_both(tmp_path):
+@pytest.mark.process
+def test_a_refused_run_directory_ends_both(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    processes = begin_two(*CARTPOLE, "--total-steps", 64, "--run-dir", tmp_path)
-    for text in finish(processes, status=1):
+    both = begin_two(*CARTPOLE, "--total-steps", 64, "--run-dir", tmp_path)
+    for text in finish(both, status=1):
         assert f"error: {tmp_path} is not empty and holds no run" in text
 
 
 JOINED = """
 import sys
 import jaxrl
-from jaxrl import hosts, parallel
-address, number, spread, run_dir = sys.argv[1:]
+from jaxrl.distributed import processes, spread
+address, number, is_spread, run_dir = sys.argv[1:]
 processes.connect(address, 2, int(number))
 algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-algo = parallel.spread(algo) if spread == "spread" else algo
+algo = spread.spread(algo) if is_spread == "spread" else algo
 config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1)
 try:
     jaxrl.run(algo, config, total_steps=64, run_dir=run_dir, num_evaluations=0, progress_bar=False)
@@ -133,35 +131,37 @@ except ValueError as error:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("spread", "names", "message"),
     [
         ("spread", ("same", "other"), "not all 2 processes see the same"),
-        ("alone", ("same", "same"), "2 processes are joined, but 'ppo' trains on one's devices"),
+        ("alone", ("same", "same"), "2 processes are joined, but 'ppo' trains on the devices of"),
     ],
 )
-def test_what_would_damage_checkpoints_is_refused_by_both(tmp_path, spread, names, message):
+def test_runs_that_would_damage_checkpoints_are_refused_by_both(tmp_path, spread, names, message):
     address = free_address()
-    processes = [
+    both = [
         begin("-c", JOINED, address, number, spread, tmp_path / name)
         for number, name in enumerate(names)
     ]
-    for text in finish(processes):
+    for text in finish(both):
         assert f"refused: {message}" in text, text
 
 
-def test_a_missing_process_is_told_in_one_line():
-    code = "from jaxrl import hosts; processes.connect('localhost:1', 2, 1, timeout_seconds=2)"
+@pytest.mark.process
+def test_a_missing_process_ends_the_others_with_one_line():
+    code = "from jaxrl.distributed import processes as p; p.connect('localhost:1', 2, 1, 2)"
     (text,) = finish([begin("-c", code)], status=1)
     last = text.strip().splitlines()[-1]
     assert last.startswith("error: process 1 of 2 waited 2 s for the others at localhost:1;")
 
 
-def test_without_a_cluster_the_way_out_is_named(monkeypatch):
+def test_without_a_cluster_the_error_says_what_to_name(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("SLURM", "OMPI", "KUBERNETES", "TPU")):
             monkeypatch.delenv(name)
-    with pytest.raises(ConnectionError, match=r"(?s)could not be joined .* name the coordinator"):
+    with pytest.raises(ConnectionError, match=r"(?s)could not join .* name the coordinator"):
         processes.connect()
 
 
@@ -174,8 +174,8 @@ def test_a_coordinator_needs_a_port_and_numbers():
 
 def test_one_process_agrees_with_itself():
     assert processes.is_first()
-    assert processes.any_of(True)
-    assert not processes.any_of(False)
-    assert processes.agree_on_text("so be it") == "so be it"
+    assert processes.any_process(True)
+    assert not processes.any_process(False)
+    assert processes.broadcast_text("text") == "text"
     tree = {"x": np.arange(3)}
-    assert processes.agree(tree) is processes.replicated_part(tree) is tree
+    assert processes.broadcast(tree) is processes.replicated_part(tree) is tree

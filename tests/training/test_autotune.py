@@ -152,7 +152,7 @@ def test_a_cache_that_cannot_be_used_is_no_obstacle(tmp_path):
     (tmp_path / "x.json").write_text("[]")
     assert autotune(*arguments, seconds=0.01, cache=tmp_path / "x.json").trials
     (tmp_path / "file").touch()
-    with pytest.warns(UserWarning, match="what was found is not kept for other runs"):
+    with pytest.warns(UserWarning, match="cannot save the settings found"):
         assert autotune(*arguments, seconds=0.01, cache=tmp_path / "file" / "x.json").trials
 
 

@@ -23,7 +23,8 @@ import jax
 from jaxrl.training import manifest as manifests
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
-from jaxrl.training.run import check_seed, explain_full_disk
+from jaxrl.training.run import check_seed
+from jaxrl.training.run_dir import explain_full_disk
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Scheduler, check_counts
 from jaxrl.tuning.sweeps import state

@@ -18,7 +18,8 @@ import numpy as np
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
-from jaxrl.training.loop import SUMS, Interrupt
+from jaxrl.training.loop import Interrupt
+from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.program import trial_key, trial_values

@@ -19,7 +19,7 @@ from jaxrl import config as fields
 from jaxrl.envs.host.base import SPEED_ONLY
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import check_path
-from jaxrl.training.run import directory_lock
+from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.timeline import Span, occupancy

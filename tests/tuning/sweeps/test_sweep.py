@@ -22,7 +22,7 @@ from jaxrl.envs import envpool
 from jaxrl.envs.host import pools
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import JsonlSink, read_jsonl
-from jaxrl.training.run import directory_lock
+from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning import (
     ASHA,
     Choice,
@@ -560,7 +560,7 @@ def test_static_values_that_a_program_refuses_are_refused_before_any_work(
 
 def test_one_process_at_a_time_sweeps_in_a_directory(tmp_path):
     run(tmp_path, HyperTrick(4, 2))
-    with directory_lock(tmp_path), pytest.raises(ValueError, match="another process is at work in"):
+    with directory_lock(tmp_path), pytest.raises(ValueError, match="another process works in"):
         run(tmp_path, HyperTrick(4, 2), resume=True)
     run(tmp_path, HyperTrick(4, 2), resume=True)
 
@@ -592,7 +592,7 @@ def test_a_sweep_on_a_full_disk_says_so_and_goes_on_later(tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(JsonlSink, "write", write)
-        with pytest.raises(OSError, match=r"part could not be written to: .*No space.* and resume"):
+        with pytest.raises(OSError, match=r"cannot write to .*part: .*No space.* and resume"):
             run(tmp_path / "part", RandomSearch(6, 3), checkpoint_seconds=0)
     resumed = run(tmp_path / "part", RandomSearch(6, 3), resume=True)
     assert outcome(resumed) == expected

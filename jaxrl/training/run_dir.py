@@ -1,0 +1,93 @@
+"""The directory of a run: opened by one process at a time, never written over another run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxrl.training import manifest as manifests
+from jaxrl.training.checkpoint import check_path
+
+
+@contextlib.contextmanager
+def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Make a run's directory and write its manifest; lock the directory until the block ends.
+
+    Raises:
+      ValueError: if the directory holds a run and `resume` is False, a run with other settings, or
+        files of something else; or if another process works in it.
+    """
+    check_path(directory)
+    if (directory / manifests.NAME).exists():
+        if not resume:
+            raise ValueError(
+                f"{directory} already holds a run; resume it (resume=True, --resume) or choose "
+                "another directory"
+            )
+        saved = manifests.read(directory)
+        if any((directory / "checkpoints").glob("[0-9]*")):
+            changes = manifests.differences(saved, manifest)
+            if changes:
+                raise ValueError(
+                    f"cannot resume {directory}: these settings changed since the run began; undo "
+                    "the changes or choose another directory:\n  " + "\n  ".join(changes)
+                )
+        elif manifests.differences(saved, manifest):
+            saved = manifest  # without a checkpoint, the new settings lose nothing
+        manifest = manifests.resumed(saved, manifest)
+    elif directory.exists() and {x.name for x in directory.iterdir()} - {manifests.UNFINISHED}:
+        raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    with directory_lock(directory):
+        manifests.write(directory, manifest)
+        yield
+
+
+@contextlib.contextmanager
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Keep other processes out of a directory until the block ends or this process dies.
+
+    The lock is on the directory itself, so no lock file is left behind. Systems and file systems
+    without such locks (Windows, some network drives) keep nobody out.
+
+    Raises:
+      ValueError: if another process, or another block of this one, has the lock.
+    """
+    try:
+        fcntl = importlib.import_module("fcntl")
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another process works in {directory}; wait until it has ended, or choose "
+                "another directory"
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def explain_full_disk(directory: Path) -> Iterator[None]:
+    """Turn the error of a full disk into one that names the directory and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f"cannot write to {directory}: {error}. Everything saved there so far is intact; free "
+            "some space and resume"
+        ) from error

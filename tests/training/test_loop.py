@@ -1,0 +1,80 @@
+"""The training loop: chunks, evaluations and losses that are not finite."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from toy_algorithm import ToyConfig, toy
+
+import jaxrl
+from jaxrl.envs.host import pools
+from jaxrl.training import loop
+from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.evaluate import Evaluation
+from jaxrl.training.loop import LoopSettings, chunk_length, train_chunk
+from jaxrl.training.progress import Progress
+
+CONFIG = ToyConfig()
+QUIET: dict[str, Any] = {"num_evaluations": 0, "chunk_updates": 2, "progress_bar": False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "done", "seconds_per_update", "length"),
+    [
+        ({"chunk_updates": 7}, 0, None, 7),
+        ({}, 0, None, 1),  # the first one, whose speed is unknown
+        ({}, 1, 0.1, 20),
+        ({}, 1, 1e-9, 1024),  # the buffer of metrics
+        ({"log_every": 6}, 1, 0.1, 17),  # ends with a row
+        ({"evaluate_at": frozenset({10, 5000})}, 3, 0.1, 7),
+        ({}, 4995, 0.1, 5),
+    ],
+)
+def test_the_length_of_a_chunk(settings, done, seconds_per_update, length):
+    defaults = LoopSettings(5000, 4, 1, frozenset(), 4, None, 2.0, 10.0)
+    unfinished = done % settings.get("log_every", 1)
+    progress = Progress(update=done, row={"loss": [0.0] * unfinished})
+    assert chunk_length(defaults._replace(**settings), progress, seconds_per_update) == length
+
+
+def test_one_program_does_chunks_of_any_length():
+    algo = toy()
+    state = algo.init(CONFIG, jax.random.key(0))
+    texts = {train_chunk.lower(algo, CONFIG, state, jnp.int32(n)).as_text() for n in (1, 1000)}
+    assert len(texts) == 1
+
+
+def test_the_simulators_of_an_evaluation_are_closed():
+    before = len(pools._entries)
+    algo = toy(jaxrl.make("envpool/CartPole-v1", 2))
+    arguments = QUIET | {"num_evaluations": 3, "eval_episodes": 2}
+    result = jaxrl.run(algo, CONFIG, total_steps=3 * 4, **arguments)
+    assert result.summary["eval_return"] > 0
+    assert len(pools._entries) <= before + 1
+
+
+def test_an_evaluation_without_finished_episodes_has_no_score(tmp_path, monkeypatch):
+    cut_short = Evaluation(jnp.full(2, jnp.nan), jnp.full(2, jnp.nan))
+    monkeypatch.setattr(loop, "evaluate_separately", lambda *_: cut_short)
+    arguments = QUIET | {"num_evaluations": 1, "run_dir": tmp_path}
+    result = jaxrl.run(toy(), CONFIG, total_steps=4, **arguments)
+    assert result.summary["eval_return"] is None
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_checkpoints(tmp_path):
+    algo = toy()
+
+    def update(config, state):
+        state, metrics = algo.update(config, state)
+        return state, metrics | {"loss": jnp.where(state.num_updates > 4, jnp.nan, 1.0)}
+
+    with pytest.raises(FloatingPointError, match="loss is nan within update 5 of toy on gymnax/"):
+        jaxrl.run(
+            algo._replace(update=update), CONFIG, total_steps=10 * 4, run_dir=tmp_path,
+            checkpoint_seconds=0.0, **QUIET,
+        )  # fmt: skip
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert checkpoints.latest() == 4
+    checkpoints.close()

@@ -1,0 +1,66 @@
+"""Manifests: from its manifest, a run can be repeated."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.training import manifest as manifests
+
+CONFIG = jaxrl.PPOConfig(hidden_sizes=(8,))
+
+
+def saved(algo):
+    """The manifest of a run, as JSON returns it."""
+    return json.loads(json.dumps(manifests.describe(algo, CONFIG, {})))
+
+
+def test_options_that_are_tuples_are_restored_as_tuples():
+    lake = jaxrl.make("gymnasium/FrozenLake-v1", 4, desc=("SF", "FG"), vectorization_mode="sync")
+    algo, config = manifests.rebuild(saved(jaxrl.ppo(lake)))
+    assert algo.env == lake
+    assert config == CONFIG
+
+
+def test_options_that_json_cannot_hold_are_refused():
+    def make(kind):
+        return gymnasium.make("CartPole-v1")
+
+    env = jaxrl.make(make, 2, kind=dict, vectorization_mode="sync")
+    with pytest.raises(ValueError, match=r"the option kind=<class 'dict'> of .* cannot be saved"):
+        manifests.describe(jaxrl.ppo(env), CONFIG, {})
+    env = jaxrl.make("envpool/CartPole-v1", 2, max_episode_steps=np.int64(50))
+    assert json.dumps(env.options) == '{"max_episode_steps": 50}'
+
+
+def test_what_jaxrl_cannot_make_is_asked_for():
+    env = jaxrl.make("CartPole-v1", num_envs=4)
+    network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, CONFIG)
+    manifest = saved(jaxrl.ppo(env, network))
+    with pytest.raises(ValueError, match=r"a network of your own; pass it as network=\.\.\."):
+        manifests.rebuild(manifest)
+    assert manifests.rebuild(manifest, network)[0].network is network
+    manifest["env"]["id"] = "own/Corridor"
+    with pytest.raises(ValueError, match=r"own/Corridor, cannot be made again; .* as env=\.\.\."):
+        manifests.rebuild(manifest, network)
+    assert manifests.rebuild(manifest, network, env=env)[0].env is env
+    manifest["algorithm"] = "own"
+    with pytest.raises(ValueError, match=r"trained by 'own', .* make_algorithm=\.\.\."):
+        manifests.rebuild(manifest, network, env=env)
+    assert manifests.rebuild(manifest, network, jaxrl.ppo, env)[0].name == "ppo"
+
+
+def test_a_missing_or_damaged_manifest_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="not a run directory"):
+        manifests.read(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+        manifests.read(tmp_path)
+
+
+def test_passwords_are_removed_from_commands():
+    text = "sweep.py --storage postgresql://me:secret@host/db --other http://host:80"
+    expected = "sweep.py --storage postgresql://me@host/db --other http://host:80"
+    assert manifests.without_passwords(text) == expected

@@ -1,0 +1,35 @@
+"""Policies: the agent of a run's newest checkpoint, as a function of observations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+
+CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
+
+
+def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+    result = jaxrl.run(algo, CONFIG, total_steps=32, run_dir=tmp_path, progress_bar=False)
+    policy = jaxrl.load_policy(tmp_path)
+    obs = np.random.default_rng(0).normal(size=(50, 4))
+    batch = policy(obs)
+    assert batch.shape == (50,)
+    assert [int(policy(one)) for one in obs[:5]] == batch[:5].tolist()
+    _, expected = algo.act(
+        CONFIG, result.state, (), jnp.asarray(obs, jnp.float32), jax.random.key(0), True
+    )
+    assert (batch == expected).all()
+    assert set(policy(obs, jax.random.key(1)).tolist()) == {0, 1}
+    with pytest.raises(ValueError, match=r"observations of shape \(4,\)"):
+        policy(np.zeros(5))
+
+
+def test_actions_of_a_box_stay_within_its_bounds():
+    algo = jaxrl.ppo(jaxrl.make("Pendulum-v1", 2))
+    policy = jaxrl.LoadedPolicy(algo, CONFIG, jax.jit(algo.init)(CONFIG, jax.random.key(0)))
+    actions = policy(jnp.zeros((500, 3)), jax.random.key(0))
+    assert (jnp.abs(actions) <= 2).all()
+    assert (jnp.abs(actions) == 2).any()
