@@ -1,15 +1,15 @@
-"""What agents that were trained on K levels make of levels that they never saw; and that the maze
-they do it in needs a memory.
+"""Generalization: how agents that were trained on K levels score on levels that they never saw; and
+a test that the maze needs a memory.
 
     python experiments/generalization.py maze
     python experiments/generalization.py procgen --env-id envpool/StarpilotEasy-v0
     python experiments/generalization.py memory
 
-As in Cobbe et al. 2020 (arXiv 1912.01588): who knows few levels by heart fails on others, and the
-gap closes as K grows. Which mazes there are is data, so the agents of all K and seeds are one
+As in Cobbe et al. 2020 (arXiv 1912.01588): agents memorize few levels and fail on others, and the
+gap closes as K grows. The levels of mazes are data, so the agents of all K and seeds are one
 vmapped program. Procgen's levels are options of its simulator: its agents train one after another,
-and after a stop `--resume` goes on with the one that was training.
-`memory` trains agents with a recurrent core and without, on mazes without limit.
+and `--resume` continues with the agent that was training. `memory` trains agents with and without a
+recurrent core on an unlimited number of mazes.
 
 Prints a table, and writes a JSON and a picture under experiments/results/.
 """
@@ -31,21 +31,20 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import exit_with_message
-from flags import Whole
 from jaxrl import config as fields
 from jaxrl.analysis import statistics
+from jaxrl.cli.arguments import LargeInteger, exit_with_message
+from jaxrl.cli.records import save_record
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import ProgressBar
 from jaxrl.training.loop import run_chunk
-from record import keep
 
 PARTS = 50
-"""Parts of a training, after each of which progress is shown."""
+"""Parts of a training; progress is shown after each."""
 UNSEEN = 100_000
-"""Levels of the tests, none of which is trained on."""
+"""Number of test levels; no agent trains on them."""
 IN_MAZES = jaxrl.PPOConfig(
     learning_rate=3e-3,
     gamma=0.98,
@@ -67,7 +66,7 @@ IN_PROCGEN = jaxrl.PPOConfig(
     normalize_rewards=True,
     torso="impala_resnet",
 )
-"""As Cobbe et al. have it, over fewer steps."""
+"""Settings of Cobbe et al., with fewer steps."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -75,18 +74,18 @@ class Args:
     """Flags of all studies."""
 
     seeds: int = 5
-    total_steps: Whole = 2_000_000
+    total_steps: LargeInteger = 2_000_000
     """Environment steps of each agent."""
     num_envs: int = 64
     episodes: int = 256
-    """Of each test of an agent."""
+    """Episodes of each test of an agent."""
     results: Path = Path(__file__).parent / "results"
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_MAZES
 
 
 @dataclasses.dataclass(kw_only=True)
 class Memory(Args):
-    """Agents with a memory and without, on all mazes."""
+    """Agents with and without a memory, on all mazes."""
 
     size: int = 9
     """Sides of the mazes."""
@@ -94,35 +93,35 @@ class Memory(Args):
 
 @dataclasses.dataclass(kw_only=True)
 class Maze(Args):
-    """Agents that know K mazes, all at once."""
+    """Agents trained on K mazes, all at once."""
 
     levels: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
-    """K."""
+    """The values of K."""
     size: int = 9
     """Sides of the mazes."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Procgen(Args):
-    """Agents that know K levels of one of Procgen's games, one after another."""
+    """Agents trained on K levels of one of Procgen's games, one after another."""
 
     env_id: str = "envpool/CoinrunEasy-v0"
     levels: tuple[int, ...] = (1, 4, 16, 64, 256)
-    """K."""
+    """The values of K."""
     seeds: int = 3
-    total_steps: Whole = 5_000_000
+    total_steps: LargeInteger = 5_000_000
     runs: Path = Path("runs")
-    """Where the training of each agent is kept, in a run directory of its own."""
+    """Parent of the agents' run directories."""
     resume: bool = False
-    """Go on with the agents that are kept there."""
+    """Continue with the agents in these directories."""
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_PROCGEN
 
 
 # --- populations in mazes ------------------------------------------------------------------------
 
 
-def on_levels(env: MazeEnv, key: jax.Array, levels: jax.Array) -> Simulation:
-    """N episodes of some levels, the first of them and their number, `[2]`."""
+def start_on_levels(env: MazeEnv, key: jax.Array, levels: jax.Array) -> Simulation:
+    """Start N episodes; levels `[2]` are the first level and their number."""
     state, timestep = env.start(key, *levels)
     return start(env, key)._replace(env_state=state, timestep=timestep)
 
@@ -130,18 +129,18 @@ def on_levels(env: MazeEnv, key: jax.Array, levels: jax.Array) -> Simulation:
 def train(
     algo: jaxrl.Algorithm, config: Any, seeds: jax.Array, levels: jax.Array, total_steps: int
 ) -> tuple[Any, np.ndarray]:
-    """P agents with their seeds `[P]` and levels `[P, 2]`, one program.
+    """Train P agents with their seeds `[P]` and levels `[P, 2]` as one program.
 
     Returns:
       States, leaves `[P, ...]`, and mean returns over equal parts of the training `[P, parts]`.
     """
-    num_updates = updates_of(algo, config, total_steps)
+    num_updates = count_updates(algo, config, total_steps)
     config = config.replace(anneal_updates=num_updates)
     part = -(-num_updates // PARTS)
 
     def begin(seed: jax.Array, levels: jax.Array) -> Any:
         key, env_key = jax.random.split(jax.random.key(seed))
-        return algo.init(config, key, on_levels(algo.env, env_key, levels))
+        return algo.init(config, key, start_on_levels(algo.env, env_key, levels))
 
     def learn(state: Any, num_updates: int) -> Any:
         return run_chunk(algo, config, state, num_updates, part)
@@ -169,24 +168,24 @@ def train(
     return states, np.stack(curves, 1)
 
 
-def updates_of(algo: jaxrl.Algorithm, config: Any, total_steps: int) -> int:
-    """How many updates take so many environment steps."""
+def count_updates(algo: jaxrl.Algorithm, config: Any, total_steps: int) -> int:
+    """Return the number of updates with at least this number of environment steps."""
     return -(-total_steps // (algo.env.num_envs * config.num_steps))
 
 
 def mean_returns(
     algo: jaxrl.Algorithm, config: Any, states: Any, levels: jax.Array, episodes: int
 ) -> np.ndarray:
-    """Mean returns of P agents on S sets of levels each, `[P, S, 2]`, one program."""
+    """Return mean returns `[P, S]` of P agents on S sets of levels each, `[P, S, 2]`."""
     env = algo.env.for_evaluation(episodes)
 
-    def of_one(state: Any, levels: jax.Array) -> jax.Array:
+    def mean_return(state: Any, levels: jax.Array) -> jax.Array:
         key, env_key = jax.random.split(jax.random.key(0))
-        simulation = on_levels(env, env_key, levels)
+        simulation = start_on_levels(env, env_key, levels)
         scores = jaxrl.evaluate(algo, config, state, env, key, simulation=simulation)
         return scores.episode_return.mean()
 
-    over_sets = jax.vmap(of_one, (None, 0))
+    over_sets = jax.vmap(mean_return, (None, 0))
     return np.asarray(jax.jit(jax.vmap(over_sets))(states, levels), np.float64)
 
 
@@ -194,11 +193,12 @@ def mean_returns(
 
 
 def study_maze(args: Maze) -> None:
+    """Train and test the agents of all K and seeds at once."""
     algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", args.num_envs, size=args.size))
     seeds = jnp.tile(jnp.arange(args.seeds), len(args.levels))
     numbers = jnp.repeat(jnp.array(args.levels), args.seeds)
-    # Each seed has levels of its own, to train on and for the test, so that the intervals are of
-    # other levels, too.
+    # Each seed has its own training and test levels, so that the intervals cover the choice of
+    # levels too.
     training = jnp.stack([seeds * max(args.levels), numbers], 1)
     unseen = jnp.stack(jnp.broadcast_arrays(*unseen_levels(args, seeds)), 1)
     states, _ = train(algo, args.config, seeds, training, args.total_steps)
@@ -208,27 +208,29 @@ def study_maze(args: Maze) -> None:
 
 
 def unseen_levels(args: Maze | Procgen, seed: Any) -> tuple[Any, int]:
-    """The first of a seed's levels that no agent trains on, and how many there are."""
+    """Return the first test level of a seed, which no agent trains on, and their number."""
     return args.seeds * max(args.levels) + seed * UNSEEN, UNSEEN
 
 
 def study_procgen(args: Procgen) -> None:
+    """Train and test the agents of all K and seeds one after another."""
     scores = [
         [procgen_scores(args, number, seed) for seed in range(args.seeds)] for number in args.levels
     ]
-    report(name_of(args), jaxrl.ppo(make_procgen(args)), args, np.array(scores))
+    report(game_name(args), jaxrl.ppo(make_procgen(args)), args, np.array(scores))
 
 
-def name_of(args: Procgen) -> str:
+def game_name(args: Procgen) -> str:
+    """Return the name of the game in the names of files."""
     return args.env_id.rpartition("/")[2].lower()
 
 
 def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
-    """Mean returns of one agent on its training levels and on unseen ones."""
+    """Return one agent's mean returns on its training levels and on unseen ones."""
     training = (seed * max(args.levels), number)
     algo = jaxrl.ppo(make_procgen(args, *training))
-    config = args.config.replace(anneal_updates=updates_of(algo, args.config, args.total_steps))
-    run_dir = args.runs / f"{name_of(args)}-levels{number}-seed{seed}"
+    config = args.config.replace(anneal_updates=count_updates(algo, args.config, args.total_steps))
+    run_dir = args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
     print(run_dir)
     result = jaxrl.run(
         algo,
@@ -240,7 +242,7 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
         num_evaluations=0,
     )
     if result.interrupted:
-        print("interrupted; --resume goes on from here", file=sys.stderr)
+        print("interrupted; --resume continues from here", file=sys.stderr)
         sys.exit(130)
     state = result.state._replace(simulation=None)
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
@@ -256,6 +258,7 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
 
 
 def make_procgen(args: Procgen, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
+    """Return Procgen environments; `num_levels` 0 means all levels."""
     try:
         return jaxrl.make(
             args.env_id, args.num_envs, start_level=first_level, num_levels=num_levels
@@ -263,35 +266,33 @@ def make_procgen(args: Procgen, first_level: int = 0, num_levels: int = 0) -> ja
     except ImportError as error:
         if "Qt" not in str(error):
             raise
-        raise ImportError(
-            f"{error} Of Debian's packages the runtime alone will do: "
-            "apt-get install libqt5core5a libqt5gui5"
-        ) from error
+        raise ImportError(f"{error} On Debian: apt-get install libqt5core5a libqt5gui5") from error
 
 
 def study_memory(args: Memory) -> None:
+    """Train agents with and without a recurrent core; print, record and draw their returns."""
     algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", args.num_envs, size=args.size))
     recurrent = args.config
-    as_deep = (*(recurrent.hidden_sizes or ()), recurrent.core_size)
-    feed_forward = recurrent.replace(core=None, hidden_sizes=as_deep)
-    everything = jnp.zeros((args.seeds, 2), jnp.int32)
+    same_depth = (*(recurrent.hidden_sizes or ()), recurrent.core_size)
+    feed_forward = recurrent.replace(core=None, hidden_sizes=same_depth)
+    all_levels = jnp.zeros((args.seeds, 2), jnp.int32)
     table = Table("agent", "return after training, by seed", "mean and 95% interval")
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     results = []
     for name, config in (("recurrent", recurrent), ("feed-forward", feed_forward)):
-        states, curves = train(algo, config, jnp.arange(args.seeds), everything, args.total_steps)
-        scores = mean_returns(algo, config, states, everything[:, None], args.episodes)[:, 0]
+        states, curves = train(algo, config, jnp.arange(args.seeds), all_levels, args.total_steps)
+        scores = mean_returns(algo, config, states, all_levels[:, None], args.episodes)[:, 0]
         steps = np.linspace(0, args.total_steps, curves.shape[1] + 1)[1:]
         line = axes.plot(steps, curves.mean(0), label=name)[0]
         axes.plot(steps, curves.T, color=line.get_color(), linewidth=0.7, alpha=0.4)
         by_seed = ", ".join(f"{score:.2f}" for score in scores)
-        table.add_row(name, by_seed, text(summary(scores)))
+        table.add_row(name, by_seed, format_summary(summarize(scores)))
         results.append(
             {
                 "agent": name,
                 "config": fields.to_dict(config),
-                "final_return": summary(scores),
+                "final_return": summarize(scores),
                 "curve_by_seed": curves.round(3).tolist(),
             }
         )
@@ -304,48 +305,49 @@ def study_memory(args: Memory) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(keep(args.results, "maze-memory", record(algo, args, results)))
+    figure.savefig(save_record(args.results, "maze-memory", describe(algo, args, results)))
 
 
 # --- results -------------------------------------------------------------------------------------
 
 
-def summary(scores: np.ndarray) -> dict[str, Any]:
-    """The mean over seeds `[seeds]`, with its 95% bootstrap interval."""
+def summarize(scores: np.ndarray) -> dict[str, Any]:
+    """Return the mean over seeds `[seeds]`, with its 95% bootstrap interval."""
     estimate = statistics.estimate(statistics.mean, scores[:, None])
     rounded = {name: round(float(x), 4) for name, x in estimate._asdict().items()}
     return rounded | {"by_seed": scores.round(4).tolist()}
 
 
-def text(of: dict[str, Any]) -> str:
-    return f"{of['value']:.2f} ({of['low']:.2f} to {of['high']:.2f})"
+def format_summary(summary: dict[str, Any]) -> str:
+    """Return a mean and its interval as text."""
+    return f"{summary['value']:.2f} ({summary['low']:.2f} to {summary['high']:.2f})"
 
 
-def record(algo: jaxrl.Algorithm, args: Args, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is kept of a study."""
+def describe(algo: jaxrl.Algorithm, args: Args, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a study's record: its manifest and results."""
     flags = dataclasses.asdict(args)
-    kept_elsewhere = ("config", "results", "runs", "resume")
-    arguments = {name: flags[name] for name in flags if name not in kept_elsewhere}
+    left_out = ("config", "results", "runs", "resume")  # the manifest has the config
+    arguments = {name: flags[name] for name in flags if name not in left_out}
     return {"manifest": manifests.describe(algo, args.config, arguments), "settings": results}
 
 
 def report(name: str, algo: jaxrl.Algorithm, args: Maze | Procgen, scores: np.ndarray) -> None:
-    """Print and keep returns `[K, seeds, 2]` on training and unseen levels."""
+    """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels."""
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
     names = ("training levels", "unseen levels", "gap")
     results: list[dict[str, Any]] = [
-        {"num_levels": number} | {what: summary(row[:, i]) for i, what in enumerate(names)}
+        {"num_levels": number} | {name: summarize(row[:, i]) for i, name in enumerate(names)}
         for number, row in zip(args.levels, scores, strict=True)
     ]
     table = Table("levels", *names, title=f"return, mean of {args.seeds} seeds and 95% interval")
     for row in results:
-        table.add_row(str(row["num_levels"]), *(text(row[what]) for what in names))
+        table.add_row(str(row["num_levels"]), *(format_summary(row[name]) for name in names))
     Console().print(table)
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     returns, gap = figure.subplots(1, 2)
-    for what, axes in zip(names, (returns, returns, gap), strict=True):
-        low, value, high = ([row[what][x] for row in results] for x in ("low", "value", "high"))
-        line = axes.plot(args.levels, value, "o-", label=what)[0]
+    for set_name, axes in zip(names, (returns, returns, gap), strict=True):
+        low, value, high = ([row[set_name][x] for row in results] for x in ("low", "value", "high"))
+        line = axes.plot(args.levels, value, "o-", label=set_name)[0]
         axes.fill_between(args.levels, low, high, color=line.get_color(), alpha=0.2)
     returns.set(title=f"{algo.env.id}, {args.seeds} seeds", ylabel="mean return")
     returns.legend(frameon=False)
@@ -355,10 +357,12 @@ def report(name: str, algo: jaxrl.Algorithm, args: Maze | Procgen, scores: np.nd
         axes.set_xticks(args.levels, [str(number) for number in args.levels])
         axes.set_xlabel("levels trained on")
         axes.grid(alpha=0.3)
-    figure.savefig(keep(args.results, f"generalization-{name}", record(algo, args, results)))
+    picture = save_record(args.results, f"generalization-{name}", describe(algo, args, results))
+    figure.savefig(picture)
 
 
 def main(args: Maze | Procgen | Memory) -> None:
+    """Run the study that the flags name."""
     for name in ("seeds", "total_steps", "episodes", "levels"):
         if np.min(getattr(args, name, 1), initial=1) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")

@@ -6,16 +6,16 @@ arXiv 1902.02725, on one machine.
         --env-options img_height=42 img_width=42 --set torso=ga3c_cnn normalize_observations=True \
         clip_epsilon=0.1 num_minibatches=4 --lanes 4 --phases 4 --eta 2 --updates-per-phase 24
 
-All search the same space with PPO, with the same seeds, and each has as many trials as make it do
-the same number of phases (those of HyperBand) on average, were scores exchangeable. On device
+All search the same space with PPO and the same seeds. Each scheduler has the number of trials with
+which it would cost as many phases as HyperBand, on average, if scores were exchangeable. On device
 environments a search is one program, on host environments a sweep. Prints a table, and writes a
 JSON and a picture under experiments/results/.
 
-Schedulers whose scores are not exchangeable spend more or less than that; so the best score within
-the phases that all of them spent is given too.
+Scores are not exchangeable, so schedulers spend more or fewer phases than planned; the table also
+gives the best score within the number of phases that all of them spent.
 
-Time is counted in rounds too: how many phases the search lasts if its lanes run side by side,
-which is what a cluster pays. Occupancy is the share of the lanes' rounds that were used.
+Time is also counted in rounds: phases that the search lasts if its lanes run side by side, as on a
+cluster. Occupancy is the share of the lanes' rounds that were used.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import exit_with_message
 from jaxrl import tuning
+from jaxrl.cli.arguments import exit_with_message, set_fields
+from jaxrl.cli.records import save_record
+from jaxrl.cli.sweep import make_environment
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
 from jaxrl.tuning import space as spaces
-from launcher import with_fields
-from record import keep
-from sweep import environment
 
 SPACE = {
     "learning_rate": tuning.LogUniform(1e-5, 1e-2),
     "gamma": tuning.GA3C_SPACE["gamma"],
     "entropy_coef": tuning.LogUniform(1e-4, 1e-1),
 }
-PRESET = jaxrl.PPOConfig(num_minibatches=32, torso="mlp", activation="relu")
-"""For MinAtar, as in ppo_gymnax.py; --set changes it."""
-
+CONFIG = jaxrl.PPOConfig(num_minibatches=32, torso="mlp", activation="relu")
+"""The values that are not searched; --set changes them."""
+NO_SCORE = "no episode ended in any phase; give more --updates-per-phase"
 
 Name = Literal["hypertrick", "hyperband", "halving", "asha", "random"]
 
@@ -73,26 +72,25 @@ class Args:
     seeds: int = 3
     lanes: int = 6
     phases: int = 9
-    """Of a trial that is never stopped."""
+    """Phases of a trial that is never stopped."""
     eta: int = 3
+    """For the halving schedulers: 1 in eta continues."""
     eviction: float = 0.25
+    """HyperTrick's r: the share of trials to stop in each phase."""
     updates_per_phase: int = 8
     strategy: str = "auto"
-    """vmap, map, shard-vmap, shard-map, or the fastest of them."""
+    """vmap, map, shard-vmap, shard-map, or auto for the fastest of them."""
     schedulers: tuple[Name, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
     results: Path = Path(__file__).parent / "results"
 
 
-NO_SCORE = "no episode ended in any phase; give more --updates-per-phase"
-
-
 class Outcome(NamedTuple):
-    """One search."""
+    """The result of one search."""
 
     best_score: float
     best_values: dict[str, Any]
     best_by_phase: list[float]
-    """The best score so far after each phase of any trial, in the order in which they ended."""
+    """The best score so far after each phase of any trial, in the order of their ends."""
     best_by_round: list[float]
     """The best score so far after each round."""
     rounds: int
@@ -102,16 +100,17 @@ class Outcome(NamedTuple):
     occupancy: float
 
     def best_within(self, budget: int) -> float:
-        """The best score of the first so many phases."""
+        """Return the best score of the first `budget` phases."""
         return self.best_by_phase[min(budget, self.phases) - 1]
 
     @property
     def rounds_to_best(self) -> int:
+        """Return the number of rounds after which the best score was known."""
         return 1 + int(np.argmax(np.array(self.best_by_round) >= self.best_score))
 
 
-def schedulers(args: Args) -> dict[str, Any]:
-    """Each with the number of trials that costs what HyperBand costs."""
+def make_schedulers(args: Args) -> dict[str, Any]:
+    """Return the schedulers by name, each with as many trials as cost what HyperBand costs."""
     hyperband = tuning.HyperBand(args.phases, args.eta)
     budget = expected_phases(hyperband)
     makers: dict[str, Callable[[int], Any]] = {
@@ -127,7 +126,7 @@ def schedulers(args: Args) -> dict[str, Any]:
         def cost(num_trials: int, make: Callable[[int], Any] = makers[name]) -> float:
             return expected_phases(make(num_trials))
 
-        if name == "asha":  # by simulation, so not for every size
+        if name == "asha":  # its cost is simulated, which is too slow for every size
             first = bisect.bisect_left(sizes, budget, key=cost)
             sizes = sizes[max(first - 1, 0) : first + 1]
         chosen[name] = makers[name](min(sizes, key=lambda n: (abs(cost(n) - budget), -n)))
@@ -135,7 +134,7 @@ def schedulers(args: Args) -> dict[str, Any]:
 
 
 def expected_phases(scheduler: Any) -> float:
-    """Phases that a search costs if its scores are exchangeable."""
+    """Return the mean number of phases of a search whose scores are exchangeable."""
     shape = (scheduler.num_trials, scheduler.num_phases)
     match scheduler:
         case tuning.RandomSearch(num_trials, num_phases):
@@ -153,10 +152,10 @@ def expected_phases(scheduler: Any) -> float:
     )
 
 
-def one_program(
+def search_in_one_program(
     algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
 ) -> Callable[[int], Outcome]:
-    """Searches on a device environment, by seed."""
+    """Return a function that searches on a device environment with a seed."""
     run = functools.partial(
         tuning.search, algo, config, SPACE, scheduler, args.lanes, args.updates_per_phase,
         strategy=strategy,
@@ -168,7 +167,7 @@ def one_program(
         began = time.perf_counter()
         result = jax.device_get(compiled(jax.random.key(seed))._replace(best_state=None))
         seconds = time.perf_counter() - began
-        when = {
+        rounds = {
             (trial, phase): int(result.round[trial, phase])
             for trial, phase in zip(*np.nonzero(result.round >= 0), strict=True)
         }
@@ -176,15 +175,15 @@ def one_program(
             raise ValueError(NO_SCORE)
         drawn = {name: x[result.best_trial] for name, x in result.values.items()}
         values = spaces.values(SPACE, drawn)
-        return outcome(result.ledger.scores, when, values, seconds, args.lanes)
+        return make_outcome(result.ledger.scores, rounds, values, seconds, args.lanes)
 
     return by_seed
 
 
-def by_sweep(
+def search_by_sweep(
     algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
 ) -> Callable[[int], Outcome]:
-    """Searches on a host environment, by seed."""
+    """Return a function that searches on a host environment with a seed."""
 
     def by_seed(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory() as directory:
@@ -201,34 +200,37 @@ def by_sweep(
             known = [np.nan if s is None else float(s) for s in trial["scores"]]
             scores[trial["trial"], : len(known)] = known
         seconds = result.summary["seconds"]
-        return outcome(scores, rounds(spans), result.best["values"], seconds, args.lanes)
+        rounds = assign_rounds(spans)
+        return make_outcome(scores, rounds, result.best["values"], seconds, args.lanes)
 
     return by_seed
 
 
-def rounds(spans: list[dict[str, Any]]) -> dict[tuple[int, int], int]:
-    """The round of each phase: those of one round run side by side, so none begins after another
-    has ended."""
-    when, current, first_end = {}, -1, -math.inf
+def assign_rounds(spans: list[dict[str, Any]]) -> dict[tuple[int, int], int]:
+    """Return the round of each (trial, phase).
+
+    The phases of a round run side by side, so none of them begins after another has ended.
+    """
+    rounds, current, first_end = {}, -1, -math.inf
     for span in sorted(spans, key=lambda span: span["end"]):
         if span["begin"] >= first_end:
             current, first_end = current + 1, span["end"]
-        when[span["trial"], span["phase"]] = current
-    return when
+        rounds[span["trial"], span["phase"]] = current
+    return rounds
 
 
-def outcome(
+def make_outcome(
     scores: np.ndarray,
-    when: dict[tuple[int, int], int],
+    rounds: dict[tuple[int, int], int],
     values: dict[str, Any],
     seconds: float,
     lanes: int,
 ) -> Outcome:
-    """What a search found, given the round of each phase that was run."""
-    ended = sorted(when, key=lambda phase: (when[phase], phase))
+    """Return the result of a search from the scores and the round of each (trial, phase)."""
+    ended = sorted(rounds, key=lambda phase: (rounds[phase], phase))
     found = np.array([scores[phase] for phase in ended])
     best = np.maximum.accumulate(np.where(np.isfinite(found), found, -np.inf))
-    last = np.cumsum(np.bincount([when[phase] for phase in ended])) - 1  # phase of each round
+    last = np.cumsum(np.bincount([rounds[phase] for phase in ended])) - 1  # phase of each round
     return Outcome(
         best_score=float(best[-1]),
         best_values=values,
@@ -236,38 +238,39 @@ def outcome(
         best_by_round=best[last].tolist(),
         rounds=len(last),
         seconds=seconds,
-        phases=len(when),
-        trials=len({trial for trial, _ in when}),
-        occupancy=len(when) / (lanes * len(last)),
+        phases=len(rounds),
+        trials=len({trial for trial, _ in rounds}),
+        occupancy=len(rounds) / (lanes * len(last)),
     )
 
 
 def main(args: Args) -> None:
+    """Search with all schedulers and seeds, print a table, and write a record and a picture."""
     if args.seeds < 1:
         raise ValueError(f"--seeds must be >= 1, got {args.seeds}")
     split_cpu()
-    env = environment(args.env_id, args.num_envs, args.env_options)
-    algo, config = jaxrl.ppo(env), with_fields(PRESET, args.set)
+    env = make_environment(args.env_id, args.num_envs, args.env_options)
+    algo, config = jaxrl.ppo(env), set_fields(CONFIG, args.set)
     strategy = args.strategy
     if strategy == "auto":
         choice = populations.choose(algo, populations.stack(config, args.lanes))
         print(f"strategy {choice.strategy}: {choice.steps_per_second}")
         strategy = choice.strategy
     found: dict[str, list[Outcome]] = {}
-    chosen = schedulers(args)
+    chosen = make_schedulers(args)
     for name, scheduler in chosen.items():
         print(f"{name}: {scheduler.num_trials} trials", flush=True)
-        make = one_program if env.checkpointable else by_sweep
-        search = make(algo, config, scheduler, args, strategy)
+        make_search = search_in_one_program if env.checkpointable else search_by_sweep
+        search = make_search(algo, config, scheduler, args, strategy)
         found[name] = [search(seed) for seed in range(1, args.seeds + 1)]
-    # What all of them spent at least, so that none is ahead by having trained more.
+    # The phases that all of them spent, so that none is ahead because it trained more.
     budget = min(one.phases for outcomes in found.values() for one in outcomes)
     Console().print(table(found, budget))
     write(args, algo, config, chosen, found)
 
 
 def table(found: dict[str, list[Outcome]], budget: int) -> Table:
-    """Means over seeds."""
+    """Return a table of means over seeds."""
     shown = Table(
         "scheduler", "trials", "phases", "best score, by seed", "mean", f"of {budget} phases",
         "rounds", "rounds to best", "occupancy", "seconds",
@@ -291,7 +294,7 @@ def table(found: dict[str, list[Outcome]], budget: int) -> Table:
 def write(
     args: Args, algo: Any, config: Any, chosen: dict[str, Any], found: dict[str, list[Outcome]]
 ) -> None:
-    """The record: everything that was found, and the best score so far over rounds."""
+    """Write the record of all searches, and a picture of the best score so far over rounds."""
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for name, outcomes in found.items():
@@ -312,7 +315,7 @@ def write(
         "seeds": args.seeds, "lanes": args.lanes, "phases": args.phases,
         "updates_per_phase": args.updates_per_phase,
     }  # fmt: skip
-    everything = {
+    record = {
         "manifest": manifests.describe(algo, config, arguments),
         "schedulers": {
             name: {
@@ -324,7 +327,7 @@ def write(
     }
     name = algo.env.id.partition("/")[2].replace("/", "-").lower()
     name = f"hypertrick-vs-hyperband-{name}"
-    figure.savefig(keep(args.results, name, everything))
+    figure.savefig(save_record(args.results, name, record))
 
 
 if __name__ == "__main__":

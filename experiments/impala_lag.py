@@ -1,5 +1,5 @@
-"""What V-trace is for: IMPALA with actors that lag the learner by 0, 1, 4 and 16 updates, with the
-off-policy correction and without it.
+"""The purpose of V-trace: IMPALA with actors that lag the learner by 0, 1, 4 and 16 updates, with
+and without its off-policy correction.
 
     python experiments/impala_lag.py cartpole
     python experiments/impala_lag.py minatar
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -22,29 +22,29 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from errors import exit_with_message
-from flags import Whole
-from impala_gymnax import PRESETS
+from jaxrl.cli.arguments import LargeInteger, exit_with_message
+from jaxrl.cli.presets import PRESETS
+from jaxrl.cli.records import save_record
 from jaxrl.training import manifest as manifests
-from record import keep
 
 
 @dataclasses.dataclass
 class Args:
     """IMPALA at several lags, with and without V-trace's correction."""
 
-    preset: tyro.conf.Positional[str]
-    """Of impala_gymnax.py: cartpole or minatar."""
+    preset: tyro.conf.Positional[Literal["cartpole", "minatar"]]
+    """Preset of IMPALA."""
     lags: tuple[int, ...] = (0, 1, 4, 16)
+    """Updates by which the actors lag the learner."""
     seeds: int = 3
-    total_steps: Whole | None = None
+    total_steps: LargeInteger | None = None
     """Environment steps of each run; the preset's by default."""
     results: Path = Path(__file__).parent / "results"
 
 
 def learning_curves(args: Args, config: Any) -> np.ndarray:
-    """Mean return over 50 equal parts of the training, `[seeds, 50]`."""
-    preset = PRESETS[args.preset][1]
+    """Return mean returns over 50 equal parts of the training, `[seeds, 50]`."""
+    preset = PRESETS["impala"][args.preset]
     env = jaxrl.make(preset.env_id, num_envs=preset.num_envs)
     algo = jaxrl.impala(env)
     total_steps = args.total_steps or preset.total_steps
@@ -67,9 +67,8 @@ def learning_curves(args: Args, config: Any) -> np.ndarray:
 
 
 def main(args: Args) -> None:
-    if args.preset not in PRESETS:
-        raise ValueError(f"unknown preset {args.preset!r}; there are {list(PRESETS)}")
-    preset = PRESETS[args.preset][1]
+    """Train all settings, print a table, and write a record and a picture."""
+    preset = PRESETS["impala"][args.preset]
     settings = [(lag, True) for lag in args.lags] + [(max(args.lags), False)]
     table = Table("lag", "correction", "return, last 10% of training, by seed", "mean")
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
@@ -103,7 +102,7 @@ def main(args: Args) -> None:
     arguments = {"total_steps": args.total_steps or preset.total_steps, "seeds": args.seeds}
     manifest = manifests.describe(algo, preset.config, arguments)
     record = {"manifest": manifest, "settings": results}
-    figure.savefig(keep(args.results, f"impala-lag-{args.preset}", record))
+    figure.savefig(save_record(args.results, f"impala-lag-{args.preset}", record))
 
 
 if __name__ == "__main__":

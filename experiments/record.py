@@ -1,10 +1,10 @@
-"""Keep the result of finished runs: one JSON and one picture under experiments/results/.
+"""Record finished runs: one JSON and one picture under experiments/results/.
 
     python experiments/record.py breakout-minatar-ppo runs/ppo-Breakout-MinAtar-seed*
 
 The JSON holds each run's manifest (exact command, config, versions, hardware), its summary, its
-curve thinned to at most 200 points, and an evaluation over whole episodes beside the uniformly
-random policy's.
+curve thinned to at most 200 points, and an evaluation over whole episodes, with that of a uniformly
+random policy to compare with.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 import tyro
 
 import jaxrl
-from errors import exit_with_message
+from jaxrl.cli.arguments import exit_with_message
+from jaxrl.cli.play import play_episodes
+from jaxrl.cli.records import save_record
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import plot_curve, read_jsonl, smoothed_returns
-from play import evaluate
 
 
 @dataclasses.dataclass
@@ -30,17 +31,18 @@ class Args:
     """Record runs that differ by their seed."""
 
     name: tyro.conf.Positional[str]
+    """Name of the record's files."""
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of the runs."""
     note: str = ""
-    """A sentence on how it was run, such as what else the machine was doing."""
+    """A sentence about the circumstances, such as other load on the machine."""
     episodes: int = 100
-    """Whole episodes that each agent, and the random policy, is evaluated on."""
+    """Whole episodes on which each agent, and the random policy, is evaluated."""
     results: Path = Path(__file__).parent / "results"
 
 
 def uniformly_random(algo: jaxrl.Algorithm) -> jaxrl.Algorithm:
-    """The algorithm with the policy that ignores what it sees."""
-    assert algo.env is not None
+    """Return the algorithm with a policy that ignores observations."""
     space = algo.env.action_space
 
     def act(
@@ -56,7 +58,7 @@ def uniformly_random(algo: jaxrl.Algorithm) -> jaxrl.Algorithm:
 
 
 def describe(returns: np.ndarray) -> dict[str, float]:
-    """Mean, spread and standard error of some episodes' returns."""
+    """Return mean, standard deviation and standard error of episodes' returns."""
     return {
         "episodes": len(returns),
         "mean_return": float(returns.mean()),
@@ -65,8 +67,8 @@ def describe(returns: np.ndarray) -> dict[str, float]:
     }
 
 
-def record_of(run_dir: Path, episodes: int) -> dict[str, Any]:
-    """One run."""
+def describe_run(run_dir: Path, episodes: int) -> dict[str, Any]:
+    """Return a run's manifest, summary, thinned curve and evaluation."""
     policy = jaxrl.load_policy(run_dir)
     steps, returns = smoothed_returns(read_jsonl(run_dir / "metrics.jsonl"))
     kept = np.unique(np.linspace(0, len(steps) - 1, 200).astype(int))
@@ -77,24 +79,18 @@ def record_of(run_dir: Path, episodes: int) -> dict[str, Any]:
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": [round(float(x), 3) for x in returns[kept]],
         },
-        "evaluation": describe(evaluate(policy, episodes, seed=0, greedy=False)),
+        "evaluation": describe(play_episodes(policy, episodes, seed=0).episode_return),
     }
 
 
-def keep(results: Path, name: str, record: dict[str, Any]) -> Path:
-    """Write a record; the path of the picture beside it."""
-    results.mkdir(parents=True, exist_ok=True)
-    (results / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    return results / f"{name}.png"
-
-
 def main(args: Args) -> None:
+    """Write the record and the picture, and print a summary."""
     if not args.run_dirs:
         raise ValueError("there are no runs to record: name their directories")
-    runs = [record_of(run_dir, args.episodes) for run_dir in args.run_dirs]
+    runs = [describe_run(run_dir, args.episodes) for run_dir in args.run_dirs]
     policy = jaxrl.load_policy(args.run_dirs[0])
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
-    baseline = describe(evaluate(random_policy, args.episodes, seed=0, greedy=False))
+    baseline = describe(play_episodes(random_policy, args.episodes, seed=0).episode_return)
     final = [run["summary"]["mean_return"] for run in runs]
     result = {
         "name": args.name,
@@ -106,7 +102,7 @@ def main(args: Args) -> None:
         "note": args.note,
         "runs": runs,
     }
-    picture = keep(args.results, args.name, result)
+    picture = save_record(args.results, args.name, result)
     rows = {
         f"seed {run['manifest']['seed']}": read_jsonl(run_dir / "metrics.jsonl")
         for run, run_dir in zip(runs, args.run_dirs, strict=True)

@@ -1,4 +1,9 @@
-"""What `python -m jaxrl doctor` looks at: whether this machine can train, and what to do if not."""
+"""Check whether this machine can train, and say what to repair.
+
+    jaxrl doctor
+
+The checks: versions, devices, optional packages, known limits, and short runs of PPO and Atari.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import tyro
 from packaging.requirements import Requirement
 from packaging.version import Version
+from rich.console import Console
+from rich.markup import escape
 
 from jaxrl.types import Array, PyTree
 
@@ -30,22 +38,44 @@ OPTIONAL = {
     "wandb": ("Weights & Biases, for WandbSink", "pip install wandb"),
     "rejax": ("the peer of the benchmarks", "pip install 'jaxrl[bench]'"),
 }
-"""Packages that jaxrl runs without: what they are for, and how to get them."""
+"""Optional packages: their purpose, and the command that installs them."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
-    what: str
+    subject: str
     found: str
     mark: Literal["ok", "absent", "limited", "broken"] = "ok"
-    """Absent is what jaxrl runs without; limited what runs, but not all of it."""
+    """absent: an optional part is missing; limited: a part works, but not all of it."""
     advice: str = ""
-    """What to do about it, if it is not ok."""
+    """How to repair it, if it is not ok."""
+
+
+def main(argv: Sequence[str], prog: str | None = None) -> int:
+    """Print all findings; return the exit status, 1 if something is broken."""
+    return tyro.cli(check_machine, args=argv, prog=prog)
+
+
+def check_machine() -> int:
+    """Check whether this machine can train: versions, devices, optional parts, self-tests."""
+    console, broken = Console(highlight=False, soft_wrap=True), 0
+    for finding in examine():
+        broken += finding.mark == "broken"
+        console.print(format_finding(finding))
+    console.print(f"{broken} to repair" if broken else "everything works")
+    return 1 if broken else 0
+
+
+def format_finding(finding: Finding) -> str:
+    """Return a finding as a line in rich's markup."""
+    color = {"ok": "green", "broken": "red"}.get(finding.mark, "yellow")
+    text = escape(finding.found + (f" -> {finding.advice}" if finding.advice else ""))
+    return f"[{color}]{finding.mark:>7}[/] [bold]{finding.subject}[/] {text}"
 
 
 def examine() -> Iterator[Finding]:
-    """Everything, as it is looked at; the slow self-tests last."""
+    """Yield all findings, those of the slow self-tests last."""
     yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
     yield from packages()
     for check in (devices, accelerator, compilation_cache, ffmpeg):
@@ -57,17 +87,17 @@ def examine() -> Iterator[Finding]:
 
 
 def guarded(check: Callable[[], Finding]) -> Finding:
-    """What a check finds; that it failed, if it did."""
+    """Return a check's finding; if it raises an error, a finding that says so."""
     try:
         return check()
-    except Exception as error:  # whatever is broken is what we are here for
+    except Exception as error:  # a check may fail in any way
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         name = check.__name__.replace("_", " ")
         return Finding(name, text, "broken", "see the versions above, or install anew")
 
 
 def packages() -> Iterator[Finding]:
-    """What jaxrl needs, in versions that it is tested with."""
+    """Compare the installed versions of required packages with the tested ones."""
     try:
         requirements = importlib.metadata.requires("jaxrl") or []
     except importlib.metadata.PackageNotFoundError:
@@ -91,7 +121,7 @@ def packages() -> Iterator[Finding]:
 
 
 def optional_parts() -> Iterator[Finding]:
-    """What jaxrl runs without."""
+    """Look for the optional packages."""
     for name, (purpose, command) in OPTIONAL.items():
         if importlib.util.find_spec(name) is None:
             yield Finding(name, f"not installed; for {purpose}", "absent", command)
@@ -100,32 +130,32 @@ def optional_parts() -> Iterator[Finding]:
 
 
 def known_limits() -> Iterator[Finding]:
-    """Combinations of versions and libraries that are known not to do everything."""
+    """Look for versions and libraries that are known not to do everything."""
     newer_python = "Python 3.12, which gets a newer one"
     if older_than("jax", "0.11"):
         text = "programs that step envpool or Gymnasium are compiled again at each start"
         yield Finding("jax", text, "limited", newer_python)
     if older_than("envpool", "1.2.7"):
-        text = "ViZDoom may wait for ever, and MuJoCo's pictures need OpenGL"
+        text = "ViZDoom may hang, and MuJoCo's pictures need OpenGL"
         yield Finding("envpool", text, "limited", newer_python)
         if ctypes.util.find_library("Qt5Gui") is None:
             advice = "apt-get install libqt5core5a libqt5gui5"
             yield Finding("Procgen", "needs Qt 5", "limited", advice)
     has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "MUJOCO_GL" in os.environ
     if not has_screen and importlib.util.find_spec("mujoco") is not None:
-        text = "Gymnasium's draws nothing without a display"
+        text = "Gymnasium's MuJoCo cannot draw without a display"
         advice = "MUJOCO_GL=egl, or MUJOCO_GL=osmesa after apt-get install libosmesa6"
         yield Finding("mujoco", text, "limited", advice)
 
 
 def older_than(package: str, version: str) -> bool:
-    """Whether a package is installed and is."""
+    """Return whether a package is installed and older than a version."""
     installed = version_of(package)
     return installed is not None and Version(installed) < Version(version)
 
 
 def version_of(package: str) -> str | None:
-    """None if none of that name is installed; what brings a module may have another."""
+    """Return the version of an installed distribution; None if there is none of this name."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -133,7 +163,7 @@ def version_of(package: str) -> str | None:
 
 
 def devices() -> Finding:
-    """What JAX computes on."""
+    """Name the devices that JAX computes on."""
     import jax
 
     kinds = [device.device_kind for device in jax.devices()]
@@ -141,28 +171,30 @@ def devices() -> Finding:
 
 
 def accelerator() -> Finding:
-    """Whether JAX sees an NVIDIA GPU that is there."""
+    """Check that JAX uses an NVIDIA GPU if there is one."""
     import jax
 
-    is_there = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
-    if not is_there:
-        return Finding("GPU", "none seen")
+    has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
+    if not has_gpu:
+        return Finding("GPU", "none found")
     if jax.default_backend() == "gpu":
         return Finding("GPU", "used")
     platforms = os.environ.get("JAX_PLATFORMS")
     advice = f"unset JAX_PLATFORMS={platforms}" if platforms else "pip install 'jaxrl[cuda]'"
-    return Finding("GPU", "there, but JAX does not use it", "broken", advice)
+    return Finding("GPU", "found, but JAX does not use it", "broken", advice)
 
 
 def compilation_cache() -> Finding:
-    """Whether compiled programs can be kept."""
+    """Check that compiled programs can be written to the cache."""
     from jaxrl.training.compilation import cache_directory
 
-    advice = "set JAX_COMPILATION_CACHE_DIR to where you may write"
+    advice = "set JAX_COMPILATION_CACHE_DIR to a directory that you may write to"
     usual = cache_directory()
     found = os.environ.get("JAX_COMPILATION_CACHE_DIR", usual and str(usual / "xla"))
     if found is None:
-        return Finding("compiled programs", "no home to keep them in", "broken", advice)
+        return Finding(
+            "compiled programs", "there is no home directory for the cache", "broken", advice
+        )
     path = Path(found)
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if os.access(existing, os.W_OK):
@@ -171,14 +203,14 @@ def compilation_cache() -> Finding:
 
 
 def ffmpeg() -> Finding:
-    """What encodes videos."""
+    """Find ffmpeg, which encodes videos."""
     import imageio_ffmpeg
 
     return Finding("ffmpeg", imageio_ffmpeg.get_ffmpeg_version())
 
 
 def training() -> Finding:
-    """PPO on CartPole for a few seconds: it runs, and its losses are numbers."""
+    """Train PPO on CartPole for two seconds and check that its loss is finite."""
     import jax
     import numpy as np
 
@@ -194,12 +226,12 @@ def training() -> Finding:
         steps += int(np.asarray(metrics["valid_steps"]))
     rate = steps / (time.perf_counter() - began)
     if not math.isfinite(float(metrics["loss"])):
-        return Finding("PPO on CartPole", "the loss is no number", "broken", "reinstall jaxlib")
+        return Finding("PPO on CartPole", "the loss is not finite", "broken", "reinstall jaxlib")
     return Finding("PPO on CartPole", f"{rate:,.0f} steps/s")
 
 
 def simulators() -> Finding:
-    """Random actions on Atari through envpool."""
+    """Step Atari through envpool."""
     import jax
     import jax.numpy as jnp
     import numpy as np

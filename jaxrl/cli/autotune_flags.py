@@ -1,54 +1,61 @@
-"""`--autotune`: the settings that are fastest on the machine at hand, found by short trials before
-a run."""
+"""`--autotune`: short trials before a run, for the settings that are fastest on this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
-import jaxrl
 from jaxrl.distributed.spread import num_cores, spread
+from jaxrl.envs import make
 from jaxrl.envs.host.base import SPEED_ONLY
 from jaxrl.training import manifest as manifests
-from jaxrl.training.autotune import AutotuneResult, Measurement, Settings
+from jaxrl.training.autotune import AutotuneResult, Measurement, Settings, autotune
+from jaxrl.types import Algorithm, Env
 
 
-def fastest_settings(
-    make_algorithm: Any,
+def find_fastest(
+    make_algorithm: Callable[[Env], Algorithm],
     config: Any,
     env_id: str,
     num_envs: int,
     env_options: Settings,
-    also: tuple[str, ...] = (),
+    also: Sequence[str] = (),
 ) -> Settings:
-    """What the trials found: options of the environment, `devices`, and what `also` names."""
+    """Return the fastest options of the environment, `devices`, and the settings named in `also`.
+
+    Args:
+      also: `num_envs` or `num_minibatches`, on which learning depends.
+    """
 
     def build(
         num_envs: int = num_envs,
         num_minibatches: int | None = None,
         devices: int = 1,
-        **changes: Any,
-    ) -> tuple[jaxrl.Algorithm, Any]:
-        algo = make_algorithm(jaxrl.make(env_id, num_envs, **env_options | changes))
+        **options: Any,
+    ) -> tuple[Algorithm, Any]:
+        algo = make_algorithm(make(env_id, num_envs, **env_options | options))
         if devices > 1:
             algo = spread(algo, devices)
         if num_minibatches is None:
             return algo, config
         return algo, config.replace(num_minibatches=num_minibatches)
 
-    env = jaxrl.make(env_id, num_envs, **env_options)
-    knobs, starts = questions(env, config, also)
+    knobs, starts = list_settings(make(env_id, num_envs, **env_options), config, also)
     report = Report()
-    found = jaxrl.autotune(build, knobs, starts, report=report)
+    found = autotune(build, knobs, starts, report=report)
     report.end(found)
     return dict(found.best)
 
 
-def begun_with(run_dir: Path, also: tuple[str, ...]) -> Settings:
-    """What was found when a run began, which goes on so whatever is fastest where it resumes."""
+def read_chosen(run_dir: Path, also: Sequence[str]) -> Settings:
+    """Return the settings that a run was started with; none if there is no run.
+
+    A resumed run keeps them, whatever is fastest on the machine where it resumes.
+    """
     if not (run_dir / manifests.NAME).exists():
         return {}
     manifest = manifests.read(run_dir)
@@ -58,37 +65,41 @@ def begun_with(run_dir: Path, also: tuple[str, ...]) -> Settings:
     return found | {name: known[name] for name in also}
 
 
-def questions(
-    env: jaxrl.Env, config: Any, also: tuple[str, ...] = ()
+def list_settings(
+    env: Env, config: Any, also: Sequence[str] = ()
 ) -> tuple[dict[str, list[Any]], list[Settings]]:
-    """The values that are tried of each setting, and where the trials begin."""
+    """Return the values to try of each setting, and the settings to try first.
+
+    Raises:
+      ValueError: if the config lacks a field that `also` names.
+    """
     if env.checkpointable:
-        knobs: dict[str, list[Any]] = {"devices": doublings(jax.device_count())}
+        knobs: dict[str, list[Any]] = {"devices": powers_of_two(jax.device_count())}
         starts: list[Settings] = [{"devices": 1}]
     else:
         knobs = {"num_pools": [1, 2, 4, 8], "asynchronous": [False, True]}
         start: Settings = {"num_pools": 1, "asynchronous": False}
         if env.id.startswith("envpool/"):
             cores = num_cores()
-            knobs = {"num_threads": [*doublings(cores), 2 * cores], **knobs}
+            knobs = {"num_threads": [*powers_of_two(cores), 2 * cores], **knobs}
             start["num_threads"] = cores
         starts = [start, start | {"num_pools": 2}]
     for name in also:
-        now = env.num_envs if name == "num_envs" else getattr(config, name, None)
-        if now is None:
+        usual = env.num_envs if name == "num_envs" else getattr(config, name, None)
+        if usual is None:
             raise ValueError(f"--autotune-also {name}: {type(config).__name__} has no such field")
-        knobs[name] = [value for value in (now * 2**i // 8 for i in range(10)) if value]
-        starts = [start | {name: now} for start in starts]
+        knobs[name] = [value for value in (usual * 2**i // 8 for i in range(10)) if value]
+        starts = [start | {name: usual} for start in starts]
     return knobs, starts
 
 
-def doublings(most: int) -> list[int]:
-    """1, 2, 4 and so on, and `most`."""
-    return sorted({2**i for i in range(most.bit_length())} | {most})
+def powers_of_two(limit: int) -> list[int]:
+    """Return the powers of two up to a limit, and the limit."""
+    return sorted({2**i for i in range(limit.bit_length())} | {limit})
 
 
 class Report:
-    """Says on stderr what was tried, as it is tried."""
+    """Lines on stderr, one for each trial."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)

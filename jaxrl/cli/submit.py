@@ -1,17 +1,16 @@
-"""Submit a script of experiments/ to a cluster, as a job that survives preemption.
+"""Submit a command to a cluster, as a job that survives preemption.
 
-    python experiments/submit.py --name pong --gpus 1 --cpus 16 --hours 24 \
-        --container jaxrl-gpu.sif -- experiments/ppo_atari.py --env-id Pong-v5 --seed 1
-    python experiments/submit.py --name search --workers 8 --cpus 16 --hours 24 \
-        --extra partition=gpu account=lab -- experiments/sweep.py --algo a2c --env-id Pong-v5 \
-        --storage postgresql://user@host/db
-    python experiments/submit.py --scheduler sge --name pong --dry-run -- experiments/ppo_atari.py
+    jaxrl submit --name pong --gpus 1 --cpus 16 --hours 24 --container jaxrl-gpu.sif \
+        -- jaxrl train ppo --preset huang --env-id Pong-v5 --seed 1
+    jaxrl submit --name search --workers 8 --cpus 16 --hours 24 --extra partition=gpu account=lab \
+        -- jaxrl sweep --algo a2c --env-id Pong-v5 --storage postgresql://user@host/db
+    jaxrl submit --scheduler sge --name pong --dry-run -- experiments/ppo_atari.py
 
-The job is written to runs/NAME.sh, its output goes to runs/, the run to runs/NAME unless the
-command has a --run-dir. Before its time is up, or if it is preempted, the scheduler's signal
-reaches the run as SIGTERM, which writes a checkpoint and ends with 130; the job goes back into the
-queue and resumes. One that has finished or failed does not. The jobs themselves are
-experiments/cluster/*.sh.
+After -- comes a command of jaxrl, or a script with the flags --run-dir and --resume. The job is
+written to runs/NAME.sh, its output goes to runs/, the run to runs/NAME unless the command has a
+--run-dir. Before the job's time is up, or if it is preempted, the scheduler's signal reaches the
+run as SIGTERM, which writes a checkpoint and ends with 130; the job returns to the queue and
+resumes. A job that has finished or failed does not. jaxrl/cli/cluster/*.sh are the templates.
 
 `--workers N` makes an array of N tasks that search together: one study, a run directory each.
 `--nodes N` starts the command on N machines of Slurm, with `--cluster`: one agent, trained by all.
@@ -34,29 +33,29 @@ import tyro
 
 TEMPLATES = Path(__file__).parent / "cluster"
 MARGIN = 120
-"""Seconds from the signal to the end of the time that a job has; cluster/slurm.sh has it too."""
+"""Seconds from the signal to the end of a job's time; cluster/slurm.sh has this number too."""
 
 
 @dataclasses.dataclass
-class Args:
-    """A job; what it runs comes after --."""
+class SubmitArguments:
+    """A job; its command comes after --."""
 
     name: str
-    """Of the job and, under runs/, of its directory."""
+    """Name of the job and, under runs/, of its directory."""
     scheduler: str = "slurm"
     """slurm or sge."""
     gpus: int = 0
-    """Of each node."""
+    """GPUs of each node."""
     cpus: int = 1
-    """Of each node."""
+    """Cores of each node."""
     nodes: int = 1
-    """Machines that train one agent together, each in a process; of Slurm."""
+    """Machines that train one agent together, each in a process; Slurm only."""
     hours: float = 24.0
     """Until the job is stopped with a checkpoint and queued again."""
     container: str | None = None
-    """Apptainer image; without one, the interpreter that runs this script."""
+    """Apptainer image; without one, the interpreter that runs `jaxrl submit`."""
     workers: int | None = None
-    """Tasks of an array that share a study; the command needs sweep.py's --storage."""
+    """Tasks of an array that share a study; the command needs jaxrl sweep's --storage."""
     extra: tuple[str, ...] = ()
     """Further options of sbatch or qsub, without dashes: partition=gpu, or 'q gpu.q'."""
     dry_run: bool = False
@@ -65,56 +64,45 @@ class Args:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a scheduler's script is made of."""
+    """The values that fill a scheduler's template."""
 
-    args: Args
+    args: SubmitArguments
     command: tuple[str, ...]
-    """A script and its flags, without --run-dir and --resume."""
+    """The interpreter's arguments: a script or `-m jaxrl`, and flags but --run-dir and --resume."""
     run_dir: str
-    """Of an array, its tasks have worker-1, worker-2, ... in there."""
+    """The run's directory; the tasks of an array have worker-1, worker-2, ... in it."""
     python: str
 
 
 class Template(string.Template):
-    """Leaves a shell script's own $ alone."""
+    """A template whose placeholders begin with @@, so that a shell script keeps its own $."""
 
     delimiter = "@@"
 
 
-def make_job(args: Args, command: Sequence[str]) -> Job:
-    """The job that the flags and the command ask for.
+def make_job(args: SubmitArguments, command: Sequence[str]) -> Job:
+    """Return the job that the flags and the command describe.
 
     Raises:
       ValueError: for bad values.
     """
+    check_flags(args)
     if not command:
-        raise ValueError("no command; it comes after --, as in: -- experiments/ppo_atari.py")
-    if not Path(command[0]).is_file():
-        raise ValueError(f"{command[0]!r} is no file; the command starts with a script")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", args.name):
-        raise ValueError(f"name must be a letter, then letters, digits, . _ -, got {args.name!r}")
-    if not MARGIN < args.hours * 3600 < math.inf:
-        raise ValueError(f"hours must be a number over {MARGIN / 3600:.2f}, got {args.hours:g}")
-    for what, value, least in (
-        ("gpus", args.gpus, 0),
-        ("cpus", args.cpus, 1),
-        ("nodes", args.nodes, 1),
-        ("workers", 1 if args.workers is None else args.workers, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{what} must be >= {least}, got {value}")
-    if any("\n" in text for text in args.extra):
-        raise ValueError("extra options must be of one line each")
-    if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
-        raise ValueError("several nodes are of a Slurm job without --workers")
-    run_dir, rest = take(command, "--run-dir")
+        raise ValueError("no command; it comes after --, as in: -- jaxrl train ppo")
+    if command[0] != "jaxrl" and not Path(command[0]).is_file():
+        raise ValueError(
+            f"{command[0]!r} is not a file; the command after -- starts with jaxrl or a script"
+        )
+    run_dir, rest = take_flag(command, "--run-dir")
     rest = [word for word in rest if word != "--resume"]
+    if rest[0] == "jaxrl":
+        rest = ["-m", *rest]
     if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")
     if args.workers is not None:
-        if take(rest, "--storage")[0] is None:
-            raise ValueError("workers share a database: the command needs --storage")
-        if take(rest, "--study")[0] is None:
+        if take_flag(rest, "--storage")[0] is None:
+            raise ValueError("--workers share a database: the command needs --storage")
+        if take_flag(rest, "--study")[0] is None:
             rest += ["--study", args.name]
     return Job(
         args,
@@ -124,8 +112,27 @@ def make_job(args: Args, command: Sequence[str]) -> Job:
     )
 
 
-def take(command: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
-    """The value of a flag, None without it, and the command without the flag."""
+def check_flags(args: SubmitArguments) -> None:
+    """Raise `ValueError` for bad values."""
+    if args.scheduler not in SCHEDULERS:
+        known = ", ".join(SCHEDULERS)
+        raise ValueError(f"--scheduler must be one of {known}, got {args.scheduler!r}")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", args.name):
+        raise ValueError(f"--name must be a letter, then letters, digits, . _ -, got {args.name!r}")
+    if not MARGIN < args.hours * 3600 < math.inf:
+        raise ValueError(f"--hours must be a number over {MARGIN / 3600:.2f}, got {args.hours:g}")
+    for name, least in (("gpus", 0), ("cpus", 1), ("nodes", 1), ("workers", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name} must be >= {least}, got {value}")
+    if any("\n" in text for text in args.extra):
+        raise ValueError("--extra takes options of one line each")
+    if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
+        raise ValueError("--nodes needs --scheduler slurm and no --workers")
+
+
+def take_flag(command: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    """Return the value of a flag, None if it is absent, and the command without the flag."""
     value, rest, words = None, [], iter(command)
     for word in words:
         name, equals, after = word.partition("=")
@@ -137,7 +144,7 @@ def take(command: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 def slurm_script(job: Job) -> str:
-    """The job for sbatch."""
+    """Return the job as a script for sbatch."""
     is_array = job.args.workers is not None
     options = [
         *([f"gres=gpu:{job.args.gpus}"] if job.args.gpus else []),
@@ -153,7 +160,7 @@ def slurm_script(job: Job) -> str:
         time=_clock(job.args.hours * 3600),
         directives="".join(f"#SBATCH --{option}\n" for option in options),
         run_dir=_run_dir(job, "$SLURM_ARRAY_TASK_ID"),
-        # An array's tasks have job ids of their own, but the last one's is that of the whole array.
+        # Each task of an array has a job id, but the last one's is the id of the whole array.
         job='"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if is_array else '"$SLURM_JOB_ID"',
         command=shlex.join([*_srun(job), *_container(job), job.python, *job.command]),
         worker=_worker(job),
@@ -161,7 +168,7 @@ def slurm_script(job: Job) -> str:
 
 
 def sge_script(job: Job) -> str:
-    """The job for qsub."""
+    """Return the job as a script for qsub."""
     options = [
         *([f"l gpu={job.args.gpus}"] if job.args.gpus else []),
         *([f"t 1-{job.args.workers}"] if job.args.workers is not None else []),
@@ -185,7 +192,7 @@ SCHEDULERS: dict[str, tuple[Callable[[Job], str], str]] = {
     "slurm": (slurm_script, "sbatch"),
     "sge": (sge_script, "qsub"),
 }
-"""A job's script, and the program that submits it."""
+"""Functions that write a job's script, and the programs that submit it."""
 
 
 def _fill(template: str, **values: object) -> str:
@@ -202,14 +209,17 @@ def _run_dir(job: Job, task: str) -> str:
 
 
 def _worker(job: Job) -> str:
-    """A task that comes back on another machine goes on with its trials."""
+    """Return the flag by which a task that restarts on another machine keeps its trials."""
     return "" if job.args.workers is None else ' --worker "$run_dir"'
 
 
 def _srun(job: Job) -> list[str]:
-    """A process on each node. It passes signals on, and gives the others a minute once one has
-    ended: to write a checkpoint, or to be stopped if that one has failed."""
-    # Slurm 22.05 and 23.02 do not pass the job's own on: the release notes of 22.05.
+    """Return the command that starts a process on each node.
+
+    It passes signals on. Once a process has ended, it gives the others a minute to write a
+    checkpoint, and stops them if that process has failed.
+    """
+    # Slurm 22.05 and 23.02 do not pass on the job's own value: the release notes of 22.05.
     cpus = f"--cpus-per-task={job.args.cpus}"
     return [] if job.args.nodes == 1 else ["srun", cpus, "--wait=60"]
 
@@ -220,26 +230,19 @@ def _container(job: Job) -> list[str]:
     return ["apptainer", "exec", *(["--nv"] if job.args.gpus else []), job.args.container]
 
 
-def main(argv: Sequence[str]) -> None:
-    end = argv.index("--") if "--" in argv else len(argv)
-    args, command = tyro.cli(Args, args=argv[:end]), argv[end + 1 :]
-    if args.scheduler not in SCHEDULERS:
-        raise ValueError(f"unknown scheduler {args.scheduler!r}; there are {', '.join(SCHEDULERS)}")
+def main(argv: Sequence[str], prog: str | None = None) -> int:
+    """Write the job that the flags describe and submit it; return the exit status."""
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    args, command = tyro.cli(SubmitArguments, args=argv[:end], prog=prog), argv[end + 1 :]
+    job = make_job(args, command)
     script, program = SCHEDULERS[args.scheduler]
-    text = script(make_job(args, command))
     if not args.dry_run and shutil.which(program) is None:
         raise ValueError(f"there is no {program} here; --dry-run writes the job without it")
     path = Path("runs") / f"{args.name}.sh"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+    path.write_text(script(job))
     if args.dry_run:
         print(f"{path}: submit it with {program} {path}")
     elif code := subprocess.run([program, str(path)]).returncode:
         raise ValueError(f"{program} {path} failed with {code}")
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+    return 0

@@ -1,0 +1,122 @@
+"""What commands share: types of flags, `name=value` texts, and errors of one line."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import jax
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+def parse_integer(text: str) -> int:
+    """Return an integer, also from the ways in which people write large ones: `10_000_000`, `1e7`.
+
+    Raises:
+      ValueError: if the text is not a number, or the number is not whole.
+    """
+    for kind in (int, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            if (number := kind(text)) == int(number):
+                return int(number)
+    raise ValueError(f"{text!r} is not a whole number")
+
+
+LargeInteger = Annotated[
+    int,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: parse_integer(words[0]),
+        is_instance=lambda value: type(value) is int,
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""The type of a flag that counts steps."""
+
+
+def split_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """Return the values of `name=value` texts by name.
+
+    Raises:
+      ValueError: if a text has no `=`; the message names the flag.
+    """
+    for text in texts:
+        if "=" not in text:
+            raise ValueError(f"{flag} takes name=value, got {text!r}")
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, Any]:
+    """Return the values of `name=value` texts by name: Python literals, or else strings."""
+
+    def parse(text: str) -> Any:
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+
+    return {name: parse(value) for name, value in split_pairs(texts, flag).items()}
+
+
+def parse_env_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the backend's options that `--env-options` gives.
+
+    Raises:
+      ValueError: if they include the number of environments, which has a flag of its own.
+    """
+    options = parse_pairs(texts, "--env-options")
+    if "num_envs" in options:
+        raise ValueError("--env-options cannot set num_envs; use --num-envs")
+    return options
+
+
+def set_fields(config: Any, texts: Sequence[str]) -> Any:
+    """Return a config with the values that `--set name=value` gives.
+
+    Raises:
+      ValueError: if the config lacks a field, or refuses a value.
+    """
+    names = {field.name for field in dataclasses.fields(config)}
+    changes = parse_pairs(texts, "--set")
+    if unknown := sorted(set(changes) - names):
+        raise ValueError(
+            f"--set: {type(config).__name__} has no fields {unknown}; it has {sorted(names)}"
+        )
+    return config.replace(**changes)
+
+
+@contextlib.contextmanager
+def exit_with_message() -> Iterator[None]:
+    """End the program with one line instead of a traceback.
+
+    Bad values, missing packages, full disks and failed simulators end it with status 1, Ctrl-C with
+    130.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # `jaxrl envs | head` ends quietly: see jaxrl.__main__
+        raise
+    except (ValueError, ImportError, OSError, FloatingPointError) as error:
+        sys.exit(f"error: {error}")
+    except jax.errors.JaxRuntimeError as error:
+        sys.exit(f"error: {explain_runtime_error(error)}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def explain_runtime_error(error: jax.errors.JaxRuntimeError) -> str:
+    """Return why a compiled program failed, without the tracebacks that XLA adds."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text:
+        return (
+            f"{text.splitlines()[0]}; use less memory: lower --num-envs, --num-steps or "
+            "--replay-size, or take a smaller network"
+        )
+    _, found, rest = text.rpartition("WorkerError: ")
+    return rest if found else text

@@ -1,0 +1,38 @@
+"""Compare runs on one HTML page: curves, scores with intervals, settings, commands and videos.
+
+    jaxrl compare runs/ppo-Pong-v5-seed* runs/a2c-Pong-v5-seed* --out pong.html
+
+Runs that differ only by their seeds are one line and one row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+from jaxrl.analysis.comparison import groups, read_run
+from jaxrl.analysis.comparison_page import summary, write_comparison
+
+
+@dataclasses.dataclass
+class CompareArguments:
+    """Compare runs on one page."""
+
+    run_dirs: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of runs."""
+    out: Path = Path("comparison.html")
+    """The page to write."""
+
+
+def main(argv: Sequence[str], prog: str | None = None) -> int:
+    """Write the page and print a line for each group of runs; return the exit status."""
+    args = tyro.cli(CompareArguments, args=argv, prog=prog)
+    found = groups([read_run(directory) for directory in args.run_dirs])
+    path = write_comparison(found, args.out)
+    for group in found:
+        print(summary(group))
+    print(f"page: {path}")
+    return 0

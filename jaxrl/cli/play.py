@@ -1,0 +1,101 @@
+"""Play a trained agent: evaluate it over whole episodes and write a video of one.
+
+jaxrl play runs/ppo-CartPole-v1-seed1
+jaxrl play runs/ppo-Pong-v5-seed1 --greedy --format gif
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import jax
+import numpy as np
+import tyro
+
+from jaxrl.analysis.video import frames_per_second, summarize_games, write_caption, write_video
+from jaxrl.training.evaluate import Evaluation, evaluate, frames, split_episodes
+from jaxrl.training.policy import LoadedPolicy, load_policy
+from jaxrl.training.run import check_seed
+
+MAX_VIDEO_STEPS = 5_000
+
+
+@dataclasses.dataclass
+class PlayArguments:
+    """Evaluate a run and record one episode."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    episodes: int = 16
+    """Whole episodes to evaluate; 0 for the video alone."""
+    seed: int = 0
+    greedy: bool = False
+    """Take the most probable action instead of a sample."""
+    format: Literal["mp4", "gif"] = "mp4"
+    max_steps: int = MAX_VIDEO_STEPS
+    """Longest video, in environment steps."""
+
+
+def main(argv: Sequence[str], prog: str | None = None) -> int:
+    """Evaluate and film the agent that the flags name; return the exit status."""
+    args = tyro.cli(PlayArguments, args=argv, prog=prog)
+    if args.episodes < 0:
+        raise ValueError(f"--episodes must be >= 0, got {args.episodes}")
+    check_seed(args.seed)
+    policy = load_policy(args.run_dir)
+    numbers = None
+    if args.episodes:
+        scores = play_episodes(policy, args.episodes, args.seed, args.greedy)
+        returns = scores.episode_return
+        print(f"return over {args.episodes} episodes: {returns.mean():.2f} +- {returns.std():.2f}")
+        if np.isfinite(returns).any():
+            numbers = summarize_games(*scores)
+    path = args.run_dir / "video" / f"seed{args.seed}.{args.format}"
+    path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)
+    found = f"{length} steps, score {score:g}"
+    write_caption(path, found, numbers)
+    print(f"{path}: {found}")
+    return 0
+
+
+def play_episodes(
+    policy: LoadedPolicy, episodes: int, seed: int, greedy: bool = False
+) -> Evaluation:
+    """Return the scores of whole episodes, leaves `[episodes]`, as many from each environment."""
+    num_envs, episodes_each = split_episodes(episodes)
+    scores = jax.jit(evaluate, static_argnums=(0, 3, 5, 6))(
+        policy.algo,
+        policy.config,
+        policy.state,
+        policy.algo.env.for_evaluation(num_envs),
+        jax.random.key(seed),
+        episodes_each,
+        greedy,
+    )
+    return jax.tree.map(lambda x: np.asarray(x)[:episodes], scores)
+
+
+def record_episode(
+    policy: LoadedPolicy,
+    path: Path,
+    seed: int,
+    greedy: bool = False,
+    max_steps: int = MAX_VIDEO_STEPS,
+) -> tuple[Path, float, int]:
+    """Write a video of one episode and return its path, score and length in steps."""
+    env = policy.algo.env.for_rendering()
+    key = jax.random.key(seed)
+    scores: list[float] = []  # at each picture
+
+    def pictures() -> Iterator[np.ndarray]:
+        for picture, score in frames(
+            policy.algo, policy.config, policy.state, env, key, greedy, max_steps
+        ):
+            scores.append(score)
+            yield picture
+
+    write_video(pictures(), path, frames_per_second(env))
+    return path, scores[-1], len(scores) - 1
