@@ -79,7 +79,7 @@ def describe_run(run_dir: Path, episodes: int) -> dict[str, Any]:
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": [round(float(x), 3) for x in returns[kept]],
         },
-        "evaluation": describe(play_episodes(policy, episodes, seed=0).episode_return),
+        "evaluation": describe(np.asarray(play_episodes(policy, episodes, 0).episode_return)),
     }
 
 
@@ -90,7 +90,8 @@ def main(args: Args) -> None:
     runs = [describe_run(run_dir, args.episodes) for run_dir in args.run_dirs]
     policy = jaxrl.load_policy(args.run_dirs[0])
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
-    baseline = describe(play_episodes(random_policy, args.episodes, seed=0).episode_return)
+    returns = play_episodes(random_policy, args.episodes, seed=0).episode_return
+    baseline = describe(np.asarray(returns))
     final = [run["summary"]["mean_return"] for run in runs]
     result = {
         "name": args.name,

@@ -30,13 +30,11 @@ def experiment(monkeypatch):
 
 
 @pytest.fixture
-def preset(experiment):
-    """`preset(algorithm, name)`: the settings that the script of an algorithm runs by default."""
+def preset():
+    """`preset(algorithm, name)`: the settings of `jaxrl train ALGORITHM --preset NAME`."""
+    from jaxrl.cli.presets import PRESETS
 
-    def find(algorithm, name):
-        return experiment(f"{algorithm}_gymnax").PRESETS[name][1]
-
-    return find
+    return lambda algorithm, name: PRESETS[algorithm][name]
 
 
 @pytest.fixture(scope="module", autouse=True)

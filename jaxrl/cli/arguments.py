@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import jax
 from tyro.constructors import PrimitiveConstructorSpec
 
+from jaxrl import config as fields
+
 
 def parse_integer(text: str) -> int:
     """Return an integer, also from the ways in which people write large ones: `10_000_000`, `1e7`.
@@ -82,12 +84,23 @@ def set_fields(config: Any, texts: Sequence[str]) -> Any:
       ValueError: if the config lacks a field, or refuses a value.
     """
     names = {field.name for field in dataclasses.fields(config)}
-    changes = parse_pairs(texts, "--set")
+    changes = fields.with_current_names(parse_pairs(texts, "--set"))
     if unknown := sorted(set(changes) - names):
         raise ValueError(
             f"--set: {type(config).__name__} has no fields {unknown}; it has {sorted(names)}"
         )
     return config.replace(**changes)
+
+
+def with_current_flags(argv: Sequence[str]) -> list[str]:
+    """Return a command line whose flags have the current names of `fields.RENAMED_FIELDS`."""
+    renamed = {
+        f"--{no}{old}".replace("_", "-"): f"--{no}{new}".replace("_", "-")
+        for old, new in fields.RENAMED_FIELDS.items()
+        for no in ("", "no-")
+    }
+    flags = [word.partition("=") for word in argv]
+    return [renamed.get(f.replace("_", "-"), f) + equals + value for f, equals, value in flags]
 
 
 @contextlib.contextmanager

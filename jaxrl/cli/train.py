@@ -4,6 +4,7 @@
     jaxrl train ppo --preset laptop --env-id Breakout-v5
     jaxrl train dqn --preset atari --double --n-step 3
     jaxrl train --list                                     # all presets
+    jaxrl train ppo --help                                 # all flags
 
 Ctrl-C stops a run with a checkpoint; `--resume` continues it.
 """
@@ -23,7 +24,7 @@ from rich.table import Table
 
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.video import check_video
-from jaxrl.cli.arguments import LargeInteger, parse_env_options
+from jaxrl.cli.arguments import LargeInteger, parse_env_options, with_current_flags
 from jaxrl.cli.autotune_flags import find_fastest, read_chosen
 from jaxrl.cli.play import record_episode
 from jaxrl.cli.presets import DEFAULT_PRESET, PRESETS, Preset
@@ -116,8 +117,7 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
       The exit status: 130 if the run was interrupted.
     """
     if argv and argv[0] in ("--list", "--help", "-h"):
-        print((__doc__ or "") if argv[0] != "--list" else "", end="")
-        Console().print(list_presets())
+        print(list_presets() if argv[0] == "--list" else __doc__)
         return 0
     if not argv or argv[0] not in PRESETS:
         raise ValueError(
@@ -125,24 +125,26 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
             f"{argv[0] if argv else 'nothing'!r}; --list shows the presets"
         )
     algorithm = argv[0]
+    prog = None if prog is None else f"{prog} {algorithm}"
     return train(ALGORITHMS[algorithm], parse(algorithm, argv[1:], prog, presets))
 
 
-def list_presets() -> Table:
-    """Return a table of all presets."""
-    table = Table("algorithm", "preset", "environment", "steps", "description")
+def list_presets() -> str:
+    """Return a line for each preset, by algorithm."""
+    lines = []
     for algorithm, presets in PRESETS.items():
+        lines.append(algorithm)
         for name, preset in presets.items():
-            row = (preset.env_id, f"{preset.total_steps:,}", preset.description)
-            table.add_row(algorithm, name, *row)
-    return table
+            steps = f"{preset.total_steps:,} steps"
+            lines.append(f"  {name:17}{preset.env_id}, {steps}: {preset.description}")
+    return "\n".join(lines)
 
 
 def parse(
     algorithm: str, argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
 ) -> Any:
     """Return the arguments whose defaults are those of the preset that `--preset` names."""
-    known = PRESETS[algorithm]
+    known, argv = PRESETS[algorithm], with_current_flags(argv)
     names = tuple(presets or sorted(known, key=lambda name: name != DEFAULT_PRESET))
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--preset", default=names[0])
@@ -156,16 +158,13 @@ def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) 
     """Return a preset as arguments: `TrainArguments` or `AtariArguments`, `preset` and `config`."""
     preset = presets[name]
     base = TrainArguments if preset.atari_flags is None else AtariArguments
+    choices, config_class = tyro.extras.literal_type_from_choices(names), type(preset.config)
     help = tyro.conf.arg(help="Settings to start from; other flags change them.")
-    arguments = dataclasses.make_dataclass(
-        "Arguments",
-        [
-            ("preset", Annotated[Literal[tuple(names)], help]),
-            ("config", tyro.conf.OmitArgPrefixes[type(preset.config)]),
-        ],
-        bases=(base,),
-        kw_only=True,
-    )
+    fields: list[Any] = [
+        ("preset", Annotated[choices, help]),
+        ("config", Annotated[config_class, tyro.conf.OmitArgPrefixes]),
+    ]
+    arguments = dataclasses.make_dataclass("Arguments", fields, bases=(base,), kw_only=True)
     arguments.__doc__ = f"{name}: {preset.description}."
     values = preset._asdict()
     del values["description"]

@@ -1,23 +1,22 @@
-"""Jobs for clusters: what they say, and what they do when the scheduler stops them."""
+"""`jaxrl submit`: the jobs that it writes, and how they behave when the scheduler stops them."""
 
-import importlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
 import tyro
 
+from jaxrl.cli import submit, sweep
+
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = ROOT / "experiments"
 SWEEP = ("--", "train.py", "--storage", "postgresql://user@host/db")
 
-# Stands for a training script. What it does is told by the environment variable THEN.
+# A stand-in for a training script; the environment variable THEN says what it does.
 TRAIN = """
 import os, pathlib, signal, sys, time
 run_dir = pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1])
@@ -58,16 +57,6 @@ wait $first; wait $first; status=$?; wait $second || status=$?; exit $status""",
 
 
 @pytest.fixture
-def submit(experiment):
-    return experiment("submit")
-
-
-@pytest.fixture
-def habitat(experiment):
-    return experiment("cluster.habitat_flags")
-
-
-@pytest.fixture
 def place(tmp_path, monkeypatch):
     """A directory to submit from, with a training script and a cluster's programs."""
     monkeypatch.chdir(tmp_path)
@@ -81,14 +70,14 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(submit, *argv):
-    """The job that these arguments write."""
+def write(*argv):
+    """Return the job that these arguments write."""
     submit.main(["--name", "pong", "--dry-run", *argv])
     return Path("runs/pong.sh")
 
 
 def start(path, **environment):
-    """A job's script, as its own process group."""
+    """Start a job's script in a process group of its own."""
     defaults = {"THEN": "wait", "STATE": "RUNNING", "SLURM_JOB_ID": "7"}
     return subprocess.Popen(
         ["bash", str(path)], start_new_session=True, env=os.environ | defaults | environment
@@ -108,16 +97,16 @@ def requeued():
 
 
 def filled(path, template):
-    """The lines of a job that its template does not have."""
+    """Return the lines of a job that its template does not have."""
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
-    known = (EXPERIMENTS / "cluster" / template).read_text().splitlines()
+    known = (submit.TEMPLATES / template).read_text().splitlines()
     assert "@@" not in path.read_text()
     return [line for line in path.read_text().splitlines() if line not in known]
 
 
-def test_the_job_for_slurm(submit, place):
+def test_the_job_for_slurm(place):
     path = write(
-        submit, "--gpus", "2", "--cpus", "16", "--hours", "36.5", "--container", "jaxrl-gpu.sif",
+        "--gpus", "2", "--cpus", "16", "--hours", "36.5", "--container", "jaxrl-gpu.sif",
         "--extra", "partition=gpu", "account=lab", "--", "train.py", "--env-id", "it's; $HOME",
     )  # fmt: skip
     assert filled(path, "slurm.sh") == [
@@ -138,8 +127,9 @@ def test_the_job_for_slurm(submit, place):
         assert f"#SBATCH {fixed}" in path.read_text().splitlines()
 
 
-def test_the_array_for_slurm(submit, place):
-    path = write(submit, "--workers", "8", *SWEEP, "--run-dir=a b", "--resume")
+def test_the_array_for_slurm(place):
+    command = ("--", "jaxrl", "sweep", *SWEEP[2:], "--run-dir=a b", "--resume")
+    path = write("--workers", "8", *command)
     assert filled(path, "slurm.sh") == [
         "#SBATCH --job-name=pong",
         "#SBATCH --output=runs/%x-%A_%a.log",
@@ -149,14 +139,14 @@ def test_the_array_for_slurm(submit, place):
         "#SBATCH --array=1-8",
         "run_dir='a b'/worker-$SLURM_ARRAY_TASK_ID",
         'job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
-        f"{sys.executable} train.py --storage postgresql://user@host/db --study pong \\",
+        f"{sys.executable} -m jaxrl sweep --storage postgresql://user@host/db --study pong \\",
         '    --run-dir "$run_dir" --resume --worker "$run_dir" &',
     ]
 
 
-def test_the_job_for_grid_engine(submit, place):
+def test_the_job_for_grid_engine(place):
     path = write(
-        submit, "--scheduler", "sge", "--gpus", "1", "--cpus", "4", "--workers", "3",
+        "--scheduler", "sge", "--gpus", "1", "--cpus", "4", "--workers", "3",
         "--container", "jaxrl.sif", "--extra", "q gpu.q", *SWEEP, "--study", "one",
     )  # fmt: skip
     assert filled(path, "sge.sh") == [
@@ -175,8 +165,8 @@ def test_the_job_for_grid_engine(submit, place):
         assert f"#$ {fixed}" in path.read_text().splitlines()
 
 
-def test_slurm_stops_a_run_with_a_checkpoint_and_starts_it_again(submit, place):
-    path = write(submit, "--gpus", "1", "--container", "x.sif", "--", "train.py", "--seed", "3")
+def test_slurm_stops_a_run_with_a_checkpoint_and_starts_it_again(place):
+    path = write("--gpus", "1", "--container", "x.sif", "--", "train.py", "--seed", "3")
     job = start(path)
     wait_for(place / "runs/pong/ready")
     for _ in range(3):
@@ -192,9 +182,9 @@ def test_slurm_stops_a_run_with_a_checkpoint_and_starts_it_again(submit, place):
     assert (place / "apptainer.log").read_text().startswith("exec --nv x.sif python train.py")
 
 
-def test_processes_on_several_nodes_stop_together_and_go_on(submit, place):
+def test_processes_on_several_nodes_stop_together_and_resume(place):
     path = write(
-        submit, "--nodes", "2", "--gpus", "4", "--container", "x.sif", "--", "train.py", "--seed",
+        "--nodes", "2", "--gpus", "4", "--container", "x.sif", "--", "train.py", "--seed",
         "3", "--resume",
     )  # fmt: skip
     assert "#SBATCH --nodes=2" in path.read_text().splitlines()
@@ -212,10 +202,8 @@ def test_processes_on_several_nodes_stop_together_and_go_on(submit, place):
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 @pytest.mark.parametrize("container", [(), ("--container", "x.sif")])
-def test_grid_engine_stops_a_run_with_a_checkpoint_and_starts_it_again(
-    submit, place, number, container
-):
-    path = write(submit, "--scheduler", "sge", *container, "--", "train.py")
+def test_grid_engine_stops_a_run_with_a_checkpoint_and_starts_it_again(place, number, container):
+    path = write("--scheduler", "sge", *container, "--", "train.py")
     job = start(path)
     wait_for(place / "runs/pong/ready")
     os.killpg(job.pid, number)  # all processes of the job
@@ -228,30 +216,30 @@ def test_grid_engine_stops_a_run_with_a_checkpoint_and_starts_it_again(
 
 @pytest.mark.parametrize("scheduler", ["slurm", "sge"])
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_run_that_ends_by_itself_is_not_requeued(submit, place, scheduler, code):
-    path = write(submit, "--scheduler", scheduler, "--", "train.py")
+def test_a_run_that_ends_by_itself_is_not_requeued(place, scheduler, code):
+    path = write("--scheduler", scheduler, "--", "train.py")
     assert start(path, THEN=str(code)).wait(10) == code
     assert requeued() == []
 
 
-def test_a_run_that_cannot_take_the_signal_yet_is_requeued(submit, place):
-    job = start(write(submit, "--", "train.py", "--deaf"))
+def test_a_run_that_cannot_take_the_signal_yet_is_requeued(place):
+    job = start(write("--", "train.py", "--deaf"))
     wait_for(place / "runs/pong/ready")
     os.kill(job.pid, signal.SIGTERM)
     assert job.wait(10) == 143
     assert requeued() == ["requeue 7"]
 
 
-def test_a_cancelled_job_is_not_requeued(submit, place):
-    job = start(write(submit, "--", "train.py"), STATE="CANCELLED")
+def test_a_cancelled_job_is_not_requeued(place):
+    job = start(write("--", "train.py"), STATE="CANCELLED")
     wait_for(place / "runs/pong/ready")
     os.kill(job.pid, signal.SIGTERM)
     assert job.wait(10) == 130
     assert requeued() == []
 
 
-def test_the_tasks_of_an_array_share_a_study_and_nothing_else(submit, place, experiment):
-    path = write(submit, "--workers", "2", *SWEEP, "--trials", "4")
+def test_tasks_of_an_array_share_only_their_study(place):
+    path = write("--workers", "2", *SWEEP, "--trials", "4")
     tasks = [start(path, SLURM_ARRAY_JOB_ID="6", SLURM_ARRAY_TASK_ID=str(task)) for task in (1, 2)]
     for task in (1, 2):
         wait_for(place / f"runs/pong/worker-{task}/ready")
@@ -261,15 +249,14 @@ def test_the_tasks_of_an_array_share_a_study_and_nothing_else(submit, place, exp
     assert tasks[0].poll() is None
     os.kill(tasks[0].pid, signal.SIGTERM)
     assert tasks[0].wait(10) == 130
-    sweep = experiment("sweep")
     for task in (1, 2):
         run_dir = Path(f"runs/pong/worker-{task}")
-        args = tyro.cli(sweep.Args, args=(run_dir / "argv").read_text().split("\n"))
+        args = tyro.cli(sweep.SweepArguments, args=(run_dir / "argv").read_text().split("\n"))
         assert (args.study, args.run_dir, args.resume, args.trials) == ("pong", run_dir, True, 4)
         assert args.worker == str(run_dir)
 
 
-def test_jobs_are_submitted(submit, place):
+def test_jobs_are_submitted(place):
     submit.main(["--name", "pong", "--", "train.py"])
     assert (place / "sbatch.log").read_text() == "runs/pong.sh\n"
     with pytest.raises(ValueError, match=re.escape("qsub runs/pong.sh failed with 3")):
@@ -281,158 +268,41 @@ def test_jobs_are_submitted(submit, place):
     [
         ([], "no command; it comes after --"),
         (["--"], "no command; it comes after --"),
-        (["--", "python", "train.py"], "'python' is no file"),
-        (["--hours", "0", "--", "train.py"], "hours must be a number over 0.03, got 0"),
-        (["--hours", "inf", "--", "train.py"], "hours must be a number over 0.03, got inf"),
-        (["--gpus", "-1", "--", "train.py"], "gpus must be >= 0, got -1"),
-        (["--workers", "0", *SWEEP], "workers must be >= 1, got 0"),
+        (["--", "python", "train.py"], "'python' is not a file"),
+        (["--hours", "0", "--", "train.py"], "--hours must be a number over 0.03, got 0"),
+        (["--hours", "inf", "--", "train.py"], "--hours must be a number over 0.03, got inf"),
+        (["--gpus", "-1", "--", "train.py"], "--gpus must be >= 0, got -1"),
+        (["--workers", "0", *SWEEP], "--workers must be >= 1, got 0"),
         (["--workers", "2", "--", "train.py"], "the command needs --storage"),
-        (["--nodes", "2", "--workers", "2", *SWEEP], "a Slurm job without --workers"),
-        (["--nodes", "2", "--scheduler", "sge", "--", "train.py"], "of a Slurm job"),
-        (["--scheduler", "pbs", "--", "train.py"], "unknown scheduler 'pbs'; there are slurm, sge"),
+        (["--nodes", "2", "--workers", "2", *SWEEP], "--nodes needs --scheduler slurm"),
+        (
+            ["--nodes", "2", "--scheduler", "sge", "--", "train.py"],
+            "--nodes needs --scheduler slurm",
+        ),
+        (["--scheduler", "pbs", "--", "train.py"], "must be one of slurm, sge, got 'pbs'"),
         (["--name", "a b", "--", "train.py"], "got 'a b'"),
-        (["--extra", "a=1\nrm x", "--", "train.py"], "of one line each"),
+        (["--extra", "a=1\nrm x", "--", "train.py"], "--extra takes options of one line each"),
         (["--", "train.py", "--run-dir"], "--run-dir has no value"),
     ],
 )
-def test_bad_jobs_are_refused(submit, place, argv, message):
+def test_bad_jobs_are_refused(place, argv, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         submit.main(["--name", "pong", *argv])
     assert not (place / "runs").exists()
 
 
-def test_without_a_scheduler_there_is_one_clear_line(place):
-    finished = subprocess.run(
-        [sys.executable, str(EXPERIMENTS / "submit.py"), "--name", "pong", "--", "train.py"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PATH": "/nowhere"},
-    )
+def test_without_a_scheduler_there_is_one_line(jaxrl_command, place, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    finished = jaxrl_command("submit", "--name", "pong", "--", "train.py")
     assert finished.returncode == 1
-    assert finished.stderr == (
-        "error: there is no sbatch here; --dry-run writes the job without it\n"
-    )
+    message = "error: there is no sbatch here; --dry-run writes the job without it"
+    assert finished.stderr == message
 
 
-def test_the_image_is_made_of_files_and_extras_that_there_are():
-    text = (EXPERIMENTS / "cluster" / "jaxrl.def").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for group in re.findall(r"extras=([a-z,]+)", text):
-        assert set(group.split(",")) <= set(extras["optional-dependencies"])
-    files = re.search(r"%files\n(.*?)\n\n", text, re.DOTALL)
-    assert files is not None
-    for line in files[1].splitlines():
-        assert (ROOT / line.split()[0]).exists()
-
-
-def values(flags):
-    """Flags and what follows them."""
-    pairs = re.findall(r"--(\S+)((?: (?!--)\S+)*)", " ".join(flags))
-    return {name: value.strip() for name, value in pairs}
-
-
-ALWAYS = {"clip-value": "", "gae-lambda": "1", "no-anneal": ""}
-
-
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        ("", {}),
-        ("--use-gae", {"gae-lambda": "0.95"}),
-        ("--use-gae --tau 0.9", {"gae-lambda": "0.9"}),
-        ("--use_gae --gae-lambda=0.8", {"gae-lambda": "0.8"}),
-        ("--tau 0.9", {}),
-        ("--gamma 0.9", {"gamma": "0.9"}),
-        ("--lr 2.5e-4", {"learning-rate": "2.5e-4"}),
-        ("--eps 1e-6", {"adam-eps": "1e-6"}),
-        ("--clip-param 0.1", {"clip-epsilon": "0.1"}),
-        ("--value-loss-coef 0.4", {"value-coef": "0.4"}),
-        ("--entropy-coef 0", {"entropy-coef": "0"}),
-        ("--max-grad-norm 1", {"max-grad-norm": "1"}),
-        ("--ppo-epoch 2", {"num-epochs": "2"}),
-        ("--num-mini-batch 2", {"num-minibatches": "2"}),
-        ("--num-processes 6", {"num-envs": "6"}),
-        ("--num-steps 64", {"num-steps": "64"}),
-        (
-            "--num-updates 10 --num-steps 64 --num-processes 6",
-            {"num-steps": "64", "num-envs": "6", "total-steps": "3840"},
-        ),
-        ("--hidden-size 512", {"hidden-sizes": "512", "core-size": "512"}),
-        ("--seed 3", {"seed": "3"}),
-        ("--env-name Pong-v5", {"env-id": "Pong-v5"}),
-        ("--log-interval 5", {"log-every": "5"}),
-        ("--checkpoint-folder runs/x", {"run-dir": "runs/x"}),
-        ("--num_gpu 2", {"devices": "2"}),
-    ],
-)
-def test_each_flag_of_habitat(habitat, argv, expected):
-    assert values(habitat.translate(argv.split())) == ALWAYS | expected
-
-
-def test_habitats_learning_rate_falls_only_if_asked_to(habitat):
-    flags = values(habitat.translate(["--use-linear-lr-decay"]))
-    assert "anneal" in flags
-    assert "no-anneal" not in flags
-
-
-def test_checkpoint_intervals_have_no_counterpart(habitat):
-    with pytest.warns(UserWarning, match="--checkpoint-interval has no counterpart"):
-        flags = habitat.translate(["--checkpoint-interval", "50"])
-    assert values(flags) == ALWAYS
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("--use-linear-clip-decay", "unknown flag '--use-linear-clip-decay'"),
-        ("--lr 1 --sim-gpu-id 0", "unknown flag '--sim-gpu-id'"),
-        ("lr 1", "unknown flag 'lr'"),
-        ("--lr --use-gae", "--lr takes a value"),
-        ("--lr", "--lr takes a value"),
-        ("--use-gae=1", "--use-gae takes no value"),
-        ("--num-updates 10 --num-steps 5", "--num-updates needs --num-processes"),
-        (
-            "--num-updates 10 --num-steps 5 --num-processes 1e2",
-            "--num-processes takes a whole number, got '1e2'",
-        ),
-        ("--checkpoint-folder 'my", "a shell would not pass --checkpoint-folder"),
-    ],
-)
-def test_flags_that_cannot_be_translated_are_named(habitat, argv, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        habitat.translate(argv.split())
-
-
-def test_the_scripts_take_what_habitats_flags_become(habitat, monkeypatch):
-    text = """--use-gae --use-linear-lr-decay --tau 0.9 --gamma 0.98 --lr 2.5e-4 --eps 1e-6
-        --clip-param 0.15 --value-loss-coef 0.4 --entropy-coef 0.02 --max-grad-norm 0.4
-        --ppo-epoch 3 --num-mini-batch 2 --num-processes 6 --num-steps 64 --num-updates 100
-        --hidden-size 256 --seed 5 --env-name Acrobot-v1 --log-interval 7
-        --checkpoint-folder runs/x --num_gpu 2"""
-    flags = habitat.translate(text.split())
-    monkeypatch.setattr(sys, "argv", ["ppo_gymnax.py", "cartpole", *flags])
-    gymnax = importlib.import_module("ppo_gymnax")
-    atari = importlib.import_module("ppo_atari")
-    for args in (
-        tyro.extras.overridable_config_cli(gymnax.PRESETS),
-        tyro.cli(atari.Args, args=flags),
-    ):
-        assert (args.env_id, args.total_steps, args.num_envs) == ("Acrobot-v1", 38_400, 6)
-        assert (args.devices, args.seed, args.run_dir) == (2, 5, Path("runs/x"))
-        assert (args.log_every, args.anneal) == (7, True)
-        config = args.config
-        assert (config.learning_rate, config.gamma, config.gae_lambda) == (2.5e-4, 0.98, 0.9)
-        assert (config.clip_epsilon, config.value_coef, config.entropy_coef) == (0.15, 0.4, 0.02)
-        assert (config.max_grad_norm, config.adam_eps, config.clip_value) == (0.4, 1e-6, True)
-        assert (config.num_steps, config.num_epochs, config.num_minibatches) == (64, 3, 2)
-        assert (config.hidden_sizes, config.core_size, config.core) == ((256,), 256, None)
-
-
-@pytest.mark.slow
-def test_a_real_run_stops_and_goes_on(submit, place, monkeypatch):
+@pytest.mark.process
+def test_a_real_run_stops_and_resumes(place, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    script = str(EXPERIMENTS / "ppo_gymnax.py")
-    path = write(submit, "--", script, "cartpole", "--num-evaluations", "0")
+    path = write("--", "jaxrl", "train", "ppo", "--num-evaluations", "0")
     job = start(path)
     metrics = place / "runs/pong/metrics.jsonl"
     wait_for(metrics)

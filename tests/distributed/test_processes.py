@@ -16,7 +16,7 @@ from jaxrl.distributed import processes
 from jaxrl.training.loggers import read_jsonl
 
 ROOT = Path(__file__).parents[2]
-PPO = "experiments/ppo_gymnax.py", "cartpole"
+PPO = "-m", "jaxrl", "train", "ppo"
 CARTPOLE = (
     *PPO, "--num-envs", "8", "--num-steps", "8", "--num-minibatches", "1", "--num-epochs", "2",
     "--log-every", "1", "--no-anneal", "--num-evaluations", "0", "--eval-episodes", "4",

@@ -1,4 +1,4 @@
-"""The comparison of schedulers: its accounts, and small searches on device and host."""
+"""The comparison of schedulers: how it counts, and small searches on device and host."""
 
 import json
 
@@ -13,13 +13,13 @@ SMALL = ("num_steps=32", "num_minibatches=2", "num_epochs=1", "hidden_sizes=(8,)
 @pytest.fixture
 def comparison(experiment, monkeypatch):
     module = experiment("hypertrick_vs_hyperband")
-    monkeypatch.setattr(module, "split_cpu", lambda: None)  # which the tests have done
+    monkeypatch.setattr(module, "split_cpu", lambda: None)  # JAX runs already
     return module
 
 
-def test_each_scheduler_is_given_as_much_work(comparison):
+def test_each_scheduler_has_the_same_expected_cost(comparison):
     args = comparison.Args(phases=9, eta=3)
-    chosen = comparison.schedulers(args)
+    chosen = comparison.make_schedulers(args)
     assert tuple(chosen) == args.schedulers
     budget = comparison.expected_phases(chosen["hyperband"])
     # Of 9 rounds: 9 trials for 1, 3 for 3, 1 for 9; 5 for 3, 1 for 9; 3 for 9.
@@ -33,8 +33,8 @@ def test_each_scheduler_is_given_as_much_work(comparison):
 
 
 @pytest.mark.parametrize(("phases", "eviction"), [(1, 0.25), (3, 0.0)])
-def test_work_can_be_shared_out_at_the_limits(comparison, phases, eviction):
-    chosen = comparison.schedulers(comparison.Args(phases=phases, eviction=eviction))
+def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, eviction):
+    chosen = comparison.make_schedulers(comparison.Args(phases=phases, eviction=eviction))
     for scheduler in chosen.values():
         assert scheduler.num_phases == phases
         assert comparison.expected_phases(scheduler) > 0
@@ -54,11 +54,11 @@ def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
         comparison.main(comparison.Args(seeds=0))
 
 
-def test_the_account_of_a_search(comparison):
+def test_scores_and_rounds_become_an_outcome(comparison):
     nan = np.nan
     scores = np.array([[1.0, 5.0], [2.0, nan], [nan, nan], [4.0, 3.0]])
     when = {(0, 0): 0, (1, 0): 0, (0, 1): 1, (3, 0): 1, (3, 1): 2}
-    found = comparison.outcome(scores, when, {"gamma": 0.9}, 7.0, lanes=2)
+    found = comparison.make_outcome(scores, when, {"gamma": 0.9}, 7.0, lanes=2)
     assert found.best_by_phase == [1, 2, 5, 5, 5]
     assert found.best_by_round == [2, 5, 5]
     assert (found.best_score, found.rounds, found.rounds_to_best) == (5, 3, 2)
@@ -67,7 +67,7 @@ def test_the_account_of_a_search(comparison):
 
 
 def test_phases_that_run_side_by_side_are_one_round(comparison):
-    spans = [  # two lanes, then one that waits for nobody
+    spans = [  # two lanes, then a phase that begins alone
         {"trial": 0, "phase": 0, "begin": 0.0, "end": 1.0},
         {"trial": 1, "phase": 0, "begin": 0.0, "end": 1.001},
         {"trial": 0, "phase": 1, "begin": 1.0, "end": 1.011},
@@ -75,7 +75,7 @@ def test_phases_that_run_side_by_side_are_one_round(comparison):
         {"trial": 2, "phase": 1, "begin": 1.012, "end": 2.0},
     ]
     expected = {(0, 0): 0, (1, 0): 0, (0, 1): 1, (2, 0): 1, (2, 1): 2}
-    assert comparison.rounds(spans[::-1]) == expected
+    assert comparison.assign_rounds(spans[::-1]) == expected
 
 
 @pytest.mark.usefixtures("quick_compilation")

@@ -1,0 +1,82 @@
+"""`--autotune`: the settings that are tried, and those that a resumed run keeps."""
+
+import functools
+import json
+import re
+
+import pytest
+
+import jaxrl
+from jaxrl.cli import autotune_flags
+from jaxrl.training.autotune import AutotuneResult
+
+ALSO = ("num_envs", "num_minibatches")
+
+
+def test_each_backend_has_its_own_settings():
+    asked = {
+        id: autotune_flags.list_settings(jaxrl.make(id, 8), jaxrl.PPOConfig(), ("num_envs",))
+        for id in ("gymnax/CartPole-v1", "envpool/Pong-v5", "gymnasium/Acrobot-v1")
+    }
+    assert [list(knobs) for knobs, _ in asked.values()] == [
+        ["devices", "num_envs"],
+        ["num_threads", "num_pools", "asynchronous", "num_envs"],
+        ["num_pools", "asynchronous", "num_envs"],
+    ]
+    for knobs, starts in asked.values():
+        assert knobs["num_envs"] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+        for start in starts:
+            assert all(value in knobs[name] for name, value in start.items())
+    with pytest.raises(ValueError, match="A2CConfig has no such field"):
+        autotune_flags.list_settings(jaxrl.make("CartPole-v1"), jaxrl.A2CConfig(), ALSO)
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path):
+    assert autotune_flags.read_chosen(tmp_path, ()) == {}
+    manifest = {
+        "env": {"num_envs": 4, "options": {"num_threads": 2, "num_pools": 1, "reward_clip": True}},
+        "config": {"num_minibatches": 8},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    kept = {"num_threads": 2, "num_pools": 1}
+    assert autotune_flags.read_chosen(tmp_path, ()) == kept
+    everything = kept | {"num_envs": 4, "num_minibatches": 8}
+    assert autotune_flags.read_chosen(tmp_path, ALSO) == everything
+
+
+def test_trials_build_the_settings_that_they_name(monkeypatch):
+    built = []
+
+    def autotune(build, knobs, starts, report):
+        settings = {"devices": 2, "num_envs": 4, "num_minibatches": 8}
+        built.append(build(**settings))
+        return AutotuneResult(settings, ())
+
+    monkeypatch.setattr(autotune_flags, "autotune", autotune)
+    options = {"max_steps_in_episode": 7}
+    found = autotune_flags.find_fastest(
+        jaxrl.ppo, jaxrl.PPOConfig(), "CartPole-v1", 8, options, ALSO
+    )
+    assert found == {"devices": 2, "num_envs": 4, "num_minibatches": 8}
+    ((algo, config),) = built
+    assert (algo.env.num_envs, config.num_minibatches) == (4, 8)
+    assert algo.lane_axis is not None  # as of agents that are spread over devices
+    assert algo.env.options == options
+    assert algo.name == "ppo"
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_run_begins_with_short_trials(jaxrl_command, monkeypatch, tmp_path):
+    cache = tmp_path / "autotune.json"
+    short = functools.partial(autotune_flags.autotune, seconds=0.01, cache=cache)
+    monkeypatch.setattr(autotune_flags, "autotune", short)
+    finished = jaxrl_command(
+        "train", "a2c", "--autotune", "--total-steps", 1, "--num-evaluations", 0, "--num-envs", 2,
+        "--hidden-sizes", 4,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert "steps/s with devices 1" in finished.stderr
+    chosen = re.search(r"fastest of \d+: devices (\d)", finished.stderr)
+    assert chosen is not None
+    (kept,) = json.loads(cache.read_text()).values()
+    assert kept["best"] == {"devices": int(chosen[1])}

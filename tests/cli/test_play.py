@@ -1,0 +1,64 @@
+"""`jaxrl play` and `jaxrl compare`: an agent that was trained for a moment."""
+
+import json
+import re
+
+import jax
+import pytest
+
+import jaxrl
+from jaxrl.cli import play
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
+    return jaxrl.run(
+        algo, CONFIG, seed=0, total_steps=256, run_dir=tmp_path / "run", num_evaluations=0
+    ).run_dir
+
+
+def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
+    played = jaxrl_command(
+        "play", run_dir, "--episodes", 3, "--format", "gif", "--max-steps", 5
+    )  # fmt: skip
+    assert played.returncode == 0, played.stderr
+    assert re.search(r"return over 3 episodes: \d+", played.stdout)
+    assert (run_dir / "video" / "seed0.gif").stat().st_size > 1000
+    beside = json.loads((run_dir / "video" / "seed0.json").read_text())
+    assert beside["numbers"]["games"] == 3
+    compared = jaxrl_command("compare", run_dir, "--out", "page.html")
+    assert compared.returncode == 0, compared.stderr
+    assert "data:image/gif" in (run_dir.parent / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["play", "x", "--seed", 10**20], "seed must be an integer from 0"),
+        (["play", "x", "--episodes", -1], "--episodes must be >= 0, got -1"),
+        (["play", "x"], "x is not a run directory"),
+        (["compare"], "there are no runs to compare"),
+    ],
+)
+def test_bad_flags_end_in_one_line(jaxrl_command, command, message):
+    finished = jaxrl_command(*command)
+    assert finished.returncode == 1
+    assert message in finished.stderr
+
+
+@pytest.mark.parametrize("episodes", [3, 20])
+def test_more_episodes_than_environments_are_played(monkeypatch, episodes):
+    algo, asked = jaxrl.ppo(jaxrl.make("CartPole-v1", 2)), []
+    policy = jaxrl.LoadedPolicy(algo, CONFIG, jax.jit(algo.init)(CONFIG, jax.random.key(0)))
+    real = type(algo.env).for_evaluation
+    monkeypatch.setattr(
+        type(algo.env), "for_evaluation", lambda env, num: asked.append(num) or real(env, num)
+    )
+    returns = play.play_episodes(policy, episodes, 0).episode_return
+    assert returns.shape == (episodes,)
+    assert (returns >= 1).all()
+    assert asked == [min(episodes, 16)]

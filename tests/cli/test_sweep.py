@@ -1,0 +1,130 @@
+"""`jaxrl sweep`: what it prints and leaves, its lanes, and flags that are refused."""
+
+import functools
+import json
+import shlex
+
+import jax
+import pytest
+
+import jaxrl
+from jaxrl import tuning
+from jaxrl.cli import arguments, sweep, train
+from jaxrl.training.autotune import AutotuneResult
+
+SMALL = (
+    "sweep", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--lanes", 2,
+    "--phase-unit", "updates", "--strategy", "vmap", "--videos-by", "gamma", "--run-dir", "sweep",
+)  # fmt: skip
+TINY = ("hidden_sizes=(8,)", "num_minibatches=1", "num_epochs=1")
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path):
+    run_dir = tmp_path / "sweep"
+    words = [
+        *SMALL, "--trials", 4, "--phases", 2, "--phase-length", 2, "--set", "num_steps=16", *TINY,
+        "--space", "learning_rate=LogUniform(1e-4, 1e-2)", "gamma=Choice((0.9, 0.99))",
+    ]  # fmt: skip
+    finished = jaxrl_command(*words)
+    assert finished.returncode == 0, finished.stderr
+    assert (run_dir / "report.html").read_text().count("data:image/png") == 5
+    films = list((run_dir / "videos").glob("trial-*.mp4"))
+    assert films
+    for film in films:
+        beside = json.loads(film.with_suffix(".json").read_text())
+        assert beside["caption"].startswith("gamma 0.9")
+        assert beside["numbers"]["games"] == 4
+        assert beside["numbers"]["points_per_step"] == 1
+    line = next(x for x in finished.stdout.splitlines() if x.startswith("best config: "))
+    best = shlex.split(line.removeprefix("best config: jaxrl "))
+    config = train.parse(best[1], best[2:]).config
+    assert (config.hidden_sizes, config.num_steps) == ((8,), 16)
+    assert config.gamma in (0.9, 0.99)
+    again = jaxrl_command(*words, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert line in again.stdout
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_sweep_without_a_score_films_nothing_and_has_its_page(jaxrl_command, tmp_path):
+    finished = jaxrl_command(
+        *SMALL, "--trials", 2, "--phases", 1, "--phase-length", 1, "--set", "num_steps=2", *TINY
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "best config" not in finished.stdout
+    assert (tmp_path / "sweep" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id"), [("ppo", "gymnasium/ALE/Pong-v5"), ("r2d2", "Pong-v5"), ("dqn", "Pong-v5")]
+)
+def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id):
+    pytest.importorskip("ale_py")
+    env = sweep.make_environment(env_id, 2, ("noop_max=5",) if algo == "ppo" else ())
+    best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
+    args = sweep.SweepArguments(algo=algo, env_id=env_id, num_envs=2, set=("torso=mlp",))
+    summary = {"trials": [best], "env_options": env.options}
+    line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
+    train_words, command_algo, *flags = shlex.split(line)[1:]
+    assert (train_words, command_algo) == ("train", algo)
+    trained = train.parse(algo, flags)
+    assert arguments.parse_env_options(trained.env_options) == env.options
+    assert env.options["episodic_life"] is True
+    defaults = jaxrl.ppo(env).config_class if algo == "ppo" else type(trained.config)
+    assert trained.config == defaults(gamma=0.9, torso="mlp")
+
+
+def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path):
+    asked = []
+
+    def autotune(build, knobs, starts, rate, report):
+        asked.append((knobs, starts))
+        algo, configs = build(lanes=2)
+        assert algo.name == "a2c"
+        assert configs.learning_rate.shape == (2,)
+        return AutotuneResult({"lanes": 2}, ())
+
+    monkeypatch.setattr(sweep, "autotune", autotune)
+    algo, config = jaxrl.a2c(jaxrl.make("CartPole-v1")), jaxrl.A2CConfig()
+    gamma = {"gamma": tuning.Uniform(0.9, 0.99)}
+    lanes = functools.partial(sweep.find_fastest_lanes, algo, config, gamma, run_dir=tmp_path)
+    assert lanes(sweep.SweepArguments(lanes=6)) == 2
+    assert asked == [({"lanes": [1, 2, 4, 6]}, [{"lanes": 6}])]
+    monkeypatch.setattr(sweep.state, "read", lambda directory: {"lanes": 3})
+    (tmp_path / "sweep.json").touch()
+    assert lanes(sweep.SweepArguments(lanes=6, resume=True)) == 3
+    assert lanes(sweep.SweepArguments(lanes=1)) == 1
+    assert len(asked) == 1
+
+
+def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
+    lanes = functools.partial(
+        sweep.find_fastest_lanes, algo, jaxrl.A2CConfig(), tuning.GA3C_SPACE, run_dir=tmp_path
+    )
+    assert lanes(sweep.SweepArguments(lanes=16)) == jax.local_device_count()
+    assert lanes(sweep.SweepArguments(lanes=16, strategy="vmap")) == 1
+    assert "each value of num_steps has a program of its own" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--space", "gamma=Normal(0, 1)"],
+            "'Normal(0, 1)' is not a distribution; choose from Uni",
+        ),
+        (["--space", "gamma"], "--space takes name=value, got 'gamma'"),
+        (["--space", "gamma=Uniform(a, 1)"], "'Uniform(a, 1)' is not a distribution: malformed"),
+        (["--set", "gamma=2"], "PPOConfig.gamma must be within [0, 1], got 2"),
+        (["--set", "gamma=0.9"], "['gamma'] are searched"),
+        (["--set", "gama=0.9"], "PPOConfig has no fields ['gama']"),
+        (["--env-options", "num_envs=3"], "--env-options cannot set num_envs"),
+        (["--strategy", "fast"], "strategy must be one of"),
+    ],
+)
+def test_bad_flags_end_in_one_line(jaxrl_command, flags, message):
+    finished = jaxrl_command("sweep", "--algo", "ppo", "--env-id", "CartPole-v1", *flags)
+    assert finished.returncode == 1
+    assert message in finished.stderr

@@ -1,0 +1,16 @@
+"""The study of IMPALA's lag, at a small size."""
+
+import json
+
+import pytest
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_study_writes_its_record_and_picture(experiment, tmp_path):
+    study = experiment("impala_lag")
+    args = study.Args("cartpole", lags=(0, 2), seeds=2, total_steps=3200, results=tmp_path)
+    study.main(args)
+    result = json.loads((tmp_path / "impala-lag-cartpole.json").read_text())
+    settings = [(x["lag"], x["off_policy_correction"]) for x in result["settings"]]
+    assert settings == [(0, True), (2, True), (2, False)]
+    assert (tmp_path / "impala-lag-cartpole.png").stat().st_size > 1000

@@ -1,0 +1,34 @@
+"""Records of finished runs."""
+
+import json
+
+import jax
+import pytest
+
+import jaxrl
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
+    record = experiment("record")
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
+    jaxrl.run(algo, config, seed=1, total_steps=512, run_dir=tmp_path / "run", num_evaluations=0)
+    record.main(record.Args("cartpole", (tmp_path / "run",), episodes=5, results=tmp_path))
+    result = json.loads((tmp_path / "cartpole.json").read_text())
+    assert result["mean_return_by_seed"]["1"] == result["mean_return"] > 5
+    assert result["random_policy"]["episodes"] == result["runs"][0]["evaluation"]["episodes"] == 5
+    assert (tmp_path / "cartpole.png").exists()
+    with pytest.raises(ValueError, match="there are no runs to record"):
+        record.main(record.Args("none", (), results=tmp_path))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_the_random_policy_ignores_observations(experiment, env_id):
+    algo = experiment("record").uniformly_random(jaxrl.ppo(jaxrl.make(env_id, 2)))
+    space, obs = algo.env.action_space, jax.numpy.zeros((50, 3))
+    _, actions = algo.act(None, None, None, obs, jax.random.key(0), False)
+    assert actions.shape == (50, *space.shape)
+    low, high = space.bounds() if isinstance(space, jaxrl.Box) else (0, space.n - 1)
+    assert ((actions >= low) & (actions <= high)).all()
+    assert actions.std() > 0

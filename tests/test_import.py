@@ -1,0 +1,59 @@
+"""Importing jaxrl leaves out heavy modules, the command line, and the choice of devices."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[1]
+
+
+def run_python(code, environment=os.environ):
+    """Return what a new interpreter prints."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    ).stdout
+
+
+def test_heavy_modules_are_imported_when_they_are_used():
+    code = """
+import sys, jaxrl
+jaxrl.make("CartPole-v1")
+jaxrl.make("Pong-v5")
+heavy = {"scipy.stats", "orbax", "matplotlib", "seaborn", "tyro", "jaxrl.cli"}
+print(not heavy & set(sys.modules))
+families = {"envpool.classic_control", "envpool.jumanji", "envpool.mujoco.gym"}
+print(not families & set(sys.modules), "envpool.atari" in sys.modules)
+jaxrl.make("envpool/CartPole-v1")
+print(families & set(sys.modules) == {"envpool.classic_control"})
+import envpool
+import envpool.mujoco.gym.registration as ids
+print(ids is sys.modules["envpool.mujoco.gym.registration"])
+print(envpool.toy_text.CatchEnvSpec is sys.modules["envpool.toy_text"].CatchEnvSpec)
+print(envpool.toy_text.registration is sys.modules["envpool.toy_text.registration"])
+from gymnax.environments.bsuite import catch
+from gymnax.environments.misc import pong
+import matplotlib.pyplot
+print(catch.plt.subplots is matplotlib.pyplot.subplots)
+print(pong.colors.ListedColormap is matplotlib.colors.ListedColormap)
+"""
+    assert run_python(code).split() == ["True"] * 9
+
+
+def test_importing_starts_no_backend():
+    """The number of CPU devices can still be chosen afterwards."""
+    code = """
+import jax, jaxrl, jaxrl.tuning, jaxrl.cli.train
+from jaxrl.distributed.spread import split_cpu
+split_cpu(3)
+print(len(jax.devices()))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    assert run_python(code, environment) == "3\n"

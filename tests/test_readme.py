@@ -1,0 +1,121 @@
+"""The code of the README does what the README says, at a small size."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxrl
+
+ROOT = Path(__file__).parents[1]
+
+
+def read_snippet(name):
+    """Return the code that follows the comment `snippet: name` in the README."""
+    text = (ROOT / "README.md").read_text()
+    code = re.search(rf"<!-- snippet: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    return code[1]
+
+
+def run_snippet(name, *changes):
+    """Execute a snippet of the README, with some texts replaced, and return its variables."""
+    source = read_snippet(name)
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    scope = {}
+    exec(source, scope)
+    return scope
+
+
+def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shorter = ("total_steps=500_000", "total_steps=10_000"), ("0), 100)", "0), 3)")
+    scope = run_snippet("api", *shorter, ("key, 100)", "key, 3)"))
+    assert scope["scores"]["loss"].shape == (8, 3)
+    assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
+
+
+def test_the_network_for_observations_of_several_parts_learns():
+    """A goal five steps away, for 0.9 and more if it is reached soon."""
+    metrics = run_snippet("dict network")["metrics"]
+    returns, counts = metrics["episode_return_sum"], metrics["episode_count"]
+    assert returns[-5:].sum() / counts[-5:].sum() > 0.8 > returns[:3].sum() / counts[:3].sum()
+
+
+def test_the_snippet_of_a_search_runs():
+    smaller = ("    16,  # lanes\n    12,", "    2,\n    1,")
+    scope = run_snippet("search", ("64, num_phases=8", "4, num_phases=2"), smaller)
+    assert scope["result"].ledger.scores.shape == (4, 2)
+
+
+def test_the_snippet_of_several_devices_runs():
+    # The process of the tests has two devices already.
+    scope = run_snippet("spread", ("split_cpu(2)", "#"), ("key(0), 20", "key(0), 2"))
+    assert len(scope["state"].simulation.timestep.obs.sharding.device_set) == 2
+
+
+def test_the_environment_is_learned():
+    metrics = run_snippet("own env")["metrics"]
+    lengths = metrics["episode_length_sum"] / metrics["episode_count"]
+    assert lengths[0] > 6
+    assert lengths[-1] < 4.5
+
+
+def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
+    scope = run_snippet("own algorithm")
+    counts = scope["metrics"]["episode_count"]
+    lengths = scope["metrics"]["episode_length_sum"] / np.maximum(counts, 1)
+    assert lengths[counts > 0][-10:].mean() > 3 * lengths[counts > 0][0]
+    algo, config = scope["algo"], scope["config"]
+    assert (algo.name, algo.make(algo.env, None).name) == ("spo", "spo")
+    jaxrl.run(algo, config, seed=0, total_steps=512, run_dir=tmp_path / "run", eval_episodes=1)
+    with pytest.raises(ValueError, match="trained by 'spo', which jaxrl does not have"):
+        jaxrl.load_policy(tmp_path / "run")
+    make = functools.partial(jaxrl.ppo, surrogate=scope["spo"])
+    assert jaxrl.load_policy(tmp_path / "run", make_algorithm=make).algo.name == "spo"
+
+
+def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("own sink", ("50_000", "5_000"))
+    assert f"best: {scope['sink'].best:.1f}" in capsys.readouterr().out
+    assert scope["sink"].best > 10
+
+
+def test_the_scheduler_stops_trials_below_the_median():
+    scope = run_snippet(
+        "own scheduler", ("MedianStopping(16, 4), 4, 8", "MedianStopping(6, 2), 2, 1")
+    )
+    ledger = scope["result"].ledger
+    status, scores = np.asarray(ledger.status), np.asarray(ledger.scores)
+    stopped = status == jaxrl.tuning.Status.STOPPED
+    assert stopped.any()
+    assert (status[~stopped] == jaxrl.tuning.Status.COMPLETED).all()
+    assert scores[~stopped, 0].mean() > scores[stopped, 0].mean()
+
+
+@pytest.mark.process
+def test_the_snippet_of_gymnasium_runs(tmp_path):
+    source = read_snippet("gymnasium") + "    print(metrics['valid_steps'].sum())\n"
+    (tmp_path / "own.py").write_text(source)
+    finished = subprocess.run(
+        [sys.executable, tmp_path / "own.py"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert int(finished.stdout) > 1500
+
+
+def test_the_snippet_of_pools_runs():
+    scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
+    assert scope["metrics"]["loss"].shape == (2,)
