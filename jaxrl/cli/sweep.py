@@ -281,7 +281,7 @@ def film_agents(result: tuning.SweepResult, hyperparameter: str, seed: int) -> N
 def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     """Return the command that trains an agent with the best trial's config."""
     assert result.best is not None
-    values = state.unplain(result.best["values"])
+    values = state.values_from_json(result.best["values"])
     num_envs = values.pop("num_envs", args.num_envs)
     algo = ALGORITHMS[args.algo](make(args.env_id))
     config = set_fields(algo.config_class(), args.set).replace(**values)

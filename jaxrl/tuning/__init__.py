@@ -21,7 +21,7 @@ from jaxrl.tuning.space import (
     static_names,
 )
 from jaxrl.tuning.sweeps.api import SweepResult, sweep
-from jaxrl.tuning.sweeps.settings import Phase
+from jaxrl.tuning.sweeps.state import Phase
 from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 
 __all__ = [

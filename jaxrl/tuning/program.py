@@ -100,7 +100,7 @@ def search(
         states, metrics = lanes.update(
             configs_of(carry.trial), carry.states, updates_per_phase, updates_per_phase, active
         )
-        learners = without_host(algo, states)
+        learners = without_host_envs(algo, states)
         scores = jax.vmap(phase_score)(metrics)
         carry = _record(carry, active)
         best = _better(carry.best, carry.trial, jnp.where(active, scores, jnp.nan), learners)
@@ -129,7 +129,7 @@ def search(
     def first() -> _Carry:
         ledger, trial = _assign(schedulers.start(scheduler), jnp.full(num_lanes, -1, jnp.int32))
         states = lanes.init(configs_of(trial), keys[trial])
-        one = jax.tree.map(lambda x: x[0], without_host(algo, states))
+        one = jax.tree.map(lambda x: x[0], without_host_envs(algo, states))
         kept = None
         if scheduler.pauses:
             kept = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_trials, *x.shape)), one)
@@ -162,7 +162,7 @@ def phase_score(metrics: Metrics) -> Array:
     return jnp.where(diverged | jnp.isinf(score), -jnp.inf, score).astype(jnp.float32)
 
 
-def without_host(algo: Algorithm, states: PyTree) -> PyTree:
+def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
     """What of agents can be put aside: all but host environments."""
     return states if algo.env.checkpointable else states._replace(simulation=None)
 

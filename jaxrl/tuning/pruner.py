@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning.schedulers import HyperTrick
-from jaxrl.tuning.sweeps.storage import optuna
+from jaxrl.tuning.sweeps.storage import import_optuna
 
 
 def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
@@ -20,7 +20,7 @@ def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
       num_trials: N, how many trials the study will run.
       eviction_rate: r, the share of trials to stop in each phase.
     """
-    pruners = optuna().pruners
+    pruners = import_optuna().pruners
     rule = HyperTrick(num_trials, num_phases=1, eviction_rate=eviction_rate)
 
     class HyperTrickPruner(pruners.BasePruner):

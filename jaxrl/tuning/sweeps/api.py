@@ -1,54 +1,66 @@
-"""A sweep: a hyperparameter search driven from the host, with a study, live logs and checkpoints.
+"""`sweep`: a hyperparameter search driven from the host, with a study, live logs and checkpoints.
 
-Where `search` is one program and takes traced fields only, a sweep takes any, keeps every trial in
-an Optuna study that several sweeps may share, shows what it does, keeps the best agents, and goes
-on after a kill. The decisions are the same functions, and with the sampler "random" so are the
-trials.
+`jaxrl.tuning.search` is one program and searches traced fields only. A sweep searches any field,
+keeps every trial in an Optuna study that several workers may share, shows its progress, keeps the
+best agents, and resumes after a kill. Both take their decisions by the same functions; with the
+sampler "random" they also run the same trials.
 
-If only traced fields are searched, all lanes are one gang: one program, compiled once. If static
-ones are searched too, each lane is a gang of its own that runs whichever program its trial needs,
-compiled for each combination of static values on each device. The lanes are dealt to the devices,
-none of which waits for another, but for checkpoints; so which trials have reported before another
-depends on their speed there. With all lanes on one device (`strategy="vmap"`) it does not.
+If only traced fields are searched, all lanes train one program, compiled once. If static fields are
+searched, each lane runs whichever program its trial needs; a program is compiled for each
+combination of static values on each device. The lanes are dealt to the devices, and no device waits
+for another except for checkpoints. So the order in which trials report depends on the devices'
+speed, unless all lanes are on one device (`strategy="vmap"`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import platform
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl import config as fields
+from jaxrl.envs.host.base import SPEED_ONLY
 from jaxrl.training import manifest as manifests
+from jaxrl.training.checkpoint import check_path
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run import check_seed
-from jaxrl.training.run_dir import explain_full_disk
+from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Scheduler, check_counts
+from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.sweeps import state
-from jaxrl.tuning.sweeps.display import Board
-from jaxrl.tuning.sweeps.lanes import Groups
-from jaxrl.tuning.sweeps.loop import Sweep
+from jaxrl.tuning.sweeps.display import Display
+from jaxrl.tuning.sweeps.loop import SweepLoop, SweepSettings
 from jaxrl.tuning.sweeps.ranking import ranked
 from jaxrl.tuning.sweeps.samplers import check_sampler
-from jaxrl.tuning.sweeps.settings import UNITS, Phase, SweepSettings
+from jaxrl.tuning.sweeps.state import UNITS, Phase
 from jaxrl.tuning.sweeps.storage import explain_storage_failure
 from jaxrl.types import Algorithm
 
+SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
+"""What all workers of a study must have in common, besides the environment's options."""
+
 
 class SweepResult(NamedTuple):
-    """What `sweep` returns."""
+    """The outcome of a sweep."""
 
     summary: dict[str, Any]
-    """As in `sweep.json`: trials with values, scores and status, spans, occupancy."""
+    """What `sweep.json` holds: trials with values, scores and status, spans, occupancy."""
     interrupted: bool
+    """Whether Ctrl-C or SIGTERM stopped the sweep before its end."""
     run_dir: Path
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The trial with the best score of all phases."""
+        """The trial with the best score of all phases; None if no score is finite."""
         return next(iter(ranked(self.summary["trials"])), None)
 
 
@@ -78,78 +90,84 @@ def sweep(
     """Search for the config that scores best; a phase's score is the mean return of its episodes.
 
     Ctrl-C and SIGTERM stop after the current chunk, with a checkpoint. A resumed sweep ends with
-    the same trials, scores and decisions as an uninterrupted one, if its environments run on the
+    the same trials, scores and decisions as an uninterrupted one if its environments run on the
     device, no other worker interferes, and lanes of static fields share one device.
 
     Args:
       config: gives the values that are not searched.
-      num_lanes: trials trained at the same time.
+      num_lanes: how many trials train at the same time.
+      phase: how long a trial trains between two reports of its score.
       run_dir: receives `sweep.json`, `metrics.jsonl`, `checkpoints/`, the best agents under
-        `best/`, and `study.db` unless `storage` says otherwise.
+        `best/`, and `study.db` unless `storage` is given.
       sampler: "random" (from `seed` alone), or Optuna's "tpe", "cmaes", "gp", which learn from the
         trials that have ended; "gp" only from those that no scheduler stopped.
-      storage: a database URL (see `Store`); several workers with one URL and `study_name` share
-        the trials. Schedulers that pause trials need all of them in one process. A resumed sweep
-        knows its own, but for the password, which is kept in no file.
-      strategy: of `jaxrl.population`, or "auto" for the fastest by a short measurement. Of static
-        fields only the devices matter: one, or as many as divide the lanes evenly ("shard-..."), or
-        all ("auto").
+      storage: a database URL (`sqlite:///study.db`, `postgresql://...`) or a file for one worker at
+        a time (`journal:///study.log`). Workers with one URL and one `study_name` share the
+        trials. Schedulers that pause trials need all of them in one process. A resumed sweep
+        remembers its storage, except for the password, which is written to no file.
+      strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement. Where
+        static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
+        the lanes evenly ("shard-..."), or all ("auto").
+      resume: continue the sweep in `run_dir`, if there is one.
       keep_best: how many of the best agents are kept, for `jaxrl.load_policy`.
-      keep_best_per: keep the best agent of each value of this hyperparameter too.
-      worker: this process's name in the study, the same after a restart; None for one made of the
-        host and the run directory.
+      keep_best_per: a hyperparameter; the best agent of each of its values is kept too.
+      worker: this process's name in the study, the same after a restart; None makes one of the host
+        and the run directory.
+      heartbeat_seconds: a worker that recorded no heartbeat for twice as long is taken for dead,
+        and its trials return to the queue.
+      checkpoint_seconds: the least time between two checkpoints.
+      chunk_seconds: about how long lanes train before the sweep looks at them again.
 
     Raises:
-      ValueError: for bad values, a `run_dir` that holds a sweep already, or one that differs, or
-        that another process is at work in; a study that is not this sweep's; in processes joined
-        by `jaxrl.distributed.processes`.
+      ValueError: for bad values; if `run_dir` holds a sweep and `resume` is False, holds a
+        different one, or is used by another process; if the study is of another search; in
+        processes joined by `jaxrl.distributed.processes`.
       ImportError: without Optuna.
       OSError: if files or the study cannot be written (a full disk).
     """
     directory = Path(run_dir)
-    # A directory that was moved, or is resumed on another machine, goes on with the same study.
-    known = state.read(directory) if resume and (directory / state.NAME).exists() else {}
+    # A directory that was moved, or is resumed on another machine, continues with its own study.
+    stored = state.read(directory) if resume and (directory / state.NAME).exists() else {}
     settings = SweepSettings(
         num_lanes=min(num_lanes, scheduler.num_trials),
         phase=phase,
         run_dir=directory,
         seed=check_seed(seed),
         sampler=sampler,
-        storage=storage or known.get("storage") or f"sqlite:///{directory / 'study.db'}",
-        study_name=study_name or known.get("study") or directory.name,
+        storage=storage or stored.get("storage") or f"sqlite:///{directory / 'study.db'}",
+        study_name=study_name or stored.get("study") or directory.name,
         strategy=strategy,
         keep_best=keep_best,
         keep_best_per=keep_best_per,
-        worker=worker or known.get("worker") or f"{platform.node()}:{directory.resolve()}",
+        worker=worker or stored.get("worker") or f"{platform.node()}:{directory.resolve()}",
         heartbeat_seconds=heartbeat_seconds,
         checkpoint_seconds=checkpoint_seconds,
         chunk_seconds=chunk_seconds,
     )
     _check(algo, config, space, scheduler, settings)
-    description = state.describe(
-        algo, config, space, scheduler, num_lanes, phase, settings.seed, sampler, str(strategy)
-    )
-    description |= {
+    description = _describe(algo, config, space, scheduler, settings) | {
+        "lanes": num_lanes,
         "study": settings.study_name,
-        "storage": manifests.without_passwords(storage) if storage else known.get("storage"),
+        "storage": manifests.without_passwords(storage) if storage else stored.get("storage"),
         "worker": settings.worker,
     }
-    board = Board(description, progress_bar)
+    display = Display(description, progress_bar)
     enable_compilation_cache()
-    opened = state.open_run_dir(directory, description, resume)
+    opened = _open_run_dir(directory, description, resume)
     with explain_full_disk(directory), opened as is_new, explain_storage_failure(settings.storage):
+        search = _search(description)
         try:
-            board.start()
-            run = Sweep(algo, config, space, scheduler, settings, description, board)
+            display.start()
+            loop = SweepLoop(algo, config, space, scheduler, settings, description, search, display)
         except BaseException:
-            board.close()
+            display.close()
             if is_new:
-                state.clear(directory)
+                _clear(directory)
             raise
         try:
-            summary, interrupted = run.run()
+            summary, interrupted = loop.run()
         finally:
-            run.close()
+            loop.close()
     return SweepResult(summary, interrupted, directory)
 
 
@@ -160,13 +178,13 @@ def _check(
     phase, num_lanes = settings.phase, settings.num_lanes
     if jax.process_count() > 1:
         raise ValueError(
-            f"a sweep has a process of its own, but {jax.process_count()} are joined; start a "
+            f"a sweep needs a process of its own, but {jax.process_count()} are joined; start a "
             "worker in each, not joined, and let them share a study (storage, study_name)"
         )
     spaces.check(space, config)
-    Groups(algo, config, space).check(space)
+    StaticPrograms(algo, config, space).check(space)
     if phase.unit not in UNITS:
-        raise ValueError(f"phases are counted in {UNITS}, got {phase.unit!r}")
+        raise ValueError(f"a phase's unit must be one of {UNITS}, got {phase.unit!r}")
     check_counts(**{"a phase's length": phase.length, "num_lanes": num_lanes})
     if settings.strategy != "auto":
         as_strategy(settings.strategy, num_lanes)
@@ -175,4 +193,85 @@ def _check(
         raise ValueError(f"keep_best must be >= 0, got {settings.keep_best}")
     per = settings.keep_best_per
     if per is not None and per not in space:
-        raise ValueError(f"keep_best_per = {per!r} is not searched: {sorted(space)}")
+        raise ValueError(f"keep_best_per = {per!r} is not searched; searched are {sorted(space)}")
+
+
+def _describe(
+    algo: Algorithm, config: Any, space: spaces.Space, scheduler: Scheduler, settings: SweepSettings
+) -> dict[str, Any]:
+    """Return what `sweep.json` says of the sweep besides its trials."""
+    manifests.check_options(algo.env)
+    own_fields = [field.name for field in dataclasses.fields(scheduler) if field.init]
+    names = dict.fromkeys(["num_trials", "num_phases", *own_fields])
+    rule = {"name": type(scheduler).__name__} | {name: getattr(scheduler, name) for name in names}
+    return {
+        "algorithm": algo.name,
+        "env": algo.env.id,
+        "num_envs": algo.env.num_envs,
+        "env_options": algo.env.options,
+        "config": fields.to_dict(config),
+        "seed": settings.seed,
+        "scheduler": rule,
+        "sampler": settings.sampler,
+        "strategy": str(settings.strategy),
+        "phase": settings.phase._asdict(),
+        "space": {
+            name: {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
+            for name, part in space.items()
+        },
+        **manifests.provenance(),
+    }
+
+
+def _search(description: dict[str, Any]) -> dict[str, Any]:
+    """Return what all workers of a study must have in common: all that learning depends on."""
+    options = description["env_options"].items()
+    learning = {name: value for name, value in options if name not in SPEED_ONLY}
+    return {name: description[name] for name in SHARED} | {"env_options": learning}
+
+
+@contextlib.contextmanager
+def _open_run_dir(directory: Path, description: dict[str, Any], resume: bool) -> Iterator[bool]:
+    """Make the sweep's directory, or check that the sweep in it may be resumed.
+
+    Until the block ends, no other process may open it.
+
+    Yields:
+      Whether it is new.
+    """
+    check_path(directory)
+    if (directory / state.NAME).exists():
+        if not resume:
+            raise ValueError(
+                f"{directory} already holds a sweep; resume it (resume=True, --resume) or choose "
+                "another directory"
+            )
+        before = state.read(directory)
+        now = json.loads(json.dumps(description))
+        changes = [
+            f"{name}: {before.get(name)!r} -> {now[name]!r}"
+            for name in state.SAME
+            if before.get(name) != now[name]
+        ]
+        if changes:
+            raise ValueError(
+                f"cannot resume the sweep in {directory}: these settings changed: "
+                + "; ".join(changes)
+            )
+        description["command"] = before["command"]
+        with directory_lock(directory):
+            yield False
+        return
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    with directory_lock(directory):
+        nothing = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0, "elsewhere": 0}
+        state.write(directory, description | nothing)
+        yield True
+
+
+def _clear(directory: Path) -> None:
+    """Empty the directory of a sweep that could not begin."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

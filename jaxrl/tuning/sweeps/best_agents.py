@@ -1,4 +1,4 @@
-"""The best agents of a sweep, which it leaves under `best/`."""
+"""The best agents of a sweep, kept as they were when they scored best, and written to `best/`."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ class _Agent(NamedTuple):
 
     score: float
     num_updates: int
-    learner: PyTree
+    state: PyTree
 
 
 class BestAgents:
     """The best agents of a sweep, written as runs that `jaxrl.load_policy` loads.
 
     Args:
-      keep: how many.
-      per: a hyperparameter of each of whose values the best one is kept too.
+      keep: how many agents are kept.
+      per: a hyperparameter; the best agent of each of its values is kept too.
     """
 
     def __init__(self, run_dir: Path, keep: int, per: str | None):
         self._directory, self._keep, self._per = run_dir / "best", keep, per
         self._agents: dict[int, _Agent] = {}
 
-    def deserves(self, trial: int, score: float, trials: list[dict[str, Any]]) -> bool:
-        """Whether an agent that has just scored this is to be kept as it is now; those that are no
-        longer among the best are forgotten."""
+    def is_among_best(self, trial: int, score: float, trials: list[dict[str, Any]]) -> bool:
+        """Return whether an agent that has just got this score is to be kept as it is now.
+
+        Agents that are no longer among the best are dropped.
+        """
         best = self._best(trials, trial)
         self._agents = {t: agent for t, agent in self._agents.items() if t in best}
         return trial in best and score >= best[trial]
 
-    def keep(self, trial: int, score: float, num_updates: int, learner: PyTree) -> None:
-        """Keep an agent, in place of what it was before."""
-        self._agents[trial] = _Agent(score, num_updates, learner)
+    def keep(self, trial: int, score: float, num_updates: int, agent: PyTree) -> None:
+        """Keep a trial's agent, in place of an earlier one."""
+        self._agents[trial] = _Agent(score, num_updates, agent)
 
     def forget(self, trial: int) -> None:
-        """Keep it no longer."""
+        """Drop a trial's agent, if it was kept."""
         self._agents.pop(trial, None)
 
     def write(
@@ -53,7 +55,7 @@ class BestAgents:
         trials: list[dict[str, Any]],
         describe: Callable[[int, float], tuple[bool, dict[str, Any]]],
     ) -> None:
-        """Write those that have changed, and delete those that are no longer among the best.
+        """Write the agents that have changed, and delete those no longer among the best.
 
         Args:
           describe: `(trial, score) -> (whether its environments can be saved, manifest)`.
@@ -64,7 +66,7 @@ class BestAgents:
             if checkpoints.latest() != agent.num_updates:
                 whole, manifest = describe(trial, agent.score)
                 manifests.write(directory, manifest)
-                checkpoints.save(agent.num_updates, agent.learner, {}, whole)
+                checkpoints.save(agent.num_updates, agent.state, {}, whole)
             checkpoints.close()
         best = {f"trial-{trial}" for trial in self._best(trials)}
         for directory in self._directory.glob("trial-*"):
@@ -72,16 +74,19 @@ class BestAgents:
                 shutil.rmtree(directory)
 
     def _best(self, trials: list[dict[str, Any]], scoring: int | None = None) -> dict[int, float]:
-        """The trials whose agents are kept, with their best scores: of those whose agents are at
-        hand, which of trials that ended just before a kill are not, and of the one that scores."""
-        at_hand = {scoring, *self._agents} | {
+        """Return the trials whose agents are kept, with their best scores.
+
+        Considered are trials whose agents are in memory or on disk, and the one that just scored:
+        the agents of trials that ended shortly before a kill are lost.
+        """
+        available = {scoring, *self._agents} | {
             int(path.name.removeprefix("trial-")) for path in self._directory.glob("trial-*")
         }
-        order = ranked([trial for trial in trials if trial["trial"] in at_hand])
+        order = ranked([trial for trial in trials if trial["trial"] in available])
         chosen = order[: self._keep]
         if self._per is not None:
-            of_value: dict[str, dict[str, Any]] = {}
+            best_of_value: dict[str, dict[str, Any]] = {}
             for trial in order:
-                of_value.setdefault(repr(trial["values"][self._per]), trial)
-            chosen += of_value.values()
+                best_of_value.setdefault(repr(trial["values"][self._per]), trial)
+            chosen += best_of_value.values()
         return {trial["trial"]: best_score(trial) for trial in chosen}

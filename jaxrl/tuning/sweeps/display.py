@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: its lanes, and the best trials so far."""
+"""The display of a running sweep: a live table of its lanes and of the best trials so far."""
 
 from __future__ import annotations
 
@@ -12,73 +12,84 @@ from rich.text import Text
 from jaxrl.tuning.sweeps.ranking import leaderboard
 
 TOP = 5
+"""How many of the best trials are shown."""
 
 
-class Board:
-    """A live table on the terminal."""
+class Display:
+    """A live table on the terminal.
 
-    def __init__(self, description: dict[str, Any], visible: bool):
-        self._description = description
+    Args:
+      description: what `sweep.json` says of the sweep besides its trials.
+    """
+
+    def __init__(self, description: dict[str, Any], is_visible: bool):
         self._num_trials = description["scheduler"]["num_trials"]
         self._num_phases = description["scheduler"]["num_phases"]
         self._steps = 0.0
-        self._console = Console(stderr=True)
-        self._live = Live(Text("starting"), console=self._console, auto_refresh=False)
-        self._visible = visible
+        self._live = Live(Text("starting"), console=Console(stderr=True), auto_refresh=False)
+        self._is_visible = is_visible
 
     def start(self) -> None:
-        if self._visible:
+        """Show the display until it is closed."""
+        if self._is_visible:
             self._live.start()
 
-    def say(self, text: str) -> None:
-        """Show what is going on before the first phase."""
-        if self._visible:
+    def show_text(self, text: str) -> None:
+        """Show a text in place of the tables, before there are any."""
+        if self._is_visible:
             self._live.update(Text(text), refresh=True)
 
-    def announce(self, text: str) -> None:
-        """Leave a line above the table."""
-        if self._visible:
+    def print_line(self, text: str) -> None:
+        """Print a line above the tables, which stays."""
+        if self._is_visible:
             self._live.console.print(text, highlight=False)
 
     def count(self, steps: float) -> None:
-        """Environment steps that were just done."""
+        """Add environment steps that were just done."""
         self._steps += steps
 
     def show(
-        self, seconds: float, lanes: list[tuple[int, int, int]], trials: list[dict[str, Any]]
+        self, seconds: float, running: list[tuple[int, int, int]], trials: list[dict[str, Any]]
     ) -> None:
-        """Lanes with their trial and phase, and all trials as in `sweep.json`."""
-        if self._visible:
+        """Show the tables.
+
+        Args:
+          running: lane, trial and phase of each lane that runs a trial.
+          trials: all trials, as `sweep.json` has them.
+        """
+        if self._is_visible:
             head = Text(headline(seconds, self._steps, trials, self._num_trials))
-            tables = self._lanes(lanes, trials), self._best(trials)
+            tables = self._lane_table(running, trials), _best_table(trials)
             self._live.update(Group(head, *tables), refresh=True)
 
     def close(self) -> None:
-        if self._visible:
+        """Leave the terminal as it is now."""
+        if self._is_visible:
             self._live.stop()
 
-    def _lanes(self, lanes: list[tuple[int, int, int]], trials: list[dict[str, Any]]) -> Table:
-        of_index = {trial["trial"]: trial for trial in trials}
+    def _lane_table(
+        self, running: list[tuple[int, int, int]], trials: list[dict[str, Any]]
+    ) -> Table:
+        by_index = {trial["trial"]: trial for trial in trials}
         table = Table("lane", "trial", "phase", "last score", "values")
-        for lane, index, phase in lanes:
-            trial = of_index[index]
+        for lane, index, phase in running:
+            trial = by_index[index]
             last = trial["scores"][-1] if trial["scores"] else None
             place = f"{phase + 1}/{self._num_phases}"
             table.add_row(str(lane), str(index), place, _score(last), _values(trial["values"]))
         return table
 
-    def _best(self, trials: list[dict[str, Any]]) -> Table:
-        table = Table("best so far", "trial", "phases", "status", "values")
-        for row in leaderboard(trials)[:TOP]:
-            phases, values = str(row["phases"]), _values(row["values"])
-            table.add_row(
-                _score(row["best_score"]), str(row["trial"]), phases, row["status"], values
-            )
-        return table
+
+def _best_table(trials: list[dict[str, Any]]) -> Table:
+    table = Table("best so far", "trial", "phases", "status", "values")
+    for row in leaderboard(trials)[:TOP]:
+        score, trial, phases = _score(row["best_score"]), str(row["trial"]), str(row["phases"])
+        table.add_row(score, trial, phases, row["status"], _values(row["values"]))
+    return table
 
 
 def headline(seconds: float, steps: float, trials: list[dict[str, Any]], num_trials: int) -> str:
-    """How far the sweep is, and how long it may still take."""
+    """Return a line that says how far the sweep is and how long it may still take."""
     ended = sum(trial["status"] in ("stopped", "completed") for trial in trials)
     left = f", about {seconds * (num_trials / ended - 1):,.0f} s left" if ended else ""
     return (

@@ -1,13 +1,16 @@
-"""The crew of a sweep: all its gangs, whose lanes are whose, and their part of a checkpoint."""
+"""The lanes of a sweep: the places where trials train, on one or several devices.
+
+A lane group trains one compiled program at a time. If only traced fields are searched, all lanes
+form one lane group. If static fields are searched, each lane is a lane group of its own and runs
+whichever program its trial needs. The lane groups of a device form a device group: they train in
+turns, in a thread of their own, so no device waits for another's phases or compilations.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -15,82 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.envs import make
 from jaxrl.envs.host import callback, pools
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import compiler_options
 from jaxrl.training.loop import MAX_CHUNK
-from jaxrl.training.population import FRESH, KEEP, RESUME, Strategy
-from jaxrl.tuning import space as spaces
-from jaxrl.tuning.program import without_host
+from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
+from jaxrl.tuning.program import without_host_envs
 from jaxrl.tuning.schedulers import Status
-from jaxrl.tuning.sweeps.display import Board
-from jaxrl.tuning.sweeps.state import Progress
+from jaxrl.tuning.static_programs import Program, StaticPrograms
+from jaxrl.tuning.sweeps.state import SweepState
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
-
-MOST_CHECKED = 64
-"""Combinations of static values, unless a field alone has more values."""
-MOST_VALUES = 256
-"""Values of one field that are checked."""
-
-
-class Group(NamedTuple):
-    """Trials that one program can train."""
-
-    algo: Algorithm
-    steps_per_update: int
-
-
-class Groups:
-    """All groups of a sweep, each made when its first trial comes."""
-
-    def __init__(self, algo: Algorithm, config: Any, space: spaces.Space):
-        self._algo, self.config = algo, config
-        self.static = spaces.static_names(space, type(config))
-        """The searched fields that shape the program."""
-        self.spread = algo.lane_axis is not None
-        """Whether each agent is spread over devices already."""
-        self._groups: dict[Any, Group] = {}
-
-    def check(self, space: spaces.Space) -> None:
-        """Raise `ValueError` if a program refuses the values of static fields that it may get,
-        before any work; of very many combinations, some."""
-        values = [spaces.possible(space[name]) for name in self.static]
-        for combination in _combinations(values):
-            config, group = self.of(dict(zip(self.static, combination, strict=True)))
-            jax.eval_shape(group.algo.init, config, jax.random.key(0))
-
-    def of(self, values: dict[str, Any]) -> tuple[Any, Group]:
-        """The config of a trial with these values, and the group it belongs to."""
-        values = dict(values)
-        num_envs = values.pop("num_envs", self._algo.env.num_envs)
-        config = self.config.replace(**values)
-        static = (num_envs, *(values.get(name) for name in self.static))
-        if static not in self._groups:
-            algo = self._algo
-            if num_envs != algo.env.num_envs:
-                if algo.make is None:
-                    raise ValueError(f"num_envs is searched, but {algo.name!r} has no `make`")
-                env = make(algo.env.id, num_envs=num_envs, **algo.env.options)
-                algo = algo.make(env, algo.network)
-            elif self.static:  # a NamedTuple of its own, so that gangs see another group
-                algo = algo._replace()
-            self._groups[static] = Group(algo, num_envs * algo.num_steps(config))
-        return config, self._groups[static]
-
-
-def _combinations(values: Sequence[Sequence[Any]]) -> Iterable[tuple[Any, ...]]:
-    """All combinations, or if they are too many, some that have each value at least once."""
-    if math.prod(map(len, values)) <= MOST_CHECKED:
-        return itertools.product(*values)
-    number = min(max(MOST_CHECKED, *map(len, values)), MOST_VALUES)
-    shuffled = random.Random(0)
-
-    def column(of_field: Sequence[Any]) -> list[Any]:
-        times = -(-number // len(of_field))
-        return [x for _ in range(times) for x in shuffled.sample(of_field, len(of_field))][:number]
-
-    return zip(*map(column, values), strict=True)
 
 
 class Placement(NamedTuple):
@@ -98,29 +35,25 @@ class Placement(NamedTuple):
 
     config: Any
     key: Array
-    saved: PyTree = None
-    """Its agent, if it paused; one from a lane's `learner`."""
+    agent: PyTree = None
+    """The trial's agent, if the trial paused, as `LaneGroup.agent` returned it."""
 
 
-class Programs(NamedTuple):
-    """A population's functions, compiled."""
+class Trained(NamedTuple):
+    """What a lane group did in a chunk."""
 
-    init: Any
-    update: Any
-    refill: Any
-
-
-def programs(algo: Algorithm, config: Any, num_lanes: int, strategy: str | Strategy) -> Programs:
-    """Compiled once for all gangs of the same kind."""
-    return _programs(algo, num_lanes, strategy, tuple(compiler_options(algo, config).items()))
+    num_updates: int
+    metrics: dict[str, np.ndarray]
+    """`[W, MAX_CHUNK]`, zeros after the updates."""
 
 
 @functools.lru_cache(maxsize=256)
-def _programs(
+def compiled_population(
     algo: Algorithm, num_lanes: int, strategy: str | Strategy, options: tuple[tuple[str, Any], ...]
-) -> Programs:
+) -> Population:
+    """Return a population's functions, compiled once for all lane groups of the same kind."""
     lanes = populations.population(algo, num_lanes, strategy)
-    return Programs(
+    return lanes._replace(
         init=jax.jit(lanes.init),
         update=jax.jit(
             lanes.update, static_argnums=3, donate_argnums=1, compiler_options=dict(options)
@@ -129,87 +62,97 @@ def _programs(
     )
 
 
-class Gang:
-    """W lanes of agents whose configs differ in traced fields only, at any one time."""
+class LaneGroup:
+    """W lanes that train one program at a time; their configs differ in traced fields only.
+
+    Args:
+      device: where it trains; None leaves that to the strategy.
+    """
 
     def __init__(self, num_lanes: int, strategy: str | Strategy, device: jax.Device | None = None):
-        """All on `device`, unless it is None."""
         self.num_lanes, self.strategy, self._device = num_lanes, strategy, device
         self.algo: Algorithm | None = None
-        self._programs: Programs
+        self._population: Population
         self._configs: list[Any] = []
         self._states: PyTree = None
 
     def place(self, algo: Algorithm, placements: dict[int, Placement]) -> None:
-        """Put trials on lanes; all others stay, unless the algorithm is another one."""
+        """Put trials on lanes. The other lanes keep theirs, unless the algorithm is another one."""
         some = next(iter(placements.values()))
         if self.algo is not algo:
-            self._release()
-            self._begin(algo, [some.config] * self.num_lanes)
+            self._release_host_envs()
+            self._compile(algo, [some.config] * self.num_lanes)
             self._states = None
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
         keys = [placements.get(lane, some).key for lane in range(self.num_lanes)]
         keys = self._put(jnp.stack(keys))
         if self._states is None:
-            self._states = self._programs.init(self._stacked, keys)
-            placements = {lane: p for lane, p in placements.items() if p.saved is not None}
-        if not placements:
-            return
+            self._states = self._population.init(self._stacked_configs(), keys)
+            placements = {lane: p for lane, p in placements.items() if p.agent is not None}
+        if placements:
+            self._refill(placements, keys)
+
+    def _refill(self, placements: dict[int, Placement], keys: Array) -> None:
+        """Begin trials on their lanes, or resume them with the agents of their placements."""
         change = [KEEP] * self.num_lanes
-        saved = None
+        agents = None
         for lane, placement in placements.items():
-            change[lane] = FRESH if placement.saved is None else RESUME
-            if placement.saved is not None:
-                saved = self._learners() if saved is None else saved
-                one = self._put(placement.saved)
-                saved = jax.tree.map(lambda all, one: all.at[lane].set(one), saved, one)  # noqa: B023
-        self._states = self._programs.refill(
-            self._stacked, self._states, keys, jnp.asarray(change), saved
+            change[lane] = FRESH if placement.agent is None else RESUME
+            if placement.agent is not None:
+                agents = self._agents() if agents is None else agents
+                one = self._put(placement.agent)
+                agents = jax.tree.map(lambda x, one: x.at[lane].set(one), agents, one)  # noqa: B023
+        self._states = self._population.refill(
+            self._stacked_configs(), self._states, keys, jnp.asarray(change), agents
         )
 
     def train(self, num_updates: int, active: list[bool]) -> Metrics:
-        """So many updates, begun but not waited for; metrics `[W, MAX_CHUNK]`."""
-        self._states, metrics = self._programs.update(
-            self._stacked, self._states, jnp.int32(num_updates), MAX_CHUNK, jnp.asarray(active)
+        """Start that many updates without waiting for them; return metrics `[W, MAX_CHUNK]`."""
+        self._states, metrics = self._population.update(
+            self._stacked_configs(),
+            self._states,
+            jnp.int32(num_updates),
+            MAX_CHUNK,
+            jnp.asarray(active),
         )
         return metrics
 
-    def learner(self, lane: int) -> PyTree:
-        """A lane's agent: all of its state but host environments."""
-        return jax.tree.map(lambda x: x[lane], self._learners())
+    def agent(self, lane: int) -> PyTree:
+        """Return a lane's agent: its whole state except for environments on the host."""
+        return jax.tree.map(lambda x: x[lane], self._agents())
 
     def save(self) -> PyTree:
-        """What a checkpoint holds of the gang."""
-        return self._learners()
+        """Return what a checkpoint holds of the lane group."""
+        return self._agents()
 
     def template(self, algo: Algorithm, config: Any) -> PyTree:
-        """The shapes of what `save` gives, for a gang of such configs."""
+        """Return the shapes of what `save` returns for such configs."""
         configs = populations.stack(config, self.num_lanes)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.num_lanes))
         lanes = populations.population(algo, self.num_lanes, self.strategy)
-        return without_host(algo, jax.eval_shape(lanes.init, configs, keys))
+        return without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
 
     def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
-        """Go on from a checkpoint; host environments begin new episodes."""
-        self._begin(algo, configs)
+        """Continue from what `save` returned; environments on the host begin new episodes."""
+        self._compile(algo, configs)
         if not algo.env.checkpointable:
             keys = jax.random.split(jax.random.key(0), self.num_lanes)
-            states = self._programs.init(self._stacked, self._put(keys))
+            states = self._population.init(self._stacked_configs(), self._put(keys))
             saved = saved._replace(simulation=states.simulation)
         self._states = self._put(saved)
 
-    def _begin(self, algo: Algorithm, configs: list[Any]) -> None:
+    def _compile(self, algo: Algorithm, configs: list[Any]) -> None:
         self.algo, self._configs = algo, configs
-        self._programs = programs(algo, configs[0], self.num_lanes, self.strategy)
+        options = tuple(compiler_options(algo, configs[0]).items())
+        self._population = compiled_population(algo, self.num_lanes, self.strategy, options)
 
-    def _release(self) -> None:
-        """Host environments of another algorithm are of no more use."""
+    def _release_host_envs(self) -> None:
+        """Close the environments on the host of the algorithm that is replaced."""
         if self._states is not None and self.algo is not None and not self.algo.env.checkpointable:
             callback.release(self._states.simulation.env_state)
 
-    @property
-    def _stacked(self) -> Any:
+    def _stacked_configs(self) -> Any:
         configs = self._configs
         stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(one) for one in x]), *configs)
         return self._put(stacked)
@@ -217,158 +160,150 @@ class Gang:
     def _put(self, tree: PyTree) -> PyTree:
         return tree if self._device is None else jax.device_put(tree, self._device)
 
-    def _learners(self) -> PyTree:
+    def _agents(self) -> PyTree:
         assert self.algo is not None
-        return without_host(self.algo, self._states)
+        return without_host_envs(self.algo, self._states)
 
 
-class Trained(NamedTuple):
-    """What a gang did in a chunk."""
+class Lanes:
+    """All lanes of a sweep.
 
-    updates: int
-    metrics: dict[str, np.ndarray]
-    """`[W, MAX_CHUNK]`, zeros past the updates."""
-
-
-class Crew:
-    """The lanes of a sweep, as one gang or, if static fields are searched, as a gang each.
-
-    Gangs that share a device are a team: they train in turns, and their lanes report together, in
-    their order. Teams train at the same time, each in a thread of its own, and none waits for
-    another's phases or compilations.
+    Lane groups and lanes are numbered from 0. `lanes_of[group]` lists the lanes of a lane group,
+    `device_groups` the lane groups of each device.
     """
 
-    def __init__(self, num_lanes: int, strategy: str | Strategy, groups: Groups):
-        self._groups = groups
-        if groups.static:
-            pools.keep_pools(num_lanes + 1)  # of host environments each lane has one, or makes it
-            devices = _devices(strategy, num_lanes, groups)
+    def __init__(self, num_lanes: int, strategy: str | Strategy, programs: StaticPrograms):
+        self._programs = programs
+        if programs.static_names:
+            pools.keep_pools(num_lanes + 1)  # one of each lane, and one that is being replaced
+            devices = _devices(strategy, num_lanes, programs)
             count = len(devices)
-            self.gangs = [Gang(1, "vmap", devices[lane % count]) for lane in range(num_lanes)]
+            self.groups = [LaneGroup(1, "vmap", devices[i % count]) for i in range(num_lanes)]
             self.lanes_of = [[lane] for lane in range(num_lanes)]
-            self.teams = [list(range(first, num_lanes, count)) for first in range(count)]
+            self.device_groups = [list(range(i, num_lanes, count)) for i in range(count)]
         else:
-            self.gangs = [Gang(num_lanes, strategy)]
+            self.groups = [LaneGroup(num_lanes, strategy)]
             self.lanes_of = [list(range(num_lanes))]
-            self.teams = [[0]]
-        self._waiting: dict[int, tuple[Algorithm, dict[int, Placement]]] = {}
-        self._seconds_per_update: list[float | None] = [None] * len(self.gangs)
-        self._threads = ThreadPoolExecutor(len(self.teams))
+            self.device_groups = [[0]]
+        self._to_place: dict[int, tuple[Algorithm, dict[int, Placement]]] = {}
+        self._seconds_per_update: list[float | None] = [None] * len(self.groups)
+        self._threads = ThreadPoolExecutor(len(self.device_groups))
         self._training: dict[Future[dict[int, Trained]], list[int]] = {}
 
-    def place(self, gang: int, algo: Algorithm, placements: dict[int, Placement]) -> None:
-        """Put trials on lanes of a gang when it trains next."""
-        self._waiting[gang] = algo, placements
+    # --- train -----------------------------------------------------------------------------------
 
-    def begin(self, left: list[int], active: list[bool], seconds: float) -> None:
-        """Let every team that rests train for about so many seconds.
+    def place(self, group: int, algo: Algorithm, placements: dict[int, Placement]) -> None:
+        """Put trials on lanes of a lane group when it trains next."""
+        self._to_place[group] = algo, placements
+
+    def begin(self, updates_left: list[int], active: list[bool], seconds: float) -> None:
+        """Let every idle device group train for about that many seconds.
 
         Args:
-          left: updates that each gang may do at most.
+          updates_left: how many updates each lane group may do at most.
           active: whether each lane runs a trial.
         """
-        for team in self.teams:
-            gangs = {gang: left[gang] for gang in team if left[gang]}
-            if gangs and team not in self._training.values():
-                self._training[self._threads.submit(self._work, gangs, active, seconds)] = team
+        for device_group in self.device_groups:
+            groups = {group: updates_left[group] for group in device_group if updates_left[group]}
+            if groups and device_group not in self._training.values():
+                future = self._threads.submit(self._train_groups, groups, active, seconds)
+                self._training[future] = device_group
 
     def wait(self, until: str = FIRST_COMPLETED) -> dict[int, Trained]:
-        """What the gangs did whose teams have come to rest: of one team at least, or of all."""
+        """Wait for at least one device group, or for all; return what their lane groups did."""
         done, _ = wait(self._training, return_when=until)
         for future in done:
             del self._training[future]
-        return {gang: trained for future in done for gang, trained in future.result().items()}
+        return {group: trained for future in done for group, trained in future.result().items()}
 
-    def _work(self, left: dict[int, int], active: list[bool], seconds: float) -> dict[int, Trained]:
-        share = seconds / len(left)
-        return {gang: self._train(gang, updates, active, share) for gang, updates in left.items()}
+    def _train_groups(
+        self, updates_left: dict[int, int], active: list[bool], seconds: float
+    ) -> dict[int, Trained]:
+        share = seconds / len(updates_left)
+        return {g: self._train_group(g, left, active, share) for g, left in updates_left.items()}
 
-    def _train(self, gang: int, left: int, active: list[bool], seconds: float) -> Trained:
-        if gang in self._waiting:
-            self.gangs[gang].place(*self._waiting.pop(gang))
-        known = self._seconds_per_update[gang]
-        wanted = 1 if known is None else int(seconds / max(known, 1e-6))
-        updates = min(left, max(wanted, 1), MAX_CHUNK)
+    def _train_group(
+        self, group: int, updates_left: int, active: list[bool], seconds: float
+    ) -> Trained:
+        if group in self._to_place:
+            self.groups[group].place(*self._to_place.pop(group))
+        measured = self._seconds_per_update[group]
+        affordable = 1 if measured is None else int(seconds / max(measured, 1e-6))
+        num_updates = min(updates_left, max(affordable, 1), MAX_CHUNK)
         began = time.perf_counter()
-        metrics = self.gangs[gang].train(updates, [active[lane] for lane in self.lanes_of[gang]])
+        metrics = self.groups[group].train(num_updates, [active[i] for i in self.lanes_of[group]])
         metrics = jax.device_get(metrics)
-        self._seconds_per_update[gang] = (time.perf_counter() - began) / updates
-        return Trained(updates, metrics)
+        self._seconds_per_update[group] = (time.perf_counter() - began) / num_updates
+        return Trained(num_updates, metrics)
 
-    def close(self) -> None:
-        """Wait for the teams that train."""
-        self._threads.shutdown()
-
-    def learner(self, lane: int) -> PyTree:
-        """A lane's agent: all of its state but host environments."""
-        for gang, lanes in zip(self.gangs, self.lanes_of, strict=True):
+    def agent(self, lane: int) -> PyTree:
+        """Return a lane's agent: its whole state except for environments on the host."""
+        for group, lanes in zip(self.groups, self.lanes_of, strict=True):
             if lane in lanes:
-                return gang.learner(lanes.index(lane))
+                return group.agent(lanes.index(lane))
         raise IndexError(lane)
 
-    def save(self, progress: Progress) -> dict[str, PyTree]:
-        """What a checkpoint holds of the gangs that train."""
-        return {str(gang): self.gangs[gang].save() for gang in self._used(progress)}
+    def close(self) -> None:
+        """Wait for the device groups that train."""
+        self._threads.shutdown()
 
-    def template(self, progress: Progress) -> dict[str, Any]:
-        """The shapes of what `save` gave, and of the agents kept of trials that pause."""
-        gangs = {}
-        for gang in self._used(progress):
-            config, group = self._of_gang(gang, progress)
-            gangs[str(gang)] = self.gangs[gang].template(group.algo, config)
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def save(self, state: SweepState) -> dict[str, PyTree]:
+        """Return what a checkpoint holds of the lane groups that run trials."""
+        return {str(group): self.groups[group].save() for group in self._used(state)}
+
+    def template(self, state: SweepState) -> dict[str, Any]:
+        """Return the shapes of what a checkpoint holds: lane groups, and agents of paused trials.
+
+        The keys "gangs" and "kept" are those of checkpoints on disk.
+        """
+        groups = {}
+        for group in self._used(state):
+            config, program = self._of_first_trial(group, state)
+            groups[str(group)] = self.groups[group].template(program.algo, config)
         kept = {}
-        status = np.asarray(progress.ledger.status)
-        for trial, values in progress.values.items():
+        status = np.asarray(state.ledger.status)
+        for trial, values in state.values.items():
             if status[trial] in (Status.PAUSED, Status.READY):
-                config, group = self._groups.of(values)
-                one = Gang(1, "vmap").template(group.algo, config)
+                config, program = self._programs.find(values)
+                one = LaneGroup(1, "vmap").template(program.algo, config)
                 kept[str(trial)] = jax.eval_shape(lambda x: jax.tree.map(lambda x: x[0], x), one)
-        return {"gangs": gangs, "kept": kept}
+        return {"gangs": groups, "kept": kept}
 
-    def restore(self, progress: Progress, saved: dict[str, PyTree]) -> None:
-        """Go on from what `save` gave; host environments begin new episodes."""
-        for gang in self._used(progress):
-            some, group = self._of_gang(gang, progress)
-            runs = [progress.runs[lane] for lane in self.lanes_of[gang]]
+    def restore(self, state: SweepState, saved: dict[str, PyTree]) -> None:
+        """Continue from what `save` returned; environments on the host begin new episodes."""
+        for group in self._used(state):
+            first_config, program = self._of_first_trial(group, state)
+            runs = [state.runs[lane] for lane in self.lanes_of[group]]
             configs = [
-                some if run is None else self._groups.of(progress.values[run.trial])[0]
+                first_config if run is None else self._programs.find(state.values[run.trial])[0]
                 for run in runs
             ]
-            self.gangs[gang].restore(group.algo, configs, saved[str(gang)])
+            self.groups[group].restore(program.algo, configs, saved[str(group)])
 
-    def _used(self, progress: Progress) -> list[int]:
-        """The gangs of which a lane runs a trial."""
+    def _used(self, state: SweepState) -> list[int]:
+        """Return the lane groups with a lane that runs a trial."""
         return [
-            gang
-            for gang, lanes in enumerate(self.lanes_of)
-            if any(progress.runs[lane] is not None for lane in lanes)
+            group
+            for group, lanes in enumerate(self.lanes_of)
+            if any(state.runs[lane] is not None for lane in lanes)
         ]
 
-    def _of_gang(self, gang: int, progress: Progress) -> tuple[Any, Group]:
-        """The config and group of a gang's first running trial."""
-        lanes = self.lanes_of[gang]
-        run = next(run for lane in lanes if (run := progress.runs[lane]) is not None)
-        return self._groups.of(progress.values[run.trial])
+    def _of_first_trial(self, group: int, state: SweepState) -> tuple[Any, Program]:
+        """Return the config and program of a lane group's first running trial."""
+        runs = [state.runs[lane] for lane in self.lanes_of[group]]
+        first = next(run for run in runs if run is not None)
+        return self._programs.find(state.values[first.trial])
 
 
 def _devices(
-    strategy: str | Strategy, num_lanes: int, groups: Groups
+    strategy: str | Strategy, num_lanes: int, programs: StaticPrograms
 ) -> Sequence[jax.Device | None]:
-    """Those that lanes in groups of their own are dealt to."""
+    """Return the devices to which lanes of static fields are dealt."""
     count = min(num_lanes, jax.local_device_count())
     if strategy != "auto":
         count = populations.as_strategy(strategy, num_lanes).num_devices
-    if count == 1 or groups.spread:
+    if count == 1 or programs.has_spread_agents:
         return (None,)
     return jax.local_devices()[:count]
-
-
-def fastest(algo: Algorithm, config: Any, num_lanes: int, board: Board) -> Strategy:
-    """The fastest strategy for so many lanes, by a short measurement."""
-    if num_lanes == 1:
-        return Strategy("vmap")
-    board.say("measuring strategies")
-    choice = populations.choose(algo, populations.stack(config, num_lanes))
-    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in choice.steps_per_second.items())
-    board.announce(f"strategy {choice.strategy}; steps/s of all lanes: {rates}")
-    return choice.strategy

@@ -1,150 +1,69 @@
-"""The loop of a sweep: lanes are filled, trained for a while, report, and are judged.
+"""The loop of a sweep: fill the lanes, train them, report, judge, and save a checkpoint.
 
-Any number of such loops may work on one study. What each knows is in its `Progress`.
+Any number of such loops, each in a process of its own, may work on one study.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.training import manifest as manifests
+from jaxrl.training import population as populations
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
 from jaxrl.training.loop import Interrupt
+from jaxrl.training.population import Strategy
 from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.program import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
-from jaxrl.tuning.sweeps import state
+from jaxrl.tuning.static_programs import StaticPrograms
+from jaxrl.tuning.sweeps import state as states
 from jaxrl.tuning.sweeps.best_agents import BestAgents
-from jaxrl.tuning.sweeps.display import Board
-from jaxrl.tuning.sweeps.lanes import Crew, Groups, Placement, Trained, fastest
+from jaxrl.tuning.sweeps.display import Display
+from jaxrl.tuning.sweeps.lanes import Lanes, Placement, Trained
 from jaxrl.tuning.sweeps.samplers import draw_of
-from jaxrl.tuning.sweeps.settings import SweepSettings
-from jaxrl.tuning.sweeps.state import Progress, Run
-from jaxrl.tuning.sweeps.study import Store
+from jaxrl.tuning.sweeps.state import Phase, PhaseRun, SweepState
+from jaxrl.tuning.sweeps.study import SharedStudy
+from jaxrl.tuning.sweeps.trials import Trials
 from jaxrl.tuning.timeline import Span
-from jaxrl.types import Algorithm, PyTree
+from jaxrl.types import Algorithm
 
 
-class Trials:
-    """What becomes of the trials that one sweep runs; others may work on the same study.
+class SweepSettings(NamedTuple):
+    """How a sweep is run; the fields are arguments of `jaxrl.tuning.sweep`."""
 
-    The store and the ledger of `progress` agree on every score, since a score is stored before
-    anything is decided from it.
+    num_lanes: int
+    phase: Phase
+    run_dir: Path
+    seed: int
+    sampler: str
+    storage: str
+    study_name: str
+    strategy: str | Strategy
+    keep_best: int
+    keep_best_per: str | None
+    worker: str
+    heartbeat_seconds: int
+    checkpoint_seconds: float
+    chunk_seconds: float
+
+
+class SweepLoop:
+    """One call of `jaxrl.tuning.sweep`, new or resumed from its last checkpoint.
 
     Args:
-      best: keeps the best agents.
+      description: what `sweep.json` says of the sweep besides its trials.
+      search: what all workers of the study must have in common.
     """
-
-    def __init__(self, scheduler: Scheduler, store: Store, progress: Progress, best: BestAgents):
-        self._scheduler, self._store = scheduler, store
-        self._progress, self._best = progress, best
-        self.paused: dict[int, PyTree] = {}
-        """The agents of trials that pause."""
-
-    def next(self) -> int | None:
-        """The trial for a free lane: one that may go on after its pause, or one claimed from the
-        study; None if there is none."""
-        progress = self._progress
-        if bool((progress.ledger.status == Status.READY).any()):
-            progress.ledger, assigned = schedulers.assign(progress.ledger)
-            return int(assigned)
-        claimed = self._store.claim(progress.values)
-        if claimed is None:
-            return None
-        index, progress.values[index] = claimed
-        progress.ledger = schedulers.begin(progress.ledger, index)
-        progress.trial_updates[index] = 0
-        return index
-
-    def report(self, trial: int, score: float, agent: Callable[[], PyTree]) -> Status | None:
-        """A trial has done a phase: store its score, and judge it and whom else that decides.
-
-        It counts as on no lane. Those that are judged while they run `leave` when their lanes rest.
-
-        Args:
-          agent: gives the trial's agent.
-
-        Returns:
-          What becomes of the trial; None if it was taken from this worker, as if it were dead.
-        """
-        progress = self._progress
-        stored = self._store.report(trial, progress.phase(trial), score)
-        if stored is None:
-            self.forget(trial)
-            return None
-        merged = self._store.merge(progress.ledger)
-        progress.ledger = schedulers.report(
-            self._scheduler, merged, np.int32(trial), np.float32(stored)
-        )
-        if self._best.deserves(trial, stored, progress.trials()):
-            self._best.keep(trial, stored, progress.trial_updates[trial], agent())
-        status = Status(int(progress.ledger.status[trial]))
-        if status in (Status.PAUSED, Status.READY):
-            self.paused[trial] = agent()
-        before, after = np.asarray(merged.status), np.asarray(progress.ledger.status)
-        ended = (before != after) & (after >= Status.STOPPED)
-        ended[trial] = status >= Status.STOPPED
-        on_lanes = progress.on_lanes()
-        for judged in np.flatnonzero(ended).tolist():
-            if judged in progress.values and judged not in on_lanes:
-                self._finish(judged, Status(after[judged]))
-        return status
-
-    def leave(self, trial: int, agent: Callable[[], PyTree]) -> None:
-        """A trial that another's report has stopped or paused has left its lane."""
-        status = Status(int(self._progress.ledger.status[trial]))
-        if status >= Status.STOPPED:
-            self._finish(trial, status)
-        else:
-            self.paused[trial] = agent()
-
-    def resume(self) -> set[int]:
-        """Take up the trials of the last checkpoint; those that are no longer this worker's."""
-        alive = (Status.RUNNING, Status.PAUSED, Status.READY)
-        status = np.asarray(self._progress.ledger.status)
-        return self._store.resume([t for t in self._progress.values if status[t] in alive])
-
-    def forget(self, trial: int) -> None:
-        """It is another worker's now, or begins anew; or has ended already."""
-        del self._progress.values[trial]
-        self.paused.pop(trial, None)
-        self._best.forget(trial)
-        self.catch_up()
-
-    def catch_up(self) -> None:
-        """Take in what the study knows, and this sweep not yet."""
-        self._progress.values |= self._store.ended()
-        self._progress.ledger = self._store.merge(self._progress.ledger)
-
-    def end(self) -> None:
-        """No trial is left that may go on: those that still pause stop."""
-        ledger = self._progress.ledger
-        pauses = ledger.status == Status.PAUSED
-        for trial in np.flatnonzero(np.asarray(pauses)).tolist():
-            self._finish(trial, Status.STOPPED)
-        stopped = jnp.where(pauses, Status.STOPPED, ledger.status)
-        self._progress.ledger = ledger._replace(status=stopped)
-
-    def _finish(self, trial: int, status: Status) -> None:
-        self.paused.pop(trial, None)
-        ledger = self._progress.ledger
-        last = float(ledger.scores[trial, ledger.reported[trial] - 1])
-        self._store.finish(trial, status, last)
-
-
-class Sweep:
-    """One call of `jaxrl.tuning.sweep`."""
 
     def __init__(
         self,
@@ -154,18 +73,19 @@ class Sweep:
         scheduler: Scheduler,
         settings: SweepSettings,
         description: dict[str, Any],
-        board: Board,
+        search: dict[str, Any],
+        display: Display,
     ):
-        self.settings, self.description, self.board = settings, description, board
+        self.settings, self.description, self.display = settings, description, display
         self.began = time.perf_counter()
         self.key = jax.random.key(settings.seed)
-        self.groups = Groups(algo, config, space)
+        self.programs = StaticPrograms(algo, config, space)
         self.checkpoints = Checkpoints(settings.run_dir / "checkpoints")
-        self.progress = Progress(schedulers.start(scheduler), [None] * settings.num_lanes)
+        self.state = SweepState(schedulers.start(scheduler), [None] * settings.num_lanes)
         if self.checkpoints.latest() is not None:
-            self.progress = Progress.from_json(self.checkpoints.progress())
+            self.state = SweepState.from_json(self.checkpoints.progress())
         self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
-        self.store = Store(
+        self.study = SharedStudy(
             settings.storage,
             settings.study_name,
             space,
@@ -175,45 +95,48 @@ class Sweep:
             settings.seed,
             settings.worker,
             settings.heartbeat_seconds,
-            state.shared(description),
+            search,
         )
-        self.trials = Trials(scheduler, self.store, self.progress, self.best)
+        self.trials = Trials(scheduler, self.study, self.state, self.best)
         try:
-            self._start(algo)
+            self._start_lanes(algo)
         except BaseException:
-            self.store.close()
+            self.study.close()
             raise
 
-    def _start(self, algo: Algorithm) -> None:
-        """Lanes, as they were if the sweep is resumed."""
+    def _start_lanes(self, algo: Algorithm) -> None:
         strategy, num_lanes = self.settings.strategy, self.settings.num_lanes
-        if strategy == "auto" and not self.groups.static:
-            strategy = fastest(algo, self.groups.config, num_lanes, self.board)
+        if strategy == "auto" and not self.programs.static_names:
+            strategy = fastest(algo, self.programs.config, num_lanes, self.display)
             self.description["strategy"] = str(strategy)
-        self.crew = Crew(num_lanes, strategy, self.groups)
+        self.lanes = Lanes(num_lanes, strategy, self.programs)
         if self.checkpoints.latest() is None:
-            self.progress.left = [0] * len(self.crew.gangs)
+            self.state.updates_left = [0] * len(self.lanes.groups)
         else:
             self._restore()
-        self.trials.catch_up()
-        self.sink = JsonlSink(self.settings.run_dir / "metrics.jsonl", self.progress.chunks)
+        self.trials.read_study()
+        self.sink = JsonlSink(self.settings.run_dir / "metrics.jsonl", self.state.chunks)
 
-    # --- the loop --------------------------------------------------------------------------------
+    # --- the life of a sweep ---------------------------------------------------------------------
 
     def run(self) -> tuple[dict[str, Any], bool]:
-        """What `sweep.json` holds at the end, and whether the sweep was interrupted before it."""
+        """Run until no trial is left, or an interrupt.
+
+        Returns:
+          What `sweep.json` holds at the end, and whether the sweep was interrupted.
+        """
         saved_at = time.perf_counter()
         with Interrupt() as interrupt:
             while not interrupt.requested:
-                for team in self._teams_at_rest():
-                    self._fill_lanes(team)
-                if not any(self.progress.left):
-                    if not self.store.is_running_elsewhere():
+                for device_group in self._idle_device_groups():
+                    self._fill_lanes(device_group)
+                if not any(self.state.updates_left):
+                    if not self.study.has_unfinished_elsewhere():
                         break
-                    time.sleep(0.2)
+                    time.sleep(0.2)  # trials of other workers may return to the queue
                     continue
                 self._train_chunk()
-                self.board.show(self._now(), self.progress.lines(), self.progress.trials())
+                self.display.show(self._seconds(), self.state.running(), self.state.trials())
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
                     saved_at = time.perf_counter()
@@ -221,167 +144,180 @@ class Sweep:
             self._save()
         else:
             self._write_best()
-            self.trials.end()
+            self.trials.stop_paused()
         return self._write_summary(), interrupt.requested
 
-    def _teams_at_rest(self) -> list[list[int]]:
-        """Those whose gangs have all trained up to where their next lane may report."""
-        left = self.progress.left
-        return [team for team in self.crew.teams if not any(left[gang] for gang in team)]
+    def _idle_device_groups(self) -> list[list[int]]:
+        """Return the device groups whose lane groups have all trained until a lane may report."""
+        left = self.state.updates_left
+        return [groups for groups in self.lanes.device_groups if not any(left[g] for g in groups)]
 
-    def _fill_lanes(self, team: list[int]) -> None:
-        """Give a team's free lanes their next trials; then its gangs may train."""
-        for gang in team:
-            self._fill(gang)
-            self.progress.left[gang] = self._updates_left(gang)
+    # --- fill the lanes --------------------------------------------------------------------------
 
-    def _fill(self, gang: int) -> None:
-        """Give the free lanes of a gang their next trials."""
+    def _fill_lanes(self, device_group: list[int]) -> None:
+        """Give a device group's free lanes their next trials, and its lane groups updates to do."""
+        for group in device_group:
+            self._fill_lane_group(group)
+            self.state.updates_left[group] = self._updates_left(group)
+
+    def _fill_lane_group(self, group: int) -> None:
         placements: dict[int, Placement] = {}
-        group = None
-        runs = self.progress.runs
-        for place, lane in enumerate(self.crew.lanes_of[gang]):
-            if runs[lane] is not None or (trial := self.trials.next()) is None:
+        program = None
+        runs = self.state.runs
+        for place, lane in enumerate(self.lanes.lanes_of[group]):
+            if runs[lane] is not None or (trial := self.trials.begin_next()) is None:
                 continue
-            runs[lane] = Run(trial, self._now())
-            config, group = self.groups.of(self.progress.values[trial])
+            runs[lane] = PhaseRun(trial, self._seconds())
+            config, program = self.programs.find(self.state.values[trial])
             key = trial_key(self.key, trial)
             placements[place] = Placement(config, key, self.trials.paused.pop(trial, None))
-        if group is not None:
-            self.crew.place(gang, group.algo, placements)
+        if program is not None:
+            self.lanes.place(group, program.algo, placements)
 
-    def _train_chunk(self) -> None:
-        """Let the teams train that may, until one of them has for a while."""
-        active = [run is not None for run in self.progress.runs]
-        self.crew.begin(self.progress.left, active, self.settings.chunk_seconds)
-        self._take_in(self.crew.wait())
-
-    def _take_in(self, trained: dict[int, Trained]) -> None:
-        """Count what gangs did, and judge the teams that have done their part."""
-        if not trained:
-            return
-        self.progress.chunks += 1
-        for gang, (updates, metrics) in trained.items():
-            self.progress.left[gang] -= updates
-            self._count(gang, metrics, updates)
-        for team in self._teams_at_rest():
-            self._judge(team)
-
-    def _judge(self, team: list[int]) -> None:
-        """Let a team's lanes report whose phase is over, in their order whatever their speed."""
-        for lane in sorted(lane for gang in team for lane in self.crew.lanes_of[gang]):
-            run = self.progress.runs[lane]
-            if run is not None and self.settings.phase.is_over(run, self._steps_per_update(run)):
-                self._report(lane, run)
-        self._free_judged(team)
-
-    def _updates_left(self, gang: int) -> int:
-        """Until the first of the gang's lanes may report."""
-        runs = [self.progress.runs[lane] for lane in self.crew.lanes_of[gang]]
-        left = [
-            self.settings.phase.updates_left(run, self._steps_per_update(run))
-            for run in runs
-            if run is not None
-        ]
+    def _updates_left(self, group: int) -> int:
+        """Return after how many updates the first lane of a lane group may report."""
+        runs = [self.state.runs[lane] for lane in self.lanes.lanes_of[group]]
+        phase = self.settings.phase
+        left = [phase.updates_left(r, self._steps_per_update(r)) for r in runs if r is not None]
         return min(left, default=0)
 
-    def _steps_per_update(self, run: Run) -> int:
-        _, group = self.groups.of(self.progress.values[run.trial])
-        return group.steps_per_update
+    def _steps_per_update(self, run: PhaseRun) -> int:
+        _, program = self.programs.find(self.state.values[run.trial])
+        return program.steps_per_update
 
-    def _count(self, gang: int, metrics: dict[str, np.ndarray], updates: int) -> None:
-        """Take in what a gang's lanes did."""
-        for place, lane in enumerate(self.crew.lanes_of[gang]):
-            run = self.progress.runs[lane]
+    # --- train -----------------------------------------------------------------------------------
+
+    def _train_chunk(self) -> None:
+        """Let all idle device groups train, and wait for at least one."""
+        active = [run is not None for run in self.state.runs]
+        self.lanes.begin(self.state.updates_left, active, self.settings.chunk_seconds)
+        self._take_in(self.lanes.wait())
+
+    def _take_in(self, trained: dict[int, Trained]) -> None:
+        """Count what lane groups did, and let those report that have trained long enough."""
+        if not trained:
+            return
+        self.state.chunks += 1
+        for group, (num_updates, metrics) in trained.items():
+            self.state.updates_left[group] -= num_updates
+            self._count(group, metrics, num_updates)
+        for device_group in self._idle_device_groups():
+            self._report_and_free(device_group)
+
+    def _count(self, group: int, metrics: dict[str, np.ndarray], num_updates: int) -> None:
+        """Add a chunk to the runs of a lane group, and log one row for each."""
+        for place, lane in enumerate(self.lanes.lanes_of[group]):
+            run = self.state.runs[lane]
             if run is None:
                 continue
-            part = {name: x[place, :updates].astype(np.float64) for name, x in metrics.items()}
+            part = {name: x[place, :num_updates].astype(np.float64) for name, x in metrics.items()}
             row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
-            run.count(row, updates)
-            self.progress.trial_updates[run.trial] += updates
-            self.board.count(row["valid_steps"])
-            where = {
-                "update": self.progress.chunks,
+            run.count(row, num_updates)
+            self.state.trial_updates[run.trial] += num_updates
+            self.display.count(row["valid_steps"])
+            position = {
+                "update": self.state.chunks,
                 "trial": run.trial,
                 "lane": lane,
-                "phase": self.progress.phase(run.trial),
-                "trial_update": self.progress.trial_updates[run.trial],
-                "seconds": round(self._now(), 3),
+                "phase": self.state.phase(run.trial),
+                "trial_update": self.state.trial_updates[run.trial],
+                "seconds": round(self._seconds(), 3),
             }
-            self.sink.write(where | row)
+            self.sink.write(position | row)
 
-    def _report(self, lane: int, run: Run) -> None:
-        """A lane's trial has done a phase: free the lane, unless the trial goes on."""
-        progress, now = self.progress, self._now()
-        phase = progress.phase(run.trial)
-        progress.runs[lane] = None
-        status = self.trials.report(run.trial, run.score, partial(self.crew.learner, lane))
-        if status is None:  # it is another worker's
+    # --- report and judge ------------------------------------------------------------------------
+
+    def _report_and_free(self, device_group: list[int]) -> None:
+        """Report the finished phases of a device group; free the lanes whose trials don't continue.
+
+        Lanes report in their order, whatever their speed. A report may stop or pause trials on
+        other lanes. Those of other device groups leave their lanes when they report themselves.
+        """
+        phase, runs = self.settings.phase, self.state.runs
+        lanes = sorted(lane for group in device_group for lane in self.lanes.lanes_of[group])
+        for lane in lanes:
+            run = runs[lane]
+            if run is not None and phase.is_over(run, self._steps_per_update(run)):
+                self._report(lane, run)
+        for lane in lanes:
+            run = runs[lane]
+            if run is not None and self.state.ledger.status[run.trial] != Status.RUNNING:
+                runs[lane] = None
+                self.trials.leave(run.trial, partial(self.lanes.agent, lane))
+
+    def _report(self, lane: int, run: PhaseRun) -> None:
+        """Report a trial's score, and free its lane unless the trial continues."""
+        state, now = self.state, self._seconds()
+        phase = state.phase(run.trial)
+        state.runs[lane] = None
+        status = self.trials.report(run.trial, run.score, partial(self.lanes.agent, lane))
+        if status is None:  # the trial was taken from this worker
             return
-        progress.spans.append(Span(lane, run.trial, phase, run.began, now))
+        state.spans.append(Span(lane, run.trial, phase, run.began, now))
         if status == Status.RUNNING:
-            progress.runs[lane] = Run(run.trial, now)
+            state.runs[lane] = PhaseRun(run.trial, now)
 
-    def _free_judged(self, team: list[int]) -> None:
-        """Free the lanes of trials that another's report has stopped or paused. Those of teams that
-        train are freed once they report."""
-        progress = self.progress
-        for lane in sorted(lane for gang in team for lane in self.crew.lanes_of[gang]):
-            run = progress.runs[lane]
-            if run is not None and progress.ledger.status[run.trial] != Status.RUNNING:
-                progress.runs[lane] = None
-                self.trials.leave(run.trial, partial(self.crew.learner, lane))
+    # --- checkpoints and other files -------------------------------------------------------------
 
-    # --- files -----------------------------------------------------------------------------------
-
-    def _now(self) -> float:
-        return self.progress.seconds + time.perf_counter() - self.began
+    def _seconds(self) -> float:
+        """Return how long the sweep has taken, without the time between stop and resume."""
+        return self.state.seconds + time.perf_counter() - self.began
 
     def _save(self) -> None:
-        """A checkpoint of lanes at rest and of where the sweep stands, unless there is one."""
-        self._take_in(self.crew.wait(ALL_COMPLETED))
-        if self.checkpoints.latest() == self.progress.chunks:
+        """Save a checkpoint of all lanes, once they are idle, unless the newest is as new."""
+        self._take_in(self.lanes.wait(ALL_COMPLETED))
+        if self.checkpoints.latest() == self.state.chunks:
             return
         kept = {str(trial): agent for trial, agent in self.trials.paused.items()}
-        state = {"gangs": self.crew.save(self.progress), "kept": kept}
+        agents = {"gangs": self.lanes.save(self.state), "kept": kept}
         self._write_best()
-        self.checkpoints.save(
-            self.progress.chunks, state, self.progress.to_json(self._now()), whole=True
-        )
+        progress = self.state.to_json(self._seconds())
+        self.checkpoints.save(self.state.chunks, agents, progress, whole=True)
         self._write_summary()
 
     def _restore(self) -> None:
-        """Go on from the checkpoint, without the trials that are no longer this worker's."""
-        progress = self.progress
+        """Continue from the checkpoint, without the trials that are no longer this worker's."""
         gone = self.trials.resume()
-        saved, _ = self.checkpoints.restore(self.crew.template(progress), whole=True)
-        self.crew.restore(progress, saved["gangs"])
+        saved, _ = self.checkpoints.restore(self.lanes.template(self.state), whole=True)
+        self.lanes.restore(self.state, saved["gangs"])
         self.trials.paused = {int(trial): agent for trial, agent in saved["kept"].items()}
-        for lane, run in enumerate(progress.runs):
+        for lane, run in enumerate(self.state.runs):
             if run is not None and run.trial in gone:
-                progress.runs[lane] = None
+                self.state.runs[lane] = None
         for trial in gone:
             self.trials.forget(trial)
-        self.board.announce(f"resumed after {self._now():,.0f} s")
+        self.display.print_line(f"resumed after {self._seconds():,.0f} s")
 
     def _write_best(self) -> None:
         def describe(trial: int, score: float) -> tuple[bool, dict[str, Any]]:
-            config, group = self.groups.of(self.progress.values[trial])
+            config, program = self.programs.find(self.state.values[trial])
             arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
-            manifest = manifests.describe(group.algo, config, arguments)
-            return group.algo.env.checkpointable, manifest
+            manifest = manifests.describe(program.algo, config, arguments)
+            return program.algo.env.checkpointable, manifest
 
-        self.best.write(self.progress.trials(), describe)
+        self.best.write(self.state.trials(), describe)
 
     def _write_summary(self) -> dict[str, Any]:
-        elsewhere = self.store.num_elsewhere()
-        summary = self.description | self.progress.summary(self._now(), elsewhere)
-        state.write(self.settings.run_dir, summary)
+        elsewhere = self.study.count_elsewhere()
+        summary = self.description | self.state.summary(self._seconds(), elsewhere)
+        states.write(self.settings.run_dir, summary)
         return summary
 
     def close(self) -> None:
-        self.crew.close()
-        self.board.close()
-        self.store.close()
+        """Stop threads and close files."""
+        self.lanes.close()
+        self.display.close()
+        self.study.close()
         self.checkpoints.close()
         self.sink.close()
+
+
+def fastest(algo: Algorithm, config: Any, num_lanes: int, display: Display) -> Strategy:
+    """Return the fastest strategy for that many lanes, by a short measurement."""
+    if num_lanes == 1:
+        return Strategy("vmap")
+    display.show_text("measuring strategies")
+    choice = populations.choose(algo, populations.stack(config, num_lanes))
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in choice.steps_per_second.items())
+    display.print_line(f"strategy {choice.strategy}; steps/s of all lanes: {rates}")
+    return choice.strategy

@@ -1,8 +1,8 @@
-"""Samplers: which values a trial of a study gets, and what Optuna stores of them.
+"""Samplers: which values a trial of a study gets, and how Optuna stores them.
 
-"random" gives the values that a search in one program draws, too; the others are Optuna's, and
-learn from the trials that have ended: "gp" from completed ones alone, the others from stopped ones,
-too.
+"random" draws the same values as a search in one program. The others are Optuna's and learn from
+the trials that have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped ones
+as well.
 """
 
 from __future__ import annotations
@@ -17,64 +17,87 @@ import jax
 import numpy as np
 
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.sweeps.storage import optuna, quiet
+from jaxrl.tuning.sweeps.storage import (
+    ignore_experimental_warnings,
+    import_optuna,
+    study_view,
+    trial_of,
+)
 from jaxrl.types import Array
 
 SAMPLERS = ("random", "tpe", "cmaes", "gp")
 
+Draw = Callable[[int], dict[str, Any]]
+"""`draw(index)` gives the values of the trial with this index to the sampler "random"."""
+
 
 def check_sampler(name: str) -> None:
-    """Raise if there is no such sampler, or it needs what is not installed, before any work."""
+    """Raise if there is no such sampler, or if a package that it needs is not installed."""
     if name not in SAMPLERS:
         raise ValueError(f"sampler must be one of {SAMPLERS}, got {name!r}")
-    optuna()  # which all of them need
+    import_optuna()
     needed = {"cmaes": "cmaes", "gp": "torch"}.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:
         raise ImportError(f"the sampler {name!r} needs {needed}: pip install {needed}")
 
 
-def sampler_of(
-    name: str, seed: int, index: int, searched: str, draw: Callable[[int], dict[str, Any]]
-) -> Any:
-    """The sampler of a trial's hyperparameter, made anew for each, so that a sweep that was killed
-    between two of them draws the same again.
+def draw_of(space: spaces.Space, trial_values: Callable[[int], dict[str, Array]]) -> Draw:
+    """Return the function that draws a trial's values as plain Python numbers."""
+    compiled = jax.jit(trial_values)
+    return lambda index: spaces.values(space, compiled(index))
+
+
+class TrialSampler:
+    """Chooses and stores the values of a study's trials.
 
     Args:
-      searched: the hyperparameter's name; none for what is drawn of all at once.
-      draw: `draw(i)` gives trial i's values to the sampler "random".
+      name: one of `SAMPLERS`.
+      seed: of Optuna's samplers.
+      draw: used by the sampler "random" alone.
     """
-    samplers = optuna().samplers
-    entropy = [seed, index, *searched.encode()]
-    trial_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-    with quiet():
-        match name:
-            case "tpe":
-                return samplers.TPESampler(seed=trial_seed)
-            case "cmaes":
-                return samplers.CmaEsSampler(
-                    seed=trial_seed, consider_pruned_trials=True, warn_independent_sampling=False
-                )
-            case "gp":
-                return samplers.GPSampler(seed=trial_seed)
-    return _keyed_sampler(lambda: draw(index))
+
+    def __init__(self, study: Any, space: spaces.Space, name: str, seed: int, draw: Draw):
+        self._study = study_view(study, rank_silent_trial_last)
+        self._space = {key: space[key] for key in sorted(space)}
+        self._name, self._seed, self._draw = name, seed, draw
+
+    def values(self, trial: Any, index: int) -> dict[str, Any]:
+        """Return a trial's values; choose and store those that it lacks.
+
+        Each value has a sampler of its own, seeded by the trial's index and the value's name, so
+        that a sweep that was killed between two values chooses the same ones when it resumes.
+        """
+        self._study.sampler = self._sampler(index, "")
+        asking = trial_of(self._study, trial)
+        values = {}
+        for name, distribution in self._space.items():
+            self._study.sampler = self._sampler(index, name)
+            values[name] = suggest(asking, name, distribution)
+        return values
+
+    def _sampler(self, index: int, value_name: str) -> Any:
+        samplers = import_optuna().samplers
+        entropy = [self._seed, index, *value_name.encode()]
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        with ignore_experimental_warnings():
+            match self._name:
+                case "tpe":
+                    return samplers.TPESampler(seed=seed)
+                case "cmaes":
+                    return samplers.CmaEsSampler(
+                        seed=seed, consider_pruned_trials=True, warn_independent_sampling=False
+                    )
+                case "gp":
+                    return samplers.GPSampler(seed=seed)
+        return _drawing_sampler(lambda: self._draw(index))
 
 
-def seen_by_samplers(study: Any) -> Any:
-    """The study as samplers should see it: a trial without a score at its end is the worst.
+def rank_silent_trial_last(trial: Any) -> Any:
+    """Return a trial as samplers should see it: the worst if its last phase has no score.
 
-    As it is stored, with NaN, Optuna's TPE would take it for the best of the stopped ones, and its
-    CMA-ES could not sort.
+    Such a score is stored as NaN. TPE would take it for the best of the stopped trials, and
+    CMA-ES could not sort it.
     """
-    base = optuna().Study
-
-    class Seen(base):
-        def _get_trials(self, *args: Any, **kwargs: Any) -> list[Any]:
-            return [_with_score(trial) for trial in super()._get_trials(*args, **kwargs)]
-
-    return Seen(study.study_name, study._storage)
-
-
-def _with_score(trial: Any) -> Any:
     scores = trial.intermediate_values
     if not trial.state.is_finished() or not scores or not math.isnan(scores[max(scores)]):
         return trial
@@ -83,11 +106,11 @@ def _with_score(trial: Any) -> Any:
     return trial
 
 
-def _keyed_sampler(draw: Callable[[], dict[str, Any]]) -> Any:
-    """A sampler that answers with what `draw` gives, if it is asked."""
-    samplers = optuna().samplers
+def _drawing_sampler(draw: Callable[[], dict[str, Any]]) -> Any:
+    """Return an Optuna sampler whose values are those that `draw` returns."""
+    samplers = import_optuna().samplers
 
-    class Keyed(samplers.BaseSampler):
+    class DrawingSampler(samplers.BaseSampler):
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
             return {}
 
@@ -95,19 +118,13 @@ def _keyed_sampler(draw: Callable[[], dict[str, Any]]) -> Any:
             return {}
 
         def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return _label(draw()[name])
+            return _stored_choice(draw()[name])
 
-    return Keyed()
-
-
-def draw_of(space: spaces.Space, trial_values: Callable[[int], dict[str, Array]]) -> Any:
-    """`draw(index) -> values` as plain numbers, for the sampler "random"."""
-    compiled = jax.jit(trial_values)
-    return lambda index: spaces.values(space, compiled(index))
+    return DrawingSampler()
 
 
 def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
-    """The value that the study's sampler gives to a trial, or gave it before."""
+    """Return the value that a trial has stored, or that the study's sampler now gives to it."""
     match searched:
         case spaces.Uniform(low, high):
             return trial.suggest_float(name, low, high)
@@ -120,11 +137,11 @@ def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
         case spaces.QLogUniform():
             return trial.suggest_categorical(name, searched.ladder)
         case spaces.Choice(values):
-            labels = [_label(value) for value in values]
-            return values[labels.index(trial.suggest_categorical(name, labels))]
+            stored = [_stored_choice(value) for value in values]
+            return values[stored.index(trial.suggest_categorical(name, stored))]
 
 
-def _label(value: Any) -> Any:
-    """What Optuna stores for one of several values."""
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return value if plain else repr(value)
+def _stored_choice(value: Any) -> Any:
+    """Return what Optuna stores for one value of a choice: numbers, texts, or a text for it."""
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return value if is_plain else repr(value)

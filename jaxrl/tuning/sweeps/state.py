@@ -1,44 +1,68 @@
-"""What a sweep writes down: its description, and `sweep.json`, what became of its trials."""
+"""The state of a sweep between two chunks of training, and `sweep.json`, which shows it.
+
+Checkpoints hold the state as JSON (`SweepState.to_json`). Their keys are those of run directories
+that exist, so they stay when a field gets another name.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import config as fields
-from jaxrl.envs.host.base import SPEED_ONLY
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import check_path
-from jaxrl.training.run_dir import directory_lock
-from jaxrl.tuning import space as spaces
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.timeline import Span, occupancy
-from jaxrl.types import Algorithm
+
+UNITS = ("updates", "steps", "episodes")
+EPISODE_CHECK = 16
+"""After this many updates, the episodes of a phase are counted."""
+
+
+class Phase(NamedTuple):
+    """How long a trial trains between two reports of its score."""
+
+    length: int
+    unit: str = "updates"
+    """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended."""
+
+    def num_updates(self, steps_per_update: int) -> int:
+        """Return the length in updates, of a phase that is not counted in episodes."""
+        return math.ceil(self.length / steps_per_update) if self.unit == "steps" else self.length
+
+    def updates_left(self, run: PhaseRun, steps_per_update: int) -> int:
+        """Return after how many updates the phase may be over."""
+        if self.unit == "episodes":
+            return EPISODE_CHECK
+        return self.num_updates(steps_per_update) - run.updates
+
+    def is_over(self, run: PhaseRun, steps_per_update: int) -> bool:
+        """Return whether the run has trained for the whole phase."""
+        if self.unit == "episodes":
+            return run.episodes >= self.length or run.diverged
+        return run.updates >= self.num_updates(steps_per_update)
 
 
 @dataclass
-class Run:
-    """A trial on a lane, within its phase."""
+class PhaseRun:
+    """A trial on a lane, and what it has done of its current phase."""
 
     trial: int
-    began: float  # seconds since the sweep began
+    began: float
+    """Seconds from the sweep's beginning to the phase's."""
     updates: int = 0
     episodes: float = 0.0
     return_sum: float = 0.0
     diverged: bool = False
 
     def count(self, row: dict[str, float], updates: int) -> None:
-        """Take in a row of metrics that covers so many updates."""
+        """Add a row of metrics that covers that many updates."""
         self.updates += updates
         self.episodes += row["episode_count"]
         self.return_sum += row["episode_return_sum"]
@@ -49,53 +73,61 @@ class Run:
         """The mean return of the phase's episodes; NaN without one, -inf if the trial diverged."""
         if not self.episodes and not self.diverged:
             return math.nan
-        # In the precision of the ledger, so that store and ledger agree.
+        # In the precision of the ledger, so that study and ledger agree.
         score = float(np.float32(self.return_sum / max(self.episodes, 1)))
         return -math.inf if self.diverged or math.isinf(score) else score
 
 
 @dataclass
-class Progress:
-    """What a sweep knows between two chunks; saved with each checkpoint."""
+class SweepState:
+    """What a sweep knows between two chunks, except for agents."""
 
     ledger: Ledger
-    runs: list[Run | None]
-    """On each lane."""
+    runs: list[PhaseRun | None]
+    """The run on each lane; None on a free lane."""
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Of each trial that has begun."""
+    """The hyperparameters of each trial that has begun."""
     trial_updates: dict[int, int] = field(default_factory=dict)
+    """How many updates each trial has done in all its phases."""
     spans: list[Span] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)
-    """Updates of each gang until lanes may report."""
+    updates_left: list[int] = field(default_factory=list)
+    """Updates that each lane group may do until one of its lanes may report."""
     chunks: int = 0
-    """How often gangs have come back from training for a while."""
+    """How many chunks have been taken in."""
     seconds: float = 0.0
+    """Seconds that the sweep had taken when it was last saved."""
 
     def phase(self, trial: int) -> int:
-        """The phase that a trial is in, from 0."""
+        """Return the phase that a trial is in, from 0."""
         return int(self.ledger.reported[trial])
 
     def trials(self) -> list[dict[str, Any]]:
-        """As `sweep.json` has them."""
-        return trials(self.ledger, self.values)
+        """Return all trials that have begun, as `sweep.json` has them."""
+        scores, reported, status = (np.asarray(x) for x in self.ledger)
+        return [
+            {
+                "trial": trial,
+                "values": values_to_json(values),
+                "scores": [_score_to_json(s) for s in scores[trial, : reported[trial]]],
+                "status": Status(status[trial]).name.lower(),
+            }
+            for trial, values in sorted(self.values.items())
+        ]
 
-    def lines(self) -> list[tuple[int, int, int]]:
-        """What runs: lane, trial and phase of each."""
+    def running(self) -> list[tuple[int, int, int]]:
+        """Return lane, trial and phase of each run."""
         return [
             (lane, run.trial, self.phase(run.trial))
             for lane, run in enumerate(self.runs)
             if run is not None
         ]
 
-    def on_lanes(self) -> set[int]:
-        """The trials that run."""
-        return {run.trial for run in self.runs if run is not None}
-
     def summary(self, seconds: float, elsewhere: int) -> dict[str, Any]:
-        """As `sweep.json` has it, so many seconds after the sweep began.
+        """Return what `sweep.json` says of the trials.
 
         Args:
-          elsewhere: trials of the study that other workers have.
+          seconds: how long the sweep has taken.
+          elsewhere: how many trials of the study other workers have begun.
         """
         return {
             "trials": self.trials(),
@@ -106,20 +138,21 @@ class Progress:
         }
 
     def to_json(self, seconds: float) -> dict[str, Any]:
-        """For a checkpoint taken so many seconds after the sweep began."""
+        """Return the state for a checkpoint, when the sweep has taken so many seconds."""
         return {
             "ledger": [np.asarray(x).tolist() for x in self.ledger],
             "runs": [None if run is None else dataclasses.asdict(run) for run in self.runs],
-            "values": [[trial, plain(v)] for trial, v in self.values.items()],
+            "values": [[trial, values_to_json(v)] for trial, v in self.values.items()],
             "trial_updates": list(self.trial_updates.items()),
             "spans": self.spans,
-            "left": self.left,
+            "left": self.updates_left,
             "chunks": self.chunks,
             "seconds": seconds,
         }
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> Progress:
+    def from_json(cls, saved: dict[str, Any]) -> SweepState:
+        """Return the state that `to_json` was called on."""
         saved = fields.with_current_names(saved)
         scores, reported, status = saved["ledger"]
         return cls(
@@ -128,102 +161,45 @@ class Progress:
                 jnp.asarray(reported, jnp.int32),
                 jnp.asarray(status, jnp.int32),
             ),
-            runs=[None if run is None else Run(**run) for run in saved["runs"]],
+            runs=[None if run is None else PhaseRun(**run) for run in saved["runs"]],
             values={
-                trial: unplain(fields.with_current_names(values))
+                trial: values_from_json(fields.with_current_names(values))
                 for trial, values in saved["values"]
             },
             trial_updates=dict(saved["trial_updates"]),
             spans=[Span(*span) for span in saved["spans"]],
-            left=saved["left"],
+            updates_left=saved["left"],
             chunks=saved["chunks"],
             seconds=saved["seconds"],
         )
 
 
-NAME = "sweep.json"
-SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
-        "lanes", "phase", "space")  # fmt: skip
-"""What a resumed sweep must have in common with the one before it."""
-_SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
-
-
-def shared(description: dict[str, Any]) -> dict[str, Any]:
-    """What all workers of a study must have in common: all that learning depends on."""
-    options = description["env_options"].items()
-    learning = {name: value for name, value in options if name not in SPEED_ONLY}
-    return {name: description[name] for name in _SHARED} | {"env_options": learning}
-
-
-def trials(ledger: Ledger, values: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """All trials that have begun, as `sweep.json` has them; `values` are by trial."""
-    scores, reported, status = (np.asarray(x) for x in ledger)
-    return [
-        {
-            "trial": trial,
-            "values": plain(own),
-            "scores": [_json_score(s) for s in scores[trial, : reported[trial]]],
-            "status": Status(status[trial]).name.lower(),
-        }
-        for trial, own in sorted(values.items())
-    ]
-
-
-def plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Hyperparameters as JSON has them."""
+def values_to_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters with lists in place of tuples."""
     return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
 
 
-def unplain(values: dict[str, Any]) -> dict[str, Any]:
-    """What `plain` was given."""
+def values_from_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters that `values_to_json` was given."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
 
 
-def _json_score(score: np.floating) -> float | str | None:
+def _score_to_json(score: np.floating) -> float | str | None:
     if math.isnan(score):
         return None
     return float(score) if math.isfinite(score) else "-inf"
 
 
-def describe(
-    algo: Algorithm,
-    config: Any,
-    space: spaces.Space,
-    scheduler: Scheduler,
-    num_lanes: int,
-    phase: Any,
-    seed: int,
-    sampler: str,
-    strategy: str,
-) -> dict[str, Any]:
-    """What was run, for `sweep.json`."""
-    manifests.check_options(algo.env)
-    fields_of = [field.name for field in dataclasses.fields(scheduler) if field.init]
-    rule = {name: getattr(scheduler, name) for name in ("num_trials", "num_phases")}
-    rule = {"name": type(scheduler).__name__} | rule
-    rule |= {name: getattr(scheduler, name) for name in fields_of}
-    return {
-        "algorithm": algo.name,
-        "env": algo.env.id,
-        "num_envs": algo.env.num_envs,
-        "env_options": algo.env.options,
-        "config": fields.to_dict(config),
-        "seed": seed,
-        "scheduler": rule,
-        "sampler": sampler,
-        "lanes": num_lanes,
-        "strategy": strategy,
-        "phase": phase._asdict(),
-        "space": {
-            name: {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
-            for name, part in space.items()
-        },
-        **manifests.provenance(),
-    }
+# --- sweep.json ----------------------------------------------------------------------------------
+
+NAME = "sweep.json"
+SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
+        "lanes", "phase", "space")  # fmt: skip
+"""What a resumed sweep must have in common with the one before it."""
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """`sweep.json`.
+    """Return what `sweep.json` holds.
 
     Raises:
       ValueError: if it is damaged.
@@ -237,48 +213,8 @@ def read(directory: Path) -> dict[str, Any]:
     return summary
 
 
-@contextlib.contextmanager
-def open_run_dir(directory: Path, description: dict[str, Any], resume: bool) -> Iterator[bool]:
-    """Make the sweep's directory; refuse what would damage another.
-
-    Until the block ends, no other process may open it.
-
-    Yields:
-      Whether it is new.
-    """
-    check_path(directory)
-    if (directory / NAME).exists():
-        if not resume:
-            raise ValueError(
-                f"{directory} already holds a sweep; resume it (resume=True, --resume) or choose "
-                "another directory"
-            )
-        before = read(directory)
-        now = json.loads(json.dumps(description))
-        changes = [f"{k}: {before.get(k)!r} -> {now[k]!r}" for k in SAME if before.get(k) != now[k]]
-        if changes:
-            raise ValueError(f"{directory} holds another sweep: " + "; ".join(changes))
-        description["command"] = before["command"]
-        with directory_lock(directory):
-            yield False
-        return
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    with directory_lock(directory):
-        empty = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0, "elsewhere": 0}
-        write(directory, description | empty)
-        yield True
-
-
-def clear(directory: Path) -> None:
-    """Empty the directory of a sweep that could not begin."""
-    for path in directory.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 def write(directory: Path, summary: dict[str, Any]) -> None:
-    """`sweep.json`, whole or not at all."""
+    """Write `sweep.json`, as a whole or not at all."""
     temporary = directory / f".{NAME}"
     temporary.write_text(json.dumps(summary, indent=1) + "\n")
     temporary.replace(directory / NAME)

@@ -40,8 +40,8 @@ from jaxrl.tuning import (
 )
 from jaxrl.tuning.sweeps import loop, samplers, state
 from jaxrl.tuning.sweeps.best_agents import BestAgents
-from jaxrl.tuning.sweeps.lanes import Crew, Gang
-from jaxrl.tuning.sweeps.study import Store
+from jaxrl.tuning.sweeps.lanes import LaneGroup, Lanes
+from jaxrl.tuning.sweeps.study import SharedStudy
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -130,14 +130,14 @@ def test_static_fields_form_groups_that_lanes_move_between(tmp_path):
 
 def test_lanes_of_groups_on_several_devices_find_what_they_find_on_one(tmp_path, monkeypatch):
     used = set()
-    original = Gang.train
+    original = LaneGroup.train
 
     def train(self, *arguments):
         metrics = original(self, *arguments)
         used.update(metrics["loss"].devices())
         return metrics
 
-    monkeypatch.setattr(Gang, "train", train)
+    monkeypatch.setattr(LaneGroup, "train", train)
     outcomes = []
     for strategy, devices in (("vmap", 1), ("auto", 2), ("shard-vmap", 2)):
         used.clear()
@@ -153,7 +153,7 @@ def test_lanes_of_groups_on_several_devices_find_what_they_find_on_one(tmp_path,
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 def test_a_device_that_takes_long_keeps_no_other_waiting(tmp_path, monkeypatch):
     """One device's first update begins when the other has done eight trials, in nine chunks."""
-    original = Crew._train
+    original = Lanes._train_group
     others = threading.Event()
     chunks = itertools.count(1)
 
@@ -164,7 +164,7 @@ def test_a_device_that_takes_long_keeps_no_other_waiting(tmp_path, monkeypatch):
             others.set()
         return original(self, gang, *arguments)
 
-    monkeypatch.setattr(Crew, "_train", train)
+    monkeypatch.setattr(Lanes, "_train_group", train)
     result = run(
         tmp_path / "x", RandomSearch(12, 1), STATIC,
         num_lanes=2, strategy="shard-vmap", chunk_seconds=1e9,
@@ -193,17 +193,17 @@ class KilledError(Exception):
 
 def killed_after(monkeypatch, chunks):
     """Sweeps die, as by SIGKILL, while lanes report for this time."""
-    original = loop.Sweep._report
+    original = loop.SweepLoop._report
     counted = []
 
     def report(self, *arguments):
         original(self, *arguments)
-        if self.progress.chunks not in counted:
-            counted.append(self.progress.chunks)
+        if self.state.chunks not in counted:
+            counted.append(self.state.chunks)
         if len(counted) == chunks:
             raise KilledError
 
-    monkeypatch.setattr(loop.Sweep, "_report", report)
+    monkeypatch.setattr(loop.SweepLoop, "_report", report)
 
 
 @pytest.mark.parametrize("every", [0.0, 1e9], ids=["saved each chunk", "never saved"])
@@ -238,7 +238,7 @@ def test_a_killed_sweep_resumes_to_the_same_leaderboard(
 def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, scheduler, space):
     expected = run(tmp_path / "whole", scheduler, space)
     calls = iter(range(6))  # of three updates a phase, with a checkpoint after each
-    original = loop.Sweep._train_chunk
+    original = loop.SweepLoop._train_chunk
 
     def killed(self):
         if next(calls) == 5:
@@ -247,7 +247,7 @@ def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, 
 
     always = {"checkpoint_seconds": 0.0, "chunk_seconds": 0.0}
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Sweep, "_train_chunk", killed)
+        patch.setattr(loop.SweepLoop, "_train_chunk", killed)
         with pytest.raises(KilledError):
             run(tmp_path / "cut", scheduler, space, **always)
     result = run(tmp_path / "cut", scheduler, space, resume=True, **always)
@@ -359,7 +359,7 @@ def test_the_study_has_the_rungs_that_were_trained(tmp_path):
 
 def test_infinite_returns_are_the_worst():
     metrics = {"episode_count": 2.0, "episode_return_sum": math.inf, "loss": 0.0}
-    trial = state.Run(0, 0.0)
+    trial = state.PhaseRun(0, 0.0)
     assert math.isnan(trial.score)
     trial.count(metrics, 1)
     assert trial.score == -math.inf
@@ -370,7 +370,9 @@ def test_samplers_take_trials_without_a_score_for_the_worst():
     for scores in ({0: math.nan, 1: math.nan}, {0: 3.0}, {0: math.nan, 1: 3.0}):
         pruned = optuna.trial.TrialState.PRUNED
         study.add_trial(optuna.create_trial(state=pruned, intermediate_values=scores))
-    seen = [trial.intermediate_values for trial in samplers.seen_by_samplers(study).trials]
+    seen = [
+        trial.intermediate_values for trial in map(samplers.rank_silent_trial_last, study.trials)
+    ]
     assert seen[0] == {0: -math.inf}
     assert seen[1] == {0: 3.0}
     assert seen[2][1] == 3.0
@@ -497,14 +499,14 @@ def test_the_best_agents_that_are_left_stay(tmp_path):
     def describe(trial, score):
         return True, {"trial": trial}
 
-    assert best.deserves(0, 5.0, trials(5.0))
+    assert best.is_among_best(0, 5.0, trials(5.0))
     best.keep(0, 5.0, 1, {"x": jnp.zeros(2)})
     best.write(trials(5.0), describe)
     resumed = BestAgents(tmp_path, 1, None)
     resumed.write(trials(5.0, 9.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-0"]
-    assert not resumed.deserves(2, 4.0, trials(5.0, 9.0, 4.0))
-    assert resumed.deserves(3, 7.0, trials(5.0, 9.0, 4.0, 7.0))
+    assert not resumed.is_among_best(2, 4.0, trials(5.0, 9.0, 4.0))
+    assert resumed.is_among_best(3, 7.0, trials(5.0, 9.0, 4.0, 7.0))
     resumed.keep(3, 7.0, 1, {"x": jnp.zeros(2)})
     resumed.write(trials(5.0, 9.0, 4.0, 7.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-3"]
@@ -515,7 +517,7 @@ def test_the_best_agents_that_are_left_stay(tmp_path):
     [
         ({"num_lanes": 0}, "num_lanes must be an integer >= 1, got 0"),
         ({"phase": HALF}, "a phase's length must be an integer >= 1, got 2.5"),
-        ({"phase": Phase(3, "hours")}, "phases are counted in .*, got 'hours'"),
+        ({"phase": Phase(3, "hours")}, "a phase.s unit must be one of .*, got 'hours'"),
         ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
         ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
@@ -568,7 +570,7 @@ def test_one_process_at_a_time_sweeps_in_a_directory(tmp_path):
 def test_a_study_of_others_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(study_name="s", storage=url, direction="minimize")
-    with pytest.raises(ValueError, match=r"'s' is not of a sweep of jaxrl's; choose another name"):
+    with pytest.raises(ValueError, match=r"'s' was not made by a sweep of jaxrl; choose"):
         run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
 
 
@@ -576,7 +578,7 @@ def test_a_study_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
     def fail(*_):
         raise optuna.exceptions.StorageInternalError("invalid data?") from OSError("disk is full")
 
-    monkeypatch.setattr(Store, "report", fail)
+    monkeypatch.setattr(SharedStudy, "report", fail)
     with pytest.raises(OSError, match=r"study at journal.* written: disk is full. .*resume once"):
         run(tmp_path / "x", HyperTrick(4, 2))
 
@@ -684,5 +686,5 @@ def test_another_sweep_in_the_same_directory_is_refused(tmp_path):
     run(tmp_path / "x", HyperTrick(4, 2))
     with pytest.raises(ValueError, match="already holds a sweep"):
         run(tmp_path / "x", HyperTrick(4, 2))
-    with pytest.raises(ValueError, match=r"holds another sweep: scheduler: .*'num_trials': 5"):
+    with pytest.raises(ValueError, match=r"these settings changed: scheduler: .*'num_trials': 5"):
         run(tmp_path / "x", HyperTrick(5, 2), resume=True)

@@ -26,9 +26,10 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.tuning import LogUniform, Status, Uniform, hypertrick_pruner, trial_key, trial_values
-from jaxrl.tuning.sweeps import study
-from jaxrl.tuning.sweeps.storage import requeue
-from jaxrl.tuning.sweeps.study import Store, set_state
+from jaxrl.tuning.sweeps import samplers, study
+from jaxrl.tuning.sweeps.heartbeat import requeue
+from jaxrl.tuning.sweeps.storage import change_state
+from jaxrl.tuning.sweeps.study import SharedStudy
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -53,7 +54,7 @@ from jaxrl.tuning import HyperTrick, Phase, sweep
 from jaxrl.tuning.sweeps import lanes
 
 url, directory, worker, resume = sys.argv[1:]
-train = lanes.Gang.train
+train = lanes.LaneGroup.train
 
 
 def slowly(*arguments):
@@ -61,7 +62,7 @@ def slowly(*arguments):
     return train(*arguments)
 
 
-lanes.Gang.train = slowly
+lanes.LaneGroup.train = slowly
 algo = toy()
 Path(directory).with_suffix(".ready").touch()
 while not (Path(directory).parent / "go").exists():
@@ -328,7 +329,7 @@ def open_store(url, worker, num_trials=4, heartbeat_seconds=1, search=None):
 
     space = {"gamma": Uniform(0.3, 0.9)}
     times = {"heartbeat_seconds": heartbeat_seconds, "search": search}
-    return Store(url, "s", space, num_trials, draw, worker=worker, **times)
+    return SharedStudy(url, "s", space, num_trials, draw, worker=worker, **times)
 
 
 @pytest.fixture
@@ -377,24 +378,25 @@ def die(*arguments):
 
 def test_a_worker_that_dies_while_it_takes_a_trial_does_not_lose_it(stores, monkeypatch):
     dead, alive = stores("dead"), stores("alive", num_trials=1)
-    monkeypatch.setattr(dead, "_take", die)
+    monkeypatch.setattr(dead, "_begin", die)
     with pytest.raises(DiedError):
         dead.claim(())
     dead.close()
     assert states(alive) == ["RUNNING"]
-    assert alive.is_running_elsewhere()
+    assert alive.has_unfinished_elsewhere()
     assert claim_in_time(alive) == (0, {"gamma": pytest.approx(0.3)})
     end(alive, 0)
     assert states(alive) == ["FAIL", "COMPLETE"]
     assert alive.claim(()) is None
-    assert not alive.is_running_elsewhere()
+    assert not alive.has_unfinished_elsewhere()
 
 
 def test_a_worker_that_dies_while_it_takes_a_trial_has_it_again(stores, monkeypatch, tmp_path):
     url = {"url": f"sqlite:///{tmp_path / 'alone.db'}", "heartbeat_seconds": 60}
     journal = {"url": f"journal:///{tmp_path / 'alone.log'}"}
     for where in (url, journal):
-        for step, before in ((study, "set_state"), "WAITING"), ((Store, "_take"), "RUNNING"):
+        steps = ((study, "change_state"), "WAITING"), ((SharedStudy, "_begin"), "RUNNING")
+        for step, before in steps:
             store = stores("a", num_trials=2, **where)
             with monkeypatch.context() as patch:
                 patch.setattr(*step, die)
@@ -425,7 +427,7 @@ def test_trials_of_other_workers_are_counted(stores):
     first.claim(())
     end(first, 0)
     other.claim(())
-    assert (first.num_elsewhere(), other.num_elsewhere()) == (1, 2)
+    assert (first.count_elsewhere(), other.count_elsewhere()) == (1, 2)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
@@ -439,12 +441,12 @@ def test_values_drawn_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sam
             return {"gamma": 0.1, "rate": 0.2, "size": 0.3}
 
         def store(url=url, draw=draw):
-            return Store(url, "s", space, 4, draw, sampler=sampler, worker="a")
+            return SharedStudy(url, "s", space, 4, draw, sampler=sampler, worker="a")
 
         if dies_after is not None:
-            steps = iter([study.suggest] * dies_after + [die])
+            steps = iter([samplers.suggest] * dies_after + [die])
             with monkeypatch.context() as patch:
-                patch.setattr(study, "suggest", lambda *args, steps=steps: next(steps)(*args))
+                patch.setattr(samplers, "suggest", lambda *args, steps=steps: next(steps)(*args))
                 with pytest.raises(DiedError):
                     store().claim(())
         claims.append(store().claim(()))
@@ -456,8 +458,8 @@ def test_a_worker_that_dies_while_it_frees_a_trial_does_not_lose_it(stores):
     dead, alive = stores("dead"), stores("alive", num_trials=1)
     index, _ = dead.claim(())
     # It did not put it into the queue.
-    set_state(dead._storage, dead._mine[index], dead._state.FAIL)
-    assert alive.is_running_elsewhere()
+    change_state(dead._storage, dead._claimed[index], "FAIL")
+    assert alive.has_unfinished_elsewhere()
     assert claim_in_time(alive)[0] == index
     assert dead.report(index, 0, 1.0) is None  # it was alive after all
     end(alive, index)
@@ -468,7 +470,7 @@ def test_what_two_workers_put_into_the_queue_runs_once(stores):
     store = stores("a", num_trials=2, heartbeat_seconds=60)
     store.claim(())
     lost = store._study.trials[0]
-    set_state(store._storage, lost, store._state.FAIL)
+    change_state(store._storage, lost, "FAIL")
     requeue(store._study, store._study.trials[0])
     requeue(store._study, store._study.trials[0])
     for _ in range(2):  # one too many
@@ -487,14 +489,14 @@ def test_a_worker_that_comes_back_in_time_keeps_its_trials(stores):
     other.claim(())
     first.close()
     again = stores("a", num_trials=3, heartbeat_seconds=60)
-    assert again.ended() == {0: claims[0][1]}
-    assert again.claim(again.ended()) == claims[1]
-    assert again.claim(again.ended()) is None
-    assert again.is_running_elsewhere()
+    assert again.ended_values() == {0: claims[0][1]}
+    assert again.claim(again.ended_values()) == claims[1]
+    assert again.claim(again.ended_values()) is None
+    assert again.has_unfinished_elsewhere()
     end(again, 1)
     end(other, 2)
     assert states(other) == ["COMPLETE"] * 3
-    assert not again.is_running_elsewhere()
+    assert not again.has_unfinished_elsewhere()
 
 
 def test_a_trial_that_went_less_far_before_a_restart_is_not_lost(stores):
@@ -506,9 +508,9 @@ def test_a_trial_that_went_less_far_before_a_restart_is_not_lost(stores):
     again = stores("a", num_trials=1)
     assert again.claim(()) == (index, values)  # it is alone, and goes on from its checkpoint
     assert again.report(index, 0, 3.0) == 3.0
-    assert again.ended() == {}
+    assert again.ended_values() == {}
     assert again.report(index, 1, 4.0) is None
-    assert again.ended() == {index: values}
+    assert again.ended_values() == {index: values}
 
 
 def test_a_repeated_trial_does_not_belong_to_the_worker_that_lost_it(stores):
@@ -516,7 +518,7 @@ def test_a_repeated_trial_does_not_belong_to_the_worker_that_lost_it(stores):
     index, _ = first.claim(())
     first.close()
     until(lambda: states(other) == ["FAIL", "WAITING"], 20)
-    assert not stores("a")._before
+    assert not stores("a")._unclaimed
     assert other.claim(())[0] == index
 
 
