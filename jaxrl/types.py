@@ -352,7 +352,7 @@ class HostEnv(Env, Protocol):
           sent: index of the pool that begins a step.
           action: `[N / k, ...]` for that pool.
           awaited: index of the pool whose step is received; see
-            `jaxrl.envs.host.callback.send_and_receive` for "none" and "any".
+            `jaxrl.envs.host.pools` has the numbers for "none" and "any".
         """
         ...
 

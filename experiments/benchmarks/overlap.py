@@ -45,8 +45,8 @@ from rich.table import Table
 
 import jaxrl
 from jaxrl.algos import actor_critic
-from jaxrl.envs.host.base import HostedEnv
-from jaxrl.envs.host.pools import RawStep
+from jaxrl.envs.host.base import HostEnvBase, HostSpec
+from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
 from jaxrl.training.loop import MAX_CHUNK, train_chunk
@@ -107,7 +107,7 @@ class Threads:
 
 
 @dataclass(frozen=True)
-class SleepingEnv(HostedEnv):
+class SleepingEnv(HostEnvBase):
     """Images that never change, after a while."""
 
     threads: int = 1
@@ -119,22 +119,12 @@ class SleepingEnv(HostedEnv):
         return self.name
 
     @property
-    def observation_space(self) -> jaxrl.Box:
-        return jaxrl.Box.of(IMAGE, np.uint8, 0, 255)
-
-    @property
-    def action_space(self) -> jaxrl.Discrete:
-        return jaxrl.Discrete(6)
-
-    @property
-    def _raw_obs(self) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(IMAGE, np.dtype(np.uint8))
+    def _spec(self) -> HostSpec:
+        raw_obs = jax.ShapeDtypeStruct(IMAGE, np.dtype(np.uint8))
+        return HostSpec(jaxrl.Box.of(IMAGE, np.uint8, 0, 255), jaxrl.Discrete(6), raw_obs)
 
     def _make_pool(self, seeds: np.ndarray) -> SleepingPool:
         return SleepingPool(seeds, self.step_seconds, self.sigma, threads_of(self))
-
-    def _observe(self, raw_obs: Any) -> Any:
-        return raw_obs
 
 
 @functools.cache
@@ -154,7 +144,7 @@ class SleepingPool:
         self._answer = RawStep(obs, zeros, no, no, no, zeros, no)
 
     def reset(self) -> RawStep:
-        return self._answer
+        return first_step(self._answer.obs)
 
     def send(self, action: np.ndarray) -> None:
         seconds = times(self._random, self._step_seconds, self._sigma, len(action))

@@ -31,7 +31,7 @@ from jaxrl.cli.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
-from jaxrl.envs.host.base import OVERLAPPING
+from jaxrl.envs.host.base import POOL_OPTIONS
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy
@@ -268,7 +268,7 @@ def read_env_options(args: TrainArguments) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if isinstance(args, AtariArguments):
         names = ["episodic_life", "reward_clip", "repeat_action_probability", "num_threads"]
-        names += [n for n in OVERLAPPING if getattr(args, n) != getattr(AtariArguments, n)]
+        names += [n for n in POOL_OPTIONS if getattr(args, n) != getattr(AtariArguments, n)]
         options = {name: getattr(args, name) for name in names}
     return options | parse_env_options(args.env_options)
 

@@ -1,4 +1,4 @@
-"""What an environment of your own breaks of the `Env` contract, in words."""
+"""A check of environments against the `Env` contract, for authors of adapters."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ FLAGS = ("terminated", "truncated", "first")
 
 
 def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
-    """Look at spaces, shapes and some steps of random actions.
+    """Check the spaces, shapes and some steps of an environment.
 
-    Steps that no episode's end comes before say nothing of how episodes begin: `num_steps` should
-    be longer than an episode is.
+    Args:
+      env: the environment.
+      num_steps: steps of random actions; more than an episode has, or ends are not checked.
+      seed: seed of the actions and of the environment's key.
 
     Raises:
-      ValueError: with everything that the environment breaks of the contract (`jaxrl.types`).
+      ValueError: with every violation of the contract (`jaxrl.types`) that was found.
     """
-    for look in (_members, _shapes, _steps):
-        if problems := list(look(env, num_steps, seed)):
+    checks = (
+        lambda: _check_members(env),
+        lambda: _check_shapes(env, seed),
+        lambda: _check_steps(env, num_steps, seed),
+    )
+    for check in checks:  # each one needs that the former finds nothing
+        if problems := list(check()):
             raise ValueError(
                 f"{getattr(env, 'id', env)!r} breaks the contract of environments:\n  - "
                 + "\n  - ".join(problems)
             )
 
 
-def _members(env: Any, num_steps: int, seed: int) -> Iterator[str]:
-    """What an environment has."""
+def _check_members(env: Any) -> Iterator[str]:
+    """Yield problems of attributes and spaces."""
     missing = [name for name in MEMBERS if not hasattr(env, name)]
     if missing:
         yield f"it has no {', '.join(missing)}"
@@ -53,13 +60,13 @@ def _members(env: Any, num_steps: int, seed: int) -> Iterator[str]:
         yield f"action_space must be Discrete, MultiDiscrete or Box, is {env.action_space!r}"
 
 
-def _shapes(env: Env, num_steps: int, seed: int) -> Iterator[str]:
-    """What `init` and `step` return, without running them."""
+def _check_shapes(env: Env, seed: int) -> Iterator[str]:
+    """Yield problems of the results of `init` and `step`, without running them."""
     state, start = jax.eval_shape(env.init, jax.random.key(seed))
-    yield from _wrong_timestep("init", env, start)
+    yield from _check_timestep("init", env, start)
     action = jax.ShapeDtypeStruct((env.num_envs, *env.action_space.shape), env.action_space.dtype)
     after, timestep = jax.eval_shape(env.step, jax.random.key(seed), state, action)
-    yield from _wrong_timestep("step", env, timestep)
+    yield from _check_timestep("step", env, timestep)
     before = jax.tree.structure((state, start))
     if before != jax.tree.structure((after, timestep)):
         yield "step must return a state and a TimeStep of the structure that init returns"
@@ -68,12 +75,14 @@ def _shapes(env: Env, num_steps: int, seed: int) -> Iterator[str]:
         new = dict(jax.tree_util.tree_leaves_with_path(after))[path]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             name = jax.tree_util.keystr(path) or "itself"
-            yield f"the state's leaf {name} is {_text(old)} after init, {_text(new)} after step"
+            dtypes = f"{_describe(old)} after init, {_describe(new)} after step"
+            yield f"the state's leaf {name} is {dtypes}"
     if env.for_evaluation(2).num_envs != 2:
         yield f"for_evaluation(2) must have 2 environments, has {env.for_evaluation(2).num_envs}"
 
 
-def _wrong_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
+def _check_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
+    """Yield problems of the shapes and dtypes that the function `where` returned."""
     if not isinstance(timestep, TimeStep):
         yield f"{where} must return (state, jaxrl.TimeStep), got {type(timestep).__name__}"
         return
@@ -82,7 +91,7 @@ def _wrong_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
     for name, leaf in expected.items():
         found = getattr(timestep, name)
         if (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-            yield f"{where}: {name} must be {_text(leaf)}, is {_text(found)}"
+            yield f"{where}: {name} must be {_describe(leaf)}, is {_describe(found)}"
     parts = _parts(env.observation_space, timestep.obs)
     if parts is None:
         yield f"{where}: obs must have the parts of {env.observation_space}"
@@ -90,11 +99,11 @@ def _wrong_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
     for name, space, obs in parts:
         wanted = jax.ShapeDtypeStruct((env.num_envs, *space.shape), space.dtype)
         if (obs.shape, obs.dtype) != (wanted.shape, wanted.dtype):
-            yield f"{where}: {name} must be {_text(wanted)}, is {_text(obs)}"
+            yield f"{where}: {name} must be {_describe(wanted)}, is {_describe(obs)}"
 
 
-def _steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
-    """Some steps of random actions."""
+def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
+    """Yield problems of some steps of random actions."""
     actions = random_actions(env, seed, num_steps)
     run = jax.jit(play, static_argnums=0)
     steps = jax.tree.map(np.asarray, run(env, jax.random.key(seed), actions))
@@ -102,14 +111,14 @@ def _steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
     if not steps.first[0].all() or ended[0].any() or steps.reward[0].any():
         yield "init must set `first`, and neither `terminated`, `truncated` nor a reward"
     if (steps.terminated & steps.truncated).any():
-        yield "`terminated` and `truncated` are both set; what ends an episode is one of them"
+        yield "`terminated` and `truncated` are both set; one of the two ends an episode"
     if (ended[:-1] & ~steps.first[1:]).any():
         yield "the step after an end must begin the next episode: its `first` is not set"
     if (~ended[:-1] & steps.first[1:]).any():
-        yield "`first` is set although the step before ended nothing"
+        yield "`first` is set although the step before ended no episode"
     begins = steps.first[1:]
     if (begins & (steps.reward[1:] != 0)).any():
-        yield "the step that begins an episode must pay reward 0: nobody acted in it"
+        yield "the step that begins an episode must pay reward 0: its action is discarded"
     if (begins & ended[1:]).any():
         yield "the step that begins an episode must not end it"
     if not np.isfinite(steps.reward).all():
@@ -120,20 +129,23 @@ def _steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
             yield f"{name} is not finite"
         elif (obs < low).any() or (obs > high).any():
             found = f"{obs.min():g} to {obs.max():g}"
-            yield f"{name} leaves the bounds {space.low} to {space.high} of its space: {found}"
+            yield f"{name} must be within {space.low} to {space.high} as its space says, is {found}"
     again = jax.tree.map(np.asarray, run(env, jax.random.key(seed), actions))
-    if not _same(steps, again):
-        yield "the same key and actions give something else: all randomness must come from the key"
+    if not _is_close(steps, again):
+        yield "a second run with the same key differs: all randomness must come from the key"
     if env.checkpointable:
         keys = jax.random.split(jax.random.key(seed), 2)
         lanes = jax.vmap(lambda key: run(env, key, actions))(keys)
         alone = [run(env, key, actions) for key in keys]
-        if not all(_same(jax.tree.map(lambda x, i=i: x[i], lanes), alone[i]) for i in range(2)):
-            yield "under vmap it gives something else than alone"
+        if not all(_is_close(jax.tree.map(lambda x, i=i: x[i], lanes), alone[i]) for i in range(2)):
+            yield "a member under vmap differs from the same environments alone"
 
 
 def play(env: Env, key: Array, actions: Any) -> TimeStep:
-    """The time steps of N environments under actions `[T, N, ...]`; leaves `[T + 1, N, ...]`."""
+    """Return the time steps of N environments under actions `[T, N, ...]`.
+
+    Leaves are `[T + 1, N, ...]`; the first time step is that of `init`.
+    """
     init_key, step_key = jax.random.split(key)
     state, start = env.init(init_key)
 
@@ -146,7 +158,7 @@ def play(env: Env, key: Array, actions: Any) -> TimeStep:
 
 
 def random_actions(env: Env, seed: int, *lead: int) -> np.ndarray:
-    """Uniform over the action space, `[*lead, N, ...]`."""
+    """Draw actions `[*lead, N, ...]` uniformly from the action space."""
     space, generator = env.action_space, np.random.default_rng(seed)
     shape = (*lead, env.num_envs, *space.shape)
     if isinstance(space, Box):
@@ -157,7 +169,7 @@ def random_actions(env: Env, seed: int, *lead: int) -> np.ndarray:
 
 
 def _parts(space: Space, obs: PyTree, name: str = "obs") -> list[tuple[str, Box, Any]] | None:
-    """Names, spaces and arrays of an observation's parts; None if they do not match."""
+    """Return names, spaces and arrays of an observation's parts; None if they do not match."""
     if isinstance(space, Box):
         return None if isinstance(obs, dict) else [(name, space, obs)]
     if not isinstance(space, Dict) or not isinstance(obs, dict):
@@ -168,10 +180,10 @@ def _parts(space: Space, obs: PyTree, name: str = "obs") -> list[tuple[str, Box,
     return None if None in found else [leaf for leaves in found for leaf in leaves or []]
 
 
-def _same(a: PyTree, b: PyTree) -> bool:
+def _is_close(a: PyTree, b: PyTree) -> bool:
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.allclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True) for x, y in pairs)
 
 
-def _text(leaf: Any) -> str:
+def _describe(leaf: Any) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"

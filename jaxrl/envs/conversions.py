@@ -1,8 +1,8 @@
-"""What jaxrl makes of Gymnasium's observations and spaces, which are also envpool's.
+"""Conversions of Gymnasium's spaces, observations and actions, which envpool also uses.
 
-Integers become one-hot, images channels-last with stacked frames as further channels, tuples
-dictionaries, and what has 64 bits gets 32. A *raw* observation is what a pool on the host hands
-over.
+Integer observations become one-hot, images channels-last with stacked frames as further channels,
+tuples dictionaries, and 64-bit numbers 32-bit ones. Integer actions count from 0. A *raw*
+observation is what a pool on the host returns, before `arrange`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ import numpy as np
 
 from jaxrl.types import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace, PyTree
 
-MOST_VALUES = 2**16
-"""Of an integer action."""
+MAX_ACTION_VALUES = 2**16
+"""The largest number of values that an integer action may have."""
 
 
 def arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
-    """Raw observations `[N, ...]`, each like `raw`, as the observation space has them."""
+    """Convert raw observations to those of a jaxrl space, inside the compiled program.
+
+    Args:
+      space: the observation space, from `observation_space`.
+      raw: shapes and dtypes of one raw observation.
+      obs: raw observations `[N, ...]`.
+    """
     if isinstance(space, Dict):
         return {name: arrange(part, raw[name], obs[name]) for name, part in space.parts}
     if raw.shape == () and space.shape != ():
@@ -32,7 +38,12 @@ def arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
 
 
 def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
-    """Raw observations `[N, ...]`, each like `raw`, of a batch from a Gymnasium `space`."""
+    """Convert a batch of a Gymnasium `space` to raw observations, on the host.
+
+    Args:
+      raw: shapes and dtypes of one raw observation.
+      obs: observations `[N, ...]`, as the simulator returns them.
+    """
     if isinstance(raw, dict):
         given = obs if isinstance(obs, dict) else {str(i): part for i, part in enumerate(obs)}
         return {name: gather(part, raw[name], given[name]) for name, part in _parts(space).items()}
@@ -46,7 +57,7 @@ def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
 
 
 def raw_observation(space: Any) -> PyTree:
-    """Shapes and dtypes of one raw observation, given its Gymnasium space.
+    """Return shapes and dtypes of one raw observation, given its Gymnasium space.
 
     Raises:
       ValueError: for spaces without arrays of a fixed shape (texts, graphs, sequences).
@@ -64,7 +75,7 @@ def raw_observation(space: Any) -> PyTree:
 
 
 def _dtype(space: Any) -> np.dtype:
-    """JAX computes with 32 bits. Integers that need more become floating-point numbers."""
+    """Return a 32-bit dtype for a space; integers that need more bits become floats."""
     if not hasattr(space, "low") or space.dtype in (np.float64, bool):
         return np.dtype(np.float32)
     if space.dtype.itemsize < 8:
@@ -75,7 +86,11 @@ def _dtype(space: Any) -> np.dtype:
 
 
 def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
-    """What jaxrl makes of a Gymnasium space, whose raw observations are like `raw`."""
+    """Convert a Gymnasium space of observations.
+
+    Args:
+      raw: shapes and dtypes of one raw observation, from `raw_observation`.
+    """
     if isinstance(raw, dict):
         parts = _parts(space)
         return Dict.of(**{k: observation_space(parts[k], part) for k, part in raw.items()})
@@ -87,16 +102,16 @@ def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
     low, high = _bounds(space)
     same = (low == low.flat[0]).all() and (high == high.flat[0]).all()
     if not same and shape != raw.shape:
-        raise ValueError(f"images with bounds that differ from pixel to pixel: {space}")
+        raise ValueError(f"the bounds of images must be the same for all pixels, got {space}")
     bounds = (low.flat[0], high.flat[0]) if same else (low, high)
     return Box.of(shape, raw.dtype, *bounds)
 
 
 def action_space(id: str, space: Any) -> ActionSpace:
-    """What jaxrl makes of the actions of environment `id`: integers from 0, or a vector of floats.
+    """Convert the actions of environment `id`, to integers from 0 or to a vector of floats.
 
     Raises:
-      ValueError: for dictionaries and others that policies have no distribution for.
+      ValueError: for dictionaries and other spaces that policies have no distribution for.
     """
     if hasattr(space, "nvec"):
         return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
@@ -111,10 +126,10 @@ def action_space(id: str, space: Any) -> ActionSpace:
     if np.issubdtype(space.dtype, np.integer):
         low, high = (bound.reshape(-1).tolist() for bound in (space.low, space.high))
         sizes = tuple(b - a + 1 for a, b in zip(low, high, strict=True))
-        if max(sizes) > MOST_VALUES:
+        if max(sizes) > MAX_ACTION_VALUES:
             raise ValueError(
-                f"{id} has the actions {space}, integers of {max(sizes)} values, which no policy "
-                "tells apart; wrap it such that they are Box of floats, or fewer"
+                f"{id} has the actions {space}, integers of {max(sizes)} values, more than "
+                f"{MAX_ACTION_VALUES}; wrap it such that they are Box of floats, or fewer"
             )
         return MultiDiscrete(sizes)
     low, high = (bound.reshape(-1) for bound in _bounds(space))
@@ -122,7 +137,7 @@ def action_space(id: str, space: Any) -> ActionSpace:
 
 
 def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:
-    """A batch of jaxrl's actions as a Gymnasium `space` counts them."""
+    """Convert a batch of jaxrl's actions to those of a Gymnasium `space`."""
     action = action.reshape(-1, *space.shape)
     if hasattr(space, "low") and np.issubdtype(space.dtype, np.integer):
         action = action + space.low
@@ -130,8 +145,7 @@ def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:
 
 
 def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of a Box. The largest number is none; nor is the least *positive* one, from which what
-    envpool knows no bounds of begins."""
+    """Return a Box's bounds, with infinity for dtype extremes and envpool's `finfo.tiny`."""
     if not np.issubdtype(space.dtype, np.floating):
         return space.low, space.high
     limits = np.finfo(space.dtype)
@@ -142,17 +156,17 @@ def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parts(space: Any) -> dict[str, Any]:
-    """The named parts of a Dict or Tuple space; none of another."""
+    """Return the named parts of a Dict or Tuple space; none for other spaces."""
     parts = getattr(space, "spaces", {})
     return {str(i): part for i, part in enumerate(parts)} if isinstance(parts, tuple) else parts
 
 
 def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
-    """Whether these are images `[C, H, W]`, as most families have them; a few are `[H, W, C]`."""
+    """Return True for images `[C, H, W]`; most simulators have these, a few have `[H, W, C]`."""
     shape = obs.shape
     return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < shape[2]
 
 
 def _is_stack(obs: jax.ShapeDtypeStruct) -> bool:
-    """Whether these are stacked images `[S, H, W, C]`."""
+    """Return True for stacked images `[S, H, W, C]`."""
     return len(obs.shape) == 4 and obs.dtype == np.uint8

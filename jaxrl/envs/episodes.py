@@ -1,6 +1,7 @@
-"""Statistics of whole episodes, kept while stepping, in memory that does not grow.
+"""Statistics of whole episodes, updated at every step, in memory that does not grow.
 
-Returns are sums of the raw reward over whole games, whatever the learner is shown.
+Returns are sums of the raw reward over whole games, even if the learner sees clipped rewards and
+an end at every lost life.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class EpisodeStatistics(NamedTuple):
 
 
 def start(timestep: TimeStep) -> EpisodeStatistics:
-    """Statistics at the first step of N episodes."""
+    """Begin statistics at the first step of N episodes."""
     zeros = jnp.zeros(timestep.first.shape, jnp.float32)
     counts = jnp.zeros(timestep.first.shape, jnp.int32)
     return EpisodeStatistics(zeros, counts, zeros, counts, counts)
@@ -55,7 +56,7 @@ def forget_ended(statistics: EpisodeStatistics) -> EpisodeStatistics:
 
 
 def summarize(statistics: EpisodeStatistics) -> Metrics:
-    """`episode_return_sum`, `episode_length_sum` and `episode_count`, summed over environments."""
+    """Return the metrics of all ended episodes, summed over environments."""
     return {
         "episode_return_sum": statistics.return_sum.sum(),
         "episode_length_sum": statistics.length_sum.sum(),

@@ -1,11 +1,12 @@
-"""Simulators that no package index has, for those who have built them: functions for `jaxrl.make`.
+"""Simulators that must be built from source, as functions for `jaxrl.make`.
 
 DeepMind Lab (Beattie et al. 2016; build its pip package with bazel as
 https://github.com/google-deepmind/lab/tree/master/python/pip_package says), with the settings of
 IMPALA and R2D2:
 
     jaxrl.make(
-        "gymnasium/jaxrl.envs.external_simulators:deepmind_lab", 32, level="explore_goal_locations_small"
+        "gymnasium/jaxrl.envs.external_simulators:deepmind_lab", 32,
+        level="explore_goal_locations_small",
     )
 
 Habitat (Savva et al. 2019; `conda install habitat-sim headless -c conda-forge -c aihabitat`, then
@@ -18,10 +19,13 @@ habitat-lab from https://github.com/facebookresearch/habitat-lab, and its scenes
 
 House3D (Wu et al. 2018; build https://github.com/facebookresearch/House3D, and get SUNCG's houses):
 
-    jaxrl.make("gymnasium/jaxrl.envs.external_simulators:house3d", 16, config="config.json", houses=("id",))
+    jaxrl.make(
+        "gymnasium/jaxrl.envs.external_simulators:house3d", 16,
+        config="config.json", houses=("id",),
+    )
 
-They are written against the interfaces of those repositories, and tested with stand-ins that have
-the same calls and spaces; not with the simulators themselves.
+The adapters follow the interfaces of these repositories. Their tests use stand-ins with the same
+calls and spaces, not the simulators themselves.
 """
 
 from __future__ import annotations
@@ -44,13 +48,15 @@ LAB_ACTIONS = (
     (20, 0, 0, 1, 0, 0, 0),  # forward and look right
     (0, 0, 0, 0, 1, 0, 0),  # fire
 )
-"""Espeholt et al. 2018, table D.2; look, look up, strafe, move, fire, jump, crouch."""
+"""Buttons of each action: look, look up, strafe, move, fire, jump, crouch (Espeholt et al. 2018,
+table D.2)."""
 
 
 class DeepmindLab(gymnasium.Env):
-    """A level of DeepMind Lab; its end, by success or by the clock, is a termination.
+    """A level of DeepMind Lab.
 
-    Which of the two it was, Lab does not tell.
+    Every end of an episode is a termination: Lab does not report whether success or the time limit
+    caused it.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
@@ -74,18 +80,18 @@ class DeepmindLab(gymnasium.Env):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._lab.reset(seed=int(self.np_random.integers(2**31)))
-        self._look()
+        self._observe()
         return self._picture, {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         buttons = np.array(LAB_ACTIONS[int(action)], np.intc)
         reward = self._lab.step(buttons, num_steps=self._frame_skip)
         ended = not self._lab.is_running()
-        if not ended:  # afterwards there is nothing to see
-            self._look()
+        if not ended:  # Lab gives no observations after an end
+            self._observe()
         return self._picture, float(reward), ended, False, {}
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._picture = self._lab.observations()["RGB_INTERLACED"]
 
     def render(self) -> np.ndarray:
@@ -102,12 +108,12 @@ def deepmind_lab(
     frame_skip: int = 4,
     render_mode: str | None = None,
 ) -> gymnasium.Env:
-    """A level of DeepMind Lab as IMPALA's agents see it: 72x96 pixels, nine actions."""
+    """Make a level of DeepMind Lab with IMPALA's settings: 72x96 pixels, nine actions."""
     return DeepmindLab(level, width, height, frame_skip, render_mode)
 
 
-class OldTask(gymnasium.Env):
-    """A task with the calls of OpenAI's Gym, whose `done` means truncation at step `limit`."""
+class GymTask(gymnasium.Env):
+    """A task with OpenAI Gym's interface, whose `done` is a truncation at step `limit`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
@@ -115,12 +121,12 @@ class OldTask(gymnasium.Env):
         self._task, self._limit, self._time = task, limit, 0
         self.render_mode = render_mode
         self.observation_space = observation_space
-        self.action_space = modern(task.action_space)
+        self.action_space = convert_space(task.action_space)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            # Both simulators draw from the global generators too.
+            # Habitat and House3D also draw from the global generators.
             random.seed(seed)
             np.random.seed(seed)  # noqa: NPY002
             if hasattr(self._task, "seed"):
@@ -147,11 +153,11 @@ def habitat(
     overrides: tuple[str, ...] = (),
     render_mode: str | None = None,
 ) -> gymnasium.Env:
-    """A task of habitat-lab (0.2.3 or newer).
+    """Make a task of habitat-lab (0.2.3 or newer).
 
     Args:
-      config: of habitat-lab.
-      overrides: `"habitat.dataset.split=val"` and the like.
+      config: path of a configuration file of habitat-lab.
+      overrides: changes of the configuration, such as `"habitat.dataset.split=val"`.
     """
     from habitat import get_config
     from habitat.gym import make_gym_from_config
@@ -159,7 +165,7 @@ def habitat(
     chosen = get_config(config, overrides=list(overrides))
     task = make_gym_from_config(chosen)
     limit = int(chosen.habitat.environment.max_episode_steps)
-    return OldTask(task, limit, modern(task.observation_space), render_mode)
+    return GymTask(task, limit, convert_space(task.observation_space), render_mode)
 
 
 def house3d(
@@ -171,31 +177,32 @@ def house3d(
     hardness: float | None = None,
     render_mode: str | None = None,
 ) -> gymnasium.Env:
-    """House3D's RoomNav: find a room of a given kind, with 13 actions.
+    """Make House3D's RoomNav: find a room of a given kind, with 13 actions.
 
     Args:
-      config: a file of House3D's.
-      houses: of SUNCG, by id; each episode is in one of them.
+      config: path of a configuration file of House3D.
+      houses: SUNCG's ids of the houses; each episode is in one of them.
+      max_steps: time limit of an episode.
       hardness: in (0, 1], how far from the target episodes begin; None for anywhere.
     """
     from House3D import MultiHouseEnv, load_config, objrender
     from House3D.roomnav import RoomNavTask
 
     if not houses:
-        raise ValueError("house3d needs houses=(id, ...), as SUNCG names them")
+        raise ValueError("house3d needs houses=(id, ...), with the ids of SUNCG")
     api = objrender.RenderAPI(w=width, h=height, device=0)
     env = MultiHouseEnv(api, list(houses), load_config(config))
     task = RoomNavTask(env, hardness=hardness, max_steps=max_steps, discrete_action=True)
-    # Its declared space has floats, and width before height; its pictures have not.
+    # The declared space has floats, and width before height. The pictures have neither.
     channels = task.observation_space.shape[-1]
     space = spaces.Box(0, 255, (height, width, channels), np.uint8)
-    return OldTask(task, max_steps, space, render_mode)
+    return GymTask(task, max_steps, space, render_mode)
 
 
-def modern(space: Any) -> spaces.Space:
-    """A space of OpenAI's Gym as Gymnasium's."""
+def convert_space(space: Any) -> spaces.Space:
+    """Convert a space of OpenAI's Gym to one of Gymnasium."""
     if hasattr(space, "spaces"):
-        return spaces.Dict({name: modern(part) for name, part in space.spaces.items()})
+        return spaces.Dict({name: convert_space(part) for name, part in space.spaces.items()})
     if hasattr(space, "n"):
         return spaces.Discrete(int(space.n))
     return spaces.Box(space.low, space.high, space.shape, space.dtype)

@@ -1,10 +1,10 @@
-"""Gymnasium environments under the `Env` contract: on the host, any number, batched in processes.
+"""Gymnasium environments, on the host, batched in worker processes.
 
-Every id of Gymnasium's registry runs, `"module:Name-v0"` is imported first, and so does a function
-that gives a `gymnasium.Env`. How N of them are stepped together is the option
-`vectorization_mode`, named as in Gymnasium: "async" in a worker process each (the default), "sync"
-one after another in this process, "vector_entry_point" by the environment's own batched
-simulator. Atari through ale-py has such a one, in C++ threads, and uses it.
+Every id of Gymnasium's registry runs; for `"module:Name-v0"` the module is imported first. A
+function that returns a `gymnasium.Env` runs, too. The option `vectorization_mode` says how N
+environments are stepped together, by Gymnasium's names: "async" (the default) in one worker process
+each, "sync" one after another in this process, "vector_entry_point" by the environment's own
+batched simulator. Atari through ale-py has such a simulator, in C++ threads, and uses it.
 
 Environments of OpenAI's Gym run through shimmy, in such a function:
 
@@ -22,37 +22,50 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from jaxrl.envs import conversions
+from jaxrl.envs.adapter import Keywords
 from jaxrl.envs.host import worker
-from jaxrl.envs.host.base import OVERLAPPING, HostedEnv
+from jaxrl.envs.host.base import POOL_OPTIONS, HostEnvBase, HostSpec
 from jaxrl.envs.host.pools import Pool, RawStep
 from jaxrl.envs.host.vector_pool import VectorPool, Workers
-from jaxrl.types import ActionSpace, ObservationSpace, PyTree
+from jaxrl.types import PyTree
 
 ALE = "ALE/"
 ATARI_OPTIONS = ("episodic_life", "reward_clip")
 MODES = ("async", "sync", "vector_entry_point")
-Keywords = tuple[tuple[str, Any], ...]
+
+
+def ids() -> list[str]:
+    """Return all registered ids, without prefix; each Atari game once, with `ALE/`."""
+    with contextlib.suppress(ImportError):
+        import ale_py  # noqa: F401  (registers its games)
+    return [
+        name
+        for name, spec in gymnasium.registry.items()
+        if name.startswith(ALE) or not str(spec.entry_point).startswith("ale_py")
+    ]
 
 
 @dataclass(frozen=True)
-class GymnasiumEnv(HostedEnv):
+class GymnasiumEnv(HostEnvBase):
     """N environments of Gymnasium; make it with `jaxrl.make("gymnasium/LunarLander-v3", num_envs)`
     or `jaxrl.make(function, num_envs)`.
 
-    Keywords are those of `HostedEnv`, `vectorization_mode`, `timeout` (seconds within which worker
-    processes must answer), and what the environment itself takes. Atari has `episodic_life` and
-    `reward_clip` as envpool has them, and ale-py's own. Spaces: `jaxrl.envs.conversions`.
+    The options are those of `HostEnvBase`, `vectorization_mode`, `timeout` (seconds within which
+    worker processes must answer), and the keywords of the environment itself. Atari has
+    `episodic_life` and `reward_clip` as envpool has them, and ale-py's keywords.
     """
 
     make: Callable[..., Any] | None = dataclasses.field(default=None, kw_only=True)
-    """The function that gives an environment, if it is no id of the registry."""
+    """The function that makes an environment, if `name` is not an id of the registry."""
+
+    backend: ClassVar[str] = "gymnasium"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,38 +74,25 @@ class GymnasiumEnv(HostedEnv):
         timeout = self._timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise ValueError(f"timeout must be a number of seconds > 0, got {timeout!r}")
-        _ = self._facts
-
-    @property
-    def id(self) -> str:
-        return f"gymnasium/{self.name}"
+        _ = self._spec  # which raises an error for bad options
 
     @property
     def is_atari(self) -> bool:
-        """Whether this is ale-py's simulator, whose reward may differ from the score."""
         return self.name.startswith(ALE) and self._mode == "vector_entry_point"
 
     @property
-    def observation_space(self) -> ObservationSpace:
-        return self._facts.observation_space
-
-    @property
-    def action_space(self) -> ActionSpace:
-        return self._facts.action_space
-
-    @property
     def render_fps(self) -> int:
-        """The speed at which people watch it."""
+        """Frames a second at which people watch the environment."""
         if self.is_atari:
             return max(1, round(60 / self.options.get("frameskip", 4)))
-        return self._facts.render_fps
+        return self._spec.render_fps
 
     def for_rendering(self) -> Self:
-        """Of Atari's batched simulator there are no pictures but the observations."""
+        """Return one environment that draws; Atari's batched simulator shows its observations."""
         env = self.for_evaluation(1)
         if self.is_atari:
             return env
-        return env._with(render_mode="rgb_array", vectorization_mode="sync")
+        return env.with_options(render_mode="rgb_array", vectorization_mode="sync")
 
     @property
     def _mode(self) -> str:
@@ -104,55 +104,37 @@ class GymnasiumEnv(HostedEnv):
         return self.options.get("timeout", 300.0)
 
     @property
-    def _facts(self) -> Facts:
-        own = {*OVERLAPPING, "timeout", "vectorization_mode"}
+    def _spec(self) -> GymnasiumSpec:
+        own = {*POOL_OPTIONS, "timeout", "vectorization_mode"}
         own |= {*ATARI_OPTIONS} if self.is_atari else set()
         keywords = tuple(pair for pair in self.keywords if pair[0] not in own)
-        return _facts(self.name, self.make, keywords, self._mode)
-
-    @property
-    def _raw_obs(self) -> PyTree:
-        return self._facts.raw_obs
+        return _spec(self.name, self.make, keywords, self._mode)
 
     def _make_pool(self, seeds: np.ndarray) -> Pool:
-        facts = self._facts
+        spec = self._spec
         if self.is_atari:
             episodic_life, reward_clip = (self.options.get(name, False) for name in ATARI_OPTIONS)
-            envs = facts.make_batch(len(seeds), reward_clipping=False, life_loss_info=episodic_life)
-            return AtariPool(envs, facts.raw_obs, seeds, reward_clip)
+            envs = spec.make_batch(len(seeds), reward_clipping=False, life_loss_info=episodic_life)
+            return AtariPool(envs, spec.raw_obs, seeds, reward_clip)
         if self._mode == "async":
-            envs = Workers(facts.make, len(seeds), self._timeout)
+            envs = Workers(spec.make, len(seeds), self._timeout)
         else:
-            envs = facts.make_batch(len(seeds))
-        return VectorPool(envs, facts.raw_obs, seeds)
-
-    def _observe(self, raw_obs: PyTree) -> PyTree:
-        return conversions.arrange(self._facts.observation_space, self._facts.raw_obs, raw_obs)
+            envs = spec.make_batch(len(seeds))
+        return VectorPool(envs, spec.raw_obs, seeds)
 
 
 def of_function(make: Callable[..., Any], num_envs: int, keywords: Keywords) -> GymnasiumEnv:
-    """Environments that a function gives; the id names it."""
+    """Return environments that a function makes; the id is the function's name."""
     name = f"{getattr(make, '__module__', '?')}:{getattr(make, '__qualname__', repr(make))}"
     return GymnasiumEnv(name, num_envs, keywords, make=make)
 
 
-def ids() -> list[str]:
-    """All registered ids, without prefix; of Atari's many names for a game, the namespaced one."""
-    with contextlib.suppress(ImportError):
-        import ale_py  # noqa: F401  (registers its games)
-    return [
-        name
-        for name, spec in gymnasium.registry.items()
-        if name.startswith(ALE) or not str(spec.entry_point).startswith("ale_py")
-    ]
-
-
 class AtariPool(VectorPool):
-    """ale-py's simulator: lost lives as ends and clipped rewards for the learner, scores of games.
+    """ale-py's batched simulator, with lost lives as episode ends and clipped rewards.
 
-    Its threads simulate from when a step is begun. A game goes on when a life is lost, as in
-    envpool: a step of FIRE, or of nothing in games without, leads to the new episode's first
-    observation. If it is paid, that belongs to the score alone.
+    Its threads simulate as soon as a step is sent. When a life is lost, the game goes on, as in
+    envpool: a step of FIRE, or of NOOP in games without FIRE, leads to the first observation of the
+    new episode. If the game pays for this step, only the score counts it.
     """
 
     envs: Any
@@ -173,48 +155,46 @@ class AtariPool(VectorPool):
     def send(self, action: np.ndarray) -> None:
         super().send(np.where(self.ended, self._first_action, action))
 
+    def render(self) -> np.ndarray:
+        """Return the latest frame that the first environment's agent sees."""
+        picture = self._picture.repeat(3, 0).repeat(3, 1)
+        return picture if picture.ndim == 3 else np.stack([picture] * 3, -1)
+
     def _send(self, action: np.ndarray) -> None:
         self.envs.send(action)
 
     def _recv(self) -> tuple[Any, ...]:
         return self.envs.recv()
 
-    def _next(
+    def _to_step(
         self, obs: PyTree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> RawStep:
-        step = super()._next(obs, reward, terminated, truncated, info)
+        step = super()._to_step(obs, reward, terminated, truncated, info)
         self._picture = step.obs[0, -1]
         lives, before = info["lives"], self._lives
         self._lives = lives
-        only_a_life = (lives > 0) & (lives < before)
+        is_life_lost = (lives > 0) & (lives < before)
         return step._replace(
             reward=np.sign(step.reward) if self._reward_clip else step.reward,
             raw_reward=reward.astype(np.float32),
-            game_over=truncated | (terminated & ~only_a_life),
+            game_over=truncated | (terminated & ~is_life_lost),
         )
 
-    def render(self) -> np.ndarray:
-        """The latest frame that the first environment's agent sees."""
-        picture = self._picture.repeat(3, 0).repeat(3, 1)
-        return picture if picture.ndim == 3 else np.stack([picture] * 3, -1)
-
     @property
-    def _is_of_single(self) -> bool:
+    def _has_separate_envs(self) -> bool:
         return True
 
     def _seeds_for_reset(self) -> np.ndarray:
         return self._seeds
 
 
-# --- what is known before a pool is made ---------------------------------------------------------
+# --- specifications ------------------------------------------------------------------------------
 
 
-class Facts(NamedTuple):
-    """Of one environment, and how it is made."""
+@dataclass(frozen=True)
+class GymnasiumSpec(HostSpec):
+    """A `HostSpec` with the functions that make environments."""
 
-    observation_space: ObservationSpace
-    action_space: ActionSpace
-    raw_obs: PyTree  # of jax.ShapeDtypeStruct
     render_fps: int
     make: Callable[[], gymnasium.Env]
     make_batch: Callable[..., VectorEnv]
@@ -222,8 +202,10 @@ class Facts(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _facts(name: str, function: Callable[..., Any] | None, keywords: Keywords, mode: str) -> Facts:
-    """Make one environment and look at it."""
+def _spec(
+    name: str, function: Callable[..., Any] | None, keywords: Keywords, mode: str
+) -> GymnasiumSpec:
+    """Make one environment, read its specification and close it."""
     id, options = f"gymnasium/{name}", dict(keywords)
     make, make_batch = _makers(name, function, options, mode)
     try:
@@ -235,27 +217,26 @@ def _facts(name: str, function: Callable[..., Any] | None, keywords: Keywords, m
     except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
         refused = f"refuses the options {options}" if options else "cannot be made"
         raise ValueError(f"{id} {refused}: {error}") from error
-    except Exception as error:  # whatever a simulator raises
+    except Exception as error:  # a simulator may raise anything
         raise ValueError(f"{id} cannot be made: {type(error).__name__}: {error}") from error
     try:
         raw_obs = conversions.raw_observation(observations)
         space = conversions.observation_space(observations, raw_obs)
     except ValueError as error:
         raise ValueError(f"{id} cannot be run: {error}") from error
-    return Facts(
-        space, conversions.action_space(id, actions), raw_obs, max(1, round(fps)), make, make_batch
-    )
+    action_space = conversions.action_space(id, actions)
+    return GymnasiumSpec(space, action_space, raw_obs, max(1, round(fps)), make, make_batch)
 
 
 def _makers(
     name: str, function: Callable[..., Any] | None, options: dict[str, Any], mode: str
 ) -> tuple[Callable[[], gymnasium.Env], Callable[..., VectorEnv]]:
-    """What makes one environment, and what a batch of them."""
-    function = function or _function_named(name)
-    id = f"ale_py:{name}" if name.startswith(ALE) else name  # imports it, in workers too
-    # Workers do not know what the main script has registered, unless they are told.
-    known = function or functools.partial(gymnasium.make, _spec(id))
-    make = functools.partial(known, **options)
+    """Return a function that makes one environment, and one that makes a batch."""
+    function = function or _find_function(name)
+    id = f"ale_py:{name}" if name.startswith(ALE) else name  # also imports ale_py in workers
+    # A worker lacks what the main script has registered, so it gets the specification.
+    make_one = function or functools.partial(gymnasium.make, _find_spec(id))
+    make = functools.partial(make_one, **options)
     if mode != "vector_entry_point":
         start = functools.partial(worker.start, make, os.getpid())
         return make, lambda num_envs: SyncVectorEnv([start] * num_envs)
@@ -266,16 +247,16 @@ def _makers(
     )
 
 
-def _spec(id: str) -> Any:
-    """The id itself, if making it will say what is wrong."""
+def _find_spec(id: str) -> Any:
+    """Return Gymnasium's specification, or the id itself for which `make` will raise the error."""
     try:
         return gymnasium.spec(id)
     except (ImportError, gymnasium.error.Error):
         return id
 
 
-def _function_named(name: str) -> Callable[..., Any] | None:
-    """`"module:function"`, if there is such a one; Gymnasium has ids of that form too."""
+def _find_function(name: str) -> Callable[..., Any] | None:
+    """Return the function that `"module:function"` names; None for an id of the same form."""
     module, _, function = name.partition(":")
     if not function:
         return None
@@ -284,5 +265,5 @@ def _function_named(name: str) -> Callable[..., Any] | None:
     except ImportError as error:
         raise ImportError(f"gymnasium/{name}: there is no module {module!r}: {error}") from error
     if found is not None and not callable(found):
-        raise ValueError(f"gymnasium/{name}: it is no function, but {found!r:.200}")
+        raise ValueError(f"gymnasium/{name} must name a function, but it is {found!r:.200}")
     return found

@@ -1,37 +1,37 @@
-"""Find and return: a maze made anew for each level, seen through a window, that asks for a memory.
+"""Find and return: a task for agents with a memory, in a maze seen through a small window.
 
 The agent must step onto an object (reward 1, once) and come back to where it began (reward 1, which
-ends the episode). It sees the walls and the object near it, nothing else: the object stays where it
-is after it was found, and home looks like any other cell. So what the agent sees tells neither
-whether it is on its way out or back, nor where home is; it must remember both.
+ends the episode). It sees the walls and the object near it, nothing else. The object stays where it
+is after it was found, and home looks like any other cell. So the observation shows neither whether
+the agent is on its way out or back, nor where home is; the agent must remember both.
 
-A level is a number, which alone decides the maze, home and the object. As in Procgen (Cobbe et al.
-2020, arXiv 1912.01588), episodes draw their level from a limited set, so that an agent can be
-trained on some levels and tested on others.
+The number of a level determines the maze, home and the object. As in Procgen (Cobbe et al. 2020,
+arXiv 1912.01588), episodes draw their level from a limited set, so that an agent can be trained on
+some levels and tested on others.
 
 Mazes are binary trees: each cell is open to one of two neighbours, the same two for all cells of a
-maze, so that exactly one way leads from any cell to any other. All cells are carved at once from
-one draw of random bits, so a maze costs little enough to be made at every step.
+maze, so that exactly one path connects any two cells. All cells are carved at once from one draw of
+random bits, which is fast enough for a new maze at every step.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.device_axis import SINGLE_DEVICE, Axis
 from jaxrl.envs import rendering
+from jaxrl.envs.adapter import EnvAdapter, first_timestep, select_envs
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 ALL_LEVELS = 2**31 - 1
 """Levels are numbers below this."""
 MOVES = np.array([[-1, 0], [0, 1], [1, 0], [0, -1]], np.int32)
-"""Rows and columns that the actions up, right, down and left go."""
+"""Rows and columns by which the actions up, right, down and left move."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,15 @@ class Options:
     """Keywords of `jaxrl.make("maze/FindAndReturn-v0", num_envs, ...)`."""
 
     size: int = 9
-    """Sides of a maze, walls included; odd."""
+    """Cells along one side of the maze, walls included; odd."""
     view: int = 5
-    """Sides of the window around the agent; odd."""
+    """Cells along one side of the window around the agent; odd."""
     max_episode_steps: int = 100
+    """Time limit of an episode in steps."""
     num_levels: int = 0
-    """How many levels episodes are drawn from; 0 for all from `first_level` on."""
+    """Number of levels from which episodes are drawn; 0 for all from `first_level` on."""
     first_level: int = 0
+    """The smallest level number from which episodes are drawn."""
 
     def __post_init__(self) -> None:
         least = {"size": 5, "view": 3, "max_episode_steps": 1, "num_levels": 0, "first_level": 0}
@@ -62,7 +64,7 @@ class Options:
 
 
 class Level(NamedTuple):
-    """A maze and what is in it; leaves `[N, ...]` for N of them."""
+    """A maze and the places in it; leaves `[N, ...]` for N mazes."""
 
     walls: Array  # [size, size] bool
     home: Array  # [2] int32, row and column
@@ -70,10 +72,10 @@ class Level(NamedTuple):
 
 
 class MazeState(NamedTuple):
-    """Leaves `[N, ...]`."""
+    """State of N mazes, leaves `[N, ...]`."""
 
-    first_level: Array  # uint32: where the levels begin that episodes are drawn from
-    num_levels: Array  # uint32: how many they are, 0 for all
+    first_level: Array  # uint32: the smallest level number from which episodes are drawn
+    num_levels: Array  # uint32: number of levels from which they are drawn, 0 for all
     level: Level
     position: Array  # [2] int32
     found: Array  # bool: the agent was at the object
@@ -82,19 +84,15 @@ class MazeState(NamedTuple):
 
 
 def ids() -> list[str]:
-    """The one task, without prefix."""
+    """Return the only id, without prefix."""
     return ["FindAndReturn-v0"]
 
 
 @dataclass(frozen=True)
-class MazeEnv:
+class MazeEnv(EnvAdapter):
     """N mazes; make it with `jaxrl.make("maze/FindAndReturn-v0", num_envs, **Options)`."""
 
-    name: str
-    num_envs: int
-    keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = SINGLE_DEVICE
-    checkpointable: bool = dataclasses.field(default=True, init=False)
+    backend: ClassVar[str] = "maze"
 
     def __post_init__(self) -> None:
         try:
@@ -104,20 +102,12 @@ class MazeEnv:
             raise ValueError(f"{self.id} takes the options {known}: {error}") from error
 
     @property
-    def id(self) -> str:
-        return f"maze/{self.name}"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.keywords)
-
-    @property
     def _settings(self) -> Options:
         return Options(**self.options)
 
     @property
     def observation_space(self) -> Box:
-        """Walls and the object, in the window around the agent; all is wall outside the maze."""
+        """Walls and the object in the window around the agent; outside the maze all is wall."""
         view = self._settings.view
         return Box((view, view, 2), np.dtype(bool), 0.0, 1.0)
 
@@ -131,20 +121,18 @@ class MazeEnv:
     def start(
         self, key: Array, first_level: Array | int, num_levels: Array | int
     ) -> tuple[MazeState, TimeStep]:
-        """`init` on other levels than the options say, numbers that may be traced.
+        """Start N episodes like `init`, but on levels given by numbers that may be traced.
 
-        The state remembers them, so a population can differ in them.
+        The state keeps the numbers, so the members of a population can have different levels.
         """
         per_env = jnp.zeros(self.num_envs, jnp.uint32)
-        no = jnp.zeros(self.num_envs, bool)
         first_level, num_levels = (
             per_env + jnp.asarray(x, jnp.uint32) for x in (first_level, num_levels)
         )
         level = self._draw(key, first_level, num_levels)
-        time = jnp.zeros(self.num_envs, jnp.int32)
+        no, time = jnp.zeros(self.num_envs, bool), jnp.zeros(self.num_envs, jnp.int32)
         state = MazeState(first_level, num_levels, level, level.home, no, time, no)
-        reward = jnp.zeros(self.num_envs, jnp.float32)
-        return state, TimeStep(self._observe(state), reward, no, no, ~no)
+        return state, first_timestep(self._observe(state), self.num_envs)
 
     def step(self, key: Array, state: MazeState, action: Array) -> tuple[MazeState, TimeStep]:
         first, level = state.ended, state.level
@@ -157,13 +145,10 @@ class MazeEnv:
         terminated = returns & ~first
         truncated = (time >= self._settings.max_episode_steps) & ~first & ~terminated
 
-        def restarted(new: Array, old: Array) -> Array:
-            return jnp.where(first.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
-
         new = self._draw(key, state.first_level, state.num_levels)
         stepped = state._replace(
-            level=jax.tree.map(restarted, new, level),
-            position=restarted(new.home, position),
+            level=select_envs(first, new, level),
+            position=select_envs(first, new.home, position),
             found=(state.found | finds) & ~first,
             time=jnp.where(first, 0, time),
             ended=terminated | truncated,
@@ -171,17 +156,8 @@ class MazeEnv:
         reward = ((finds | returns) & ~first).astype(jnp.float32)
         return stepped, TimeStep(self._observe(stepped), reward, terminated, truncated, first)
 
-    def spread(self, axis: Axis) -> MazeEnv:
-        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
-
-    def for_evaluation(self, num_envs: int) -> MazeEnv:
-        return MazeEnv(self.name, num_envs, self.keywords)
-
-    def for_rendering(self) -> MazeEnv:
-        return self.for_evaluation(1)
-
     def render(self, state: MazeState) -> np.ndarray:
-        """The whole maze: home, the object (pale once it was found), the agent and its window."""
+        """Draw the whole maze: home, the object (pale once found), the agent and its window."""
         level = jax.tree.map(lambda x: np.asarray(x[0]), state.level)
         position, radius = np.asarray(state.position[0]), self._settings.view // 2
         picture = np.zeros((*level.walls.shape, 5), np.float32)
@@ -194,7 +170,7 @@ class MazeEnv:
         return rendering.draw_grid(picture)
 
     def _draw(self, key: Array, first_level: Array, num_levels: Array) -> Level:
-        """N levels of the set that begins at `first_level`."""
+        """Draw N levels from the set that begins at `first_level`."""
         num_all = self.num_envs * self.axis.size
         drawn = self.axis.shard(jax.random.bits(key, (num_all,), jnp.uint32))
         num_levels = jnp.where(num_levels > 0, num_levels, ALL_LEVELS - first_level)
@@ -205,7 +181,7 @@ class MazeEnv:
         view = self._settings.view
         margin = view // 2
 
-        def look(walls: Array, thing: Array, position: Array) -> Array:
+        def observe(walls: Array, thing: Array, position: Array) -> Array:
             around = jax.lax.dynamic_slice(
                 jnp.pad(walls, margin, constant_values=True), position, (view, view)
             )
@@ -213,14 +189,14 @@ class MazeEnv:
             row, column = (thing - position)[:, None] == index
             return jnp.stack([around, row[:, None] & column], -1)
 
-        return jax.vmap(look)(state.level.walls, state.level.object, state.position)
+        return jax.vmap(observe)(state.level.walls, state.level.object, state.position)
 
 
 def make_level(number: Array | int, size: int) -> Level:
-    """The level of that number, of odd `size`; always the same."""
-    n = size // 2  # cells of a row: those at odd rows and columns
-    key = jax.random.key(number, impl="threefry2x32")  # whatever the default is
-    words = -(-n // 32)  # of random bits, for each row of cells
+    """Build the level of that number, of odd `size`; a number always gives the same level."""
+    n = size // 2  # cells of a row, which lie at odd rows and columns
+    key = jax.random.key(number, impl="threefry2x32")  # independent of JAX's default generator
+    words = -(-n // 32)  # random words for each row of cells
     bits = jax.random.bits(key, (words * n + 3,), jnp.uint32)
     choice = bits[: words * n, None] >> jnp.arange(32, dtype=jnp.uint32)
     choice = choice.reshape(n, -1)[:, :n] % 2 == 1
@@ -232,7 +208,7 @@ def make_level(number: Array | int, size: int) -> Level:
     corner, cell = jnp.zeros((n, n), bool), jnp.ones((n, n), bool)
     blocks = jnp.stack([jnp.stack([corner, up], -1), jnp.stack([aside, cell], -1)], 1)
     walls = jnp.pad(~blocks.reshape(2 * n, 2 * n), (0, 1), constant_values=True)
-    # The corner where all ways meet may be any of the four.
+    # The root of the tree lies in any of the four corners.
     walls = jnp.where(corner_bits % 2 == 0, walls, walls[::-1])
     walls = jnp.where(corner_bits % 4 < 2, walls, walls[:, ::-1])
     home = home_bits % (n * n)

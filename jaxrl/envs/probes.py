@@ -1,7 +1,7 @@
 """Probe environments: the smallest tasks, one mechanism each, with values known in closed form.
 
-An agent that fails on a probe has a bug in what that probe isolates; learning curves on real
-tasks only say that something is wrong. All are pure functions of integers, so exact.
+An agent that fails on a probe has a bug in the mechanism that the probe isolates; learning curves
+on real tasks only say that something is wrong. All are pure functions of integers, so exact.
 
 | id | task | known answer |
 |---|---|---|
@@ -18,174 +18,140 @@ tasks only say that something is wrong. All are pure functions of integers, so e
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.device_axis import SINGLE_DEVICE, Axis
+from jaxrl.envs.adapter import EnvAdapter, first_timestep
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 
 class ProbeState(NamedTuple):
-    """Leaves `[N]`."""
+    """State of N probes, leaves `[N]`."""
 
-    context: Array  # float32: what the episode drew at its start, +1 or -1
+    context: Array  # float32: drawn at the start of the episode, +1 or -1
     time: Array  # int32: steps taken in the episode
     ended: Array  # bool: the next step begins a new episode
 
 
 class Probe(NamedTuple):
-    """One task. The functions take context, time and action of N environments."""
+    """One task; context, time and action are those of N environments, `limit` is an integer."""
 
-    observe: Callable[[Array, Array, int], Array]
     reward: Callable[[Array, Array, Array, int], Array]
-    length: int | None  # None: the option `limit`
-    truncates: bool
-    obs_size: int
-    action_space: Discrete | Box
-
-
-def _nothing(context: Array, time: Array, limit: int) -> Array:
-    return jnp.zeros((*context.shape, 1), jnp.float32)
-
-
-def _context(context: Array, time: Array, limit: int) -> Array:
-    return context[:, None]
-
-
-def _time(context: Array, time: Array, limit: int) -> Array:
-    return (time[:, None] / limit).astype(jnp.float32)
+    """`reward(context, time, action, limit)`, `[N]`"""
+    observe: Callable[[Array, Array, int], Array] = lambda context, time, limit: jnp.zeros_like(
+        context
+    )
+    """`observe(context, time, limit)`, `[N]`"""
+    length: int | None = 1
+    """Steps of an episode; None for the option `limit`."""
+    truncates: bool = False
+    action_space: Discrete | Box = Discrete(2)
 
 
 def _one(context: Array, time: Array, action: Array, limit: int) -> Array:
     return jnp.ones_like(context)
 
 
-_TARGET = Box((1,), np.dtype(np.float32), -2.0, 2.0)
-_PROBES: dict[str, Probe] = {
-    "Constant-v0": Probe(_nothing, _one, 1, False, 1, Discrete(2)),
-    "Observed-v0": Probe(_context, lambda c, t, a, n: c, 1, False, 1, Discrete(2)),
+def _context(context: Array, time: Array, limit: int) -> Array:
+    return context
+
+
+PROBES: dict[str, Probe] = {
+    "Constant-v0": Probe(_one),
+    "Observed-v0": Probe(lambda context, *_: context, _context),
     "Discounted-v0": Probe(
-        lambda c, t, n: t[:, None].astype(jnp.float32),
-        lambda c, t, a, n: (t == 1).astype(jnp.float32),
-        2,
-        False,
-        1,
-        Discrete(2),
+        lambda context, time, action, limit: time == 1, lambda context, time, limit: time, length=2
     ),
-    "Bandit-v0": Probe(
-        _nothing, lambda c, t, a, n: (a == 1).astype(jnp.float32), 1, False, 1, Discrete(2)
-    ),
-    "Contextual-v0": Probe(
-        _context, lambda c, t, a, n: (a == (c > 0)).astype(jnp.float32), 1, False, 1, Discrete(2)
-    ),
-    "TimeLimit-v0": Probe(_nothing, _one, None, True, 1, Discrete(2)),
-    "Episode-v0": Probe(_time, _one, None, False, 1, Discrete(2)),
+    "Bandit-v0": Probe(lambda context, time, action, limit: action == 1),
+    "Contextual-v0": Probe(lambda context, time, action, limit: action == (context > 0), _context),
+    "TimeLimit-v0": Probe(_one, length=None, truncates=True),
+    "Episode-v0": Probe(_one, lambda context, time, limit: time / limit, length=None),
     "Recall-v0": Probe(
-        lambda c, t, n: (c * (t == 0))[:, None].astype(jnp.float32),
-        lambda c, t, a, n: ((t == n - 1) & (a == (c > 0))).astype(jnp.float32),
-        None,
-        False,
-        1,
-        Discrete(2),
+        lambda context, time, action, limit: (time == limit - 1) & (action == (context > 0)),
+        lambda context, time, limit: context * (time == 0),
+        length=None,
     ),
-    "Target-v0": Probe(_context, lambda c, t, a, n: -((a[:, 0] - c) ** 2), 1, False, 1, _TARGET),
+    "Target-v0": Probe(
+        lambda context, time, action, limit: -((action[:, 0] - context) ** 2),
+        _context,
+        action_space=Box((1,), np.dtype(np.float32), -2.0, 2.0),
+    ),
 }
 
 
 def ids() -> list[str]:
-    """All probes, without prefix."""
-    return list(_PROBES)
+    """Return all probes, without prefix."""
+    return list(PROBES)
 
 
 @dataclass(frozen=True)
-class ProbeEnv:
+class ProbeEnv(EnvAdapter):
     """N copies of a probe; make it with `jaxrl.make("probe/Constant-v0", num_envs)`.
 
-    The only option is `limit`, the length of `TimeLimit-v0`'s, `Episode-v0`'s and `Recall-v0`'s
-    episodes (10).
+    The only option is `limit`, the length of the episodes of `TimeLimit-v0`, `Episode-v0` and
+    `Recall-v0` (10).
     """
 
-    name: str
-    num_envs: int
-    keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = SINGLE_DEVICE
-    checkpointable: bool = dataclasses.field(default=True, init=False)
+    backend: ClassVar[str] = "probe"
 
     def __post_init__(self) -> None:
-        known = {"limit"} if _PROBES[self.name].length is None else set()
+        known = {"limit"} if self._probe.length is None else set()
         if set(self.options) - known:
             raise ValueError(
-                f"probe/{self.name} takes the options {sorted(known)}, got {sorted(self.options)}"
+                f"{self.id} takes the options {sorted(known)}, got {sorted(self.options)}"
             )
         if not (isinstance(self.limit, int) and self.limit >= 1):
-            raise ValueError(f"probe/{self.name}: limit must be an integer >= 1, got {self.limit}")
-
-    @property
-    def id(self) -> str:
-        return f"probe/{self.name}"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.keywords)
+            raise ValueError(f"{self.id}: limit must be an integer >= 1, got {self.limit}")
 
     @property
     def observation_space(self) -> Box:
-        return Box((_PROBES[self.name].obs_size,), np.dtype(np.float32))
+        return Box((1,), np.dtype(np.float32))
 
     @property
     def action_space(self) -> Discrete | Box:
-        return _PROBES[self.name].action_space
+        return self._probe.action_space
 
     @property
     def limit(self) -> int:
         """Steps of an episode."""
-        length = _PROBES[self.name].length
-        return self.options.get("limit", 10) if length is None else length
+        return self.options.get("limit", 10) if self._probe.length is None else self._probe.length
 
     def init(self, key: Array) -> tuple[ProbeState, TimeStep]:
-        no = jnp.zeros(self.num_envs, bool)
-        state = ProbeState(self._draw(key), jnp.zeros(self.num_envs, jnp.int32), no)
-        reward = jnp.zeros(self.num_envs, jnp.float32)
-        return state, TimeStep(self._observe(state), reward, no, no, ~no)
+        zeros, no = jnp.zeros(self.num_envs, jnp.int32), jnp.zeros(self.num_envs, bool)
+        state = ProbeState(self._draw(key), zeros, no)
+        return state, first_timestep(self._observe(state), self.num_envs)
 
     def step(self, key: Array, state: ProbeState, action: Array) -> tuple[ProbeState, TimeStep]:
-        probe = _PROBES[self.name]
-        if isinstance(probe.action_space, Box):
-            action = jnp.clip(action, *probe.action_space.bounds())
+        if isinstance(self.action_space, Box):
+            action = jnp.clip(action, *self.action_space.bounds())
         first = state.ended
-        reward = probe.reward(state.context, state.time, action, self.limit)
+        reward = self._probe.reward(state.context, state.time, action, self.limit)
+        reward = jnp.where(first, 0.0, reward.astype(jnp.float32))
         time = jnp.where(first, 0, state.time + 1)
         ended = time >= self.limit
         stepped = ProbeState(jnp.where(first, self._draw(key), state.context), time, ended)
         no = jnp.zeros(self.num_envs, bool)
-        terminated, truncated = (no, ended) if probe.truncates else (ended, no)
-        return stepped, TimeStep(
-            self._observe(stepped), jnp.where(first, 0.0, reward), terminated, truncated, first
-        )
-
-    def spread(self, axis: Axis) -> ProbeEnv:
-        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
-
-    def for_evaluation(self, num_envs: int) -> ProbeEnv:
-        return ProbeEnv(self.name, num_envs, self.keywords)
-
-    def for_rendering(self) -> ProbeEnv:
-        return self.for_evaluation(1)
+        terminated, truncated = (no, ended) if self._probe.truncates else (ended, no)
+        return stepped, TimeStep(self._observe(stepped), reward, terminated, truncated, first)
 
     def render(self, state: ProbeState) -> np.ndarray:
-        """One gray pixel: the observation."""
+        """Draw the observation as one gray pixel."""
         value = np.asarray(self._observe(state))[0, 0]
         return np.full((1, 1, 3), np.clip(127 + 128 * value, 0, 255), np.uint8)
+
+    @property
+    def _probe(self) -> Probe:
+        return PROBES[self.name]
 
     def _draw(self, key: Array) -> Array:
         num_all = self.num_envs * self.axis.size
         return self.axis.shard(jax.random.rademacher(key, (num_all,), jnp.float32))
 
     def _observe(self, state: ProbeState) -> Array:
-        return _PROBES[self.name].observe(state.context, state.time, self.limit)
+        obs = self._probe.observe(state.context, state.time, self.limit)
+        return obs.astype(jnp.float32)[:, None]

@@ -1,61 +1,64 @@
-"""Pictures of gymnax states, drawn with NumPy alone.
+"""Pictures of gymnax states and mazes, drawn with Pillow.
 
-Two ways. An environment observed as a grid (MinAtar, Catch, ...) is drawn from its observation: a
-square for each cell, a colour for each channel. Classic control is a *scene*: a list of shapes in
-the environment's own units, each a field of signed distances from the pixels to its edge, negative
-inside. A pixel within half a pixel of an edge is mixed, so edges are smooth.
+An environment observed as a grid (MinAtar, Catch, ...) is drawn from its observation: a square for
+each cell, a colour for each channel. Classic control is drawn on a `Canvas` in the environment's
+own units, several times as large as the picture, and scaled down, which smooths the edges.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image, ImageDraw
 
 from jaxrl.types import PyTree
 
-CELL = 16  # pixels of a grid's cell, the gap to the next cell included
+CELL = 16
+"""Pixels of a grid's cell, the gap to the next cell included."""
+SCALE = 3
+"""Size of the canvas relative to the picture."""
 
 INK, NIGHT, SLATE, CHALK = (8, 12, 24), (15, 23, 42), (51, 65, 85), (241, 245, 249)
 CORAL, AMBER, SKY, MINT = (255, 92, 122), (255, 200, 40), (56, 176, 255), (40, 222, 150)
-
 VIOLET, ORANGE, LIME = (160, 120, 255), (249, 115, 22), (190, 242, 60)
 PINK, BROWN = (240, 110, 240), (148, 112, 80)
 CHANNELS = (CHALK, CORAL, SKY, AMBER, MINT, VIOLET, ORANGE, LIME, PINK, BROWN)
 
+Point = tuple[float, float]
+Colour = tuple[int, int, int]
 
-def draw(name: str, state: PyTree, backend: tuple[Any, Any]) -> np.ndarray:
-    """One state of the gymnax environment `name` as an RGB picture, uint8 `[H, W, 3]`.
+
+def draw(name: str, state: PyTree, env: Any, params: Any) -> np.ndarray:
+    """Draw one state of the gymnax environment `name`; uint8 `[H, W, 3]`.
 
     Args:
       name: the id, without prefix.
       state: its state, with NumPy leaves and without a batch axis.
-      backend: gymnax's environment and parameters.
+      env: gymnax's environment.
+      params: gymnax's parameters.
 
     Raises:
       ValueError: if there is no way to draw this environment.
     """
-    env, params = backend
-    if name in _SCENES:
-        return _SCENES[name](state, params)
-    shape = getattr(env.observation_space(params), "shape", ())
-    if len(shape) not in (2, 3):
+    if name in SCENES:
+        return SCENES[name](state, params)
+    if len(getattr(env.observation_space(params), "shape", ())) not in (2, 3):
         raise ValueError(
-            f"there is no picture of gymnax/{name}; what can be drawn is {', '.join(_SCENES)}, and "
-            "whatever is observed as a grid (the MinAtar games, Catch-bsuite, DeepSea-bsuite, "
+            f"gymnax/{name} cannot be drawn; pictures exist for {', '.join(SCENES)}, and for "
+            "environments observed as a grid (the MinAtar games, Catch-bsuite, DeepSea-bsuite, "
             "Pong-misc, ...)"
         )
-    return draw_grid(np.asarray(_observer(env)(state, params)))
+    return draw_grid(np.asarray(_jit_observation(env)(state, params)))
 
 
 @functools.lru_cache(maxsize=16)
-def _observer(env: Any) -> Callable[[PyTree, PyTree], jax.Array]:
-    """Compiled, or a game such as Freeway takes ten times longer to observe than to draw."""
-    return jax.jit(env.get_obs)
+def _jit_observation(env: Any) -> Callable[[PyTree, PyTree], jax.Array]:
+    return jax.jit(env.get_obs)  # ten times faster for a game such as Freeway
 
 
 def draw_grid(grid: np.ndarray) -> np.ndarray:
@@ -73,184 +76,129 @@ def draw_grid(grid: np.ndarray) -> np.ndarray:
     return picture.round().astype(np.uint8)
 
 
-# --- shapes --------------------------------------------------------------------------------------
+class Canvas:
+    """A picture of a world whose y axis points up.
 
-Point = tuple[float, float]
-Colour = tuple[int, int, int]
+    Positions and lengths are in the world's units, widths and radii in pixels.
 
+    Args:
+      size: width and height of the picture in pixels.
+      unit: pixels of one unit of the world.
+      origin: the pixel of the world's (0, 0), counted from the bottom left.
+    """
 
-class Plane(NamedTuple):
-    """Where the pixels lie in the world; y points up."""
+    def __init__(self, size: tuple[int, int], unit: float, origin: Point):
+        self.pixel = 1 / unit
+        self._size, self._unit, self._origin = size, unit, origin
+        self._image = Image.new("RGB", (size[0] * SCALE, size[1] * SCALE), NIGHT)
+        self._draw = ImageDraw.Draw(self._image)
 
-    x: np.ndarray  # [W], ascending
-    y: np.ndarray  # [H], descending
-    scale: float  # pixels in a unit
+    def polygon(self, points: list[Point], colour: Colour) -> None:
+        self._draw.polygon([self._place(point) for point in points], colour)
 
+    def disc(self, centre: Point, radius: float, colour: Colour) -> None:
+        self._draw.circle(self._place(centre), radius * SCALE - 0.5, colour)  # Pillow adds 0.5
 
-class Shape(NamedTuple):
-    """Signed distances to its edge, and the rectangle of the world that it lies in."""
+    def line(self, start: Point, end: Point, width: float, colour: Colour) -> None:
+        """Draw a straight line with round ends."""
+        self._draw.line([self._place(start), self._place(end)], colour, round(width * SCALE))
+        for point in (start, end):
+            self.disc(point, width / 2, colour)
 
-    distances: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of x [1, W] and y [H, 1]
-    low: Point
-    high: Point
+    def box(self, centre: Point, size: Point, colour: Colour, corner: float = 0) -> None:
+        """Draw a rectangle of `size` pixels whose corners have the radius `corner`."""
+        x, y = self._place(centre)
+        right, down = size[0] * SCALE / 2, size[1] * SCALE / 2
+        edges = (x - right, y - down, x + right - 1, y + down - 1)
+        self._draw.rounded_rectangle(edges, corner * SCALE, colour)
 
+    def arc(self, radius: float, angle: float, width: float, colour: Colour) -> None:
+        """Draw an arc around (0, 0) from the top by `angle`, counterclockwise if positive."""
+        x, y = self._place((0, 0))
+        reach = (radius + width / 2) * SCALE
+        start, end = sorted((-90.0, -90.0 - math.degrees(angle)))
+        edges = (x - reach, y - reach, x + reach, y + reach)
+        self._draw.arc(edges, start, end, colour, round(width * SCALE))
 
-def _plane(width: int, height: int, scale: float, origin: Point) -> Plane:
-    """`origin` is the pixel, counted from the bottom left, of the world's (0, 0)."""
-    x = (np.arange(width, dtype=np.float32) + 0.5 - origin[0]) / scale
-    y = (height - 0.5 - np.arange(height, dtype=np.float32) - origin[1]) / scale
-    return Plane(x, y, scale)
+    def picture(self) -> np.ndarray:
+        """Return the picture, uint8 `[H, W, 3]`."""
+        return np.asarray(self._image.resize(self._size, Image.Resampling.BOX))
 
-
-def _around(centre: Point, right: float, up: float) -> tuple[Point, Point]:
-    """The corners of a rectangle that reaches so far from its centre."""
-    return (centre[0] - right, centre[1] - up), (centre[0] + right, centre[1] + up)
-
-
-def _disc(centre: Point, radius: float) -> Shape:
-    return Shape(
-        lambda x, y: np.hypot(x - centre[0], y - centre[1]) - radius,
-        *_around(centre, radius, radius),
-    )
-
-
-def _line(start: Point, end: Point, width: float) -> Shape:
-    """A straight line with round ends."""
-    dx, dy = end[0] - start[0], end[1] - start[1]
-
-    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        x, y = x - start[0], y - start[1]
-        along = np.clip((x * dx + y * dy) / max(dx * dx + dy * dy, 1e-12), 0, 1)
-        return np.hypot(x - along * dx, y - along * dy) - width / 2
-
-    middle = (start[0] + dx / 2, start[1] + dy / 2)
-    return Shape(distances, *_around(middle, (abs(dx) + width) / 2, (abs(dy) + width) / 2))
-
-
-def _box(centre: Point, size: Point, corner: float) -> Shape:
-    """A rectangle whose corners have the radius `corner`."""
-
-    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        x = np.abs(x - centre[0]) - size[0] / 2 + corner
-        y = np.abs(y - centre[1]) - size[1] / 2 + corner
-        outside = np.hypot(np.maximum(x, 0), np.maximum(y, 0))
-        return outside + np.minimum(np.maximum(x, y), 0) - corner
-
-    return Shape(distances, *_around(centre, size[0] / 2, size[1] / 2))
-
-
-def _arc(radius: float, angle: float, width: float) -> Shape:
-    """Around (0, 0) from the top by `angle`, counterclockwise if positive."""
-
-    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        reached = np.arctan2(-x, y) * math.copysign(1, angle)
-        ring = np.abs(np.hypot(x, y) - radius) - width / 2
-        return np.where((reached >= 0) & (reached <= abs(angle)), ring, np.inf)
-
-    reach = radius + width / 2
-    return Shape(distances, *_around((0, 0), reach, reach))
-
-
-def _paint(plane: Plane, shapes: Sequence[tuple[Shape, Colour]]) -> np.ndarray:
-    """Later shapes lie over earlier ones."""
-    picture = np.full((plane.y.size, plane.x.size, 3), NIGHT, np.uint8)
-    edge = 1 / plane.scale
-    for shape, colour in shapes:
-        (left, bottom), (right, top) = shape.low, shape.high
-        columns = slice(*np.searchsorted(plane.x, (left - edge, right + edge)))
-        rows = slice(*np.searchsorted(-plane.y, (-top - edge, -bottom + edge)))
-        distances = shape.distances(plane.x[None, columns], plane.y[rows, None])
-        opacity = np.clip(0.5 - distances * plane.scale, 0, 1)[..., None]
-        below = picture[rows, columns]
-        picture[rows, columns] = (below + opacity * (np.array(colour) - below)).round()
-    return picture
-
-
-# --- scenes --------------------------------------------------------------------------------------
+    def _place(self, point: Point) -> Point:
+        x = self._origin[0] + point[0] * self._unit
+        y = self._size[1] - self._origin[1] - point[1] * self._unit
+        return x * SCALE, y * SCALE
 
 
 def _cartpole(state: Any, params: Any) -> np.ndarray:
-    plane = _plane(600, 400, 600 / (2 * params.x_threshold), (300, 100))
-    pixel = 1 / plane.scale
+    canvas = Canvas((600, 400), 600 / (2 * params.x_threshold), (300, 100))
     x, angle = float(state.x), float(state.theta)
-    length, axle = 2 * params.length, (x, 10 * pixel)  # gymnax, as Gymnasium, gives half the pole
+    axle = (x, 10 * canvas.pixel)
+    length = 2 * params.length  # `params.length` is half the pole, as in Gymnasium
     tip = (x + length * math.sin(angle), axle[1] + length * math.cos(angle))
-    shapes = [
-        (_box((0, 0), (4 * params.x_threshold, 3 * pixel), 0), SLATE),
-        (_box((x, 0), (60 * pixel, 34 * pixel), 6 * pixel), SKY),
-        (_line(axle, tip, 11 * pixel), AMBER),
-        (_disc(axle, 4 * pixel), NIGHT),
-    ]
-    return _paint(plane, shapes)
+    canvas.box((0, 0), (1200, 3), SLATE)
+    canvas.box((x, 0), (60, 34), SKY, corner=6)
+    canvas.line(axle, tip, 11, AMBER)
+    canvas.disc(axle, 4, NIGHT)
+    return canvas.picture()
 
 
 def _pendulum(state: Any, params: Any) -> np.ndarray:
-    plane = _plane(500, 500, 200 / params.l, (250, 250))
+    canvas = Canvas((500, 500), 200 / params.l, (250, 250))
     angle, torque = float(state.theta), float(np.ravel(state.last_u)[0])
-    tip = (-params.l * math.sin(angle), params.l * math.cos(angle))
-    turn = math.pi * min(max(torque / params.max_torque, -1), 1)
-    pixel = 1 / plane.scale
-    shapes = [
-        (_disc((0, 0), 61 * pixel), SLATE),
-        (_disc((0, 0), 59 * pixel), NIGHT),
-        (_arc(60 * pixel, turn, 8 * pixel), SKY),
-        (_line((0, 0), tip, 32 * pixel), CORAL),
-        (_disc((0, 0), 8 * pixel), NIGHT),
-    ]
-    return _paint(plane, shapes)
+    canvas.disc((0, 0), 61, SLATE)
+    canvas.disc((0, 0), 59, NIGHT)
+    canvas.arc(60, math.pi * min(max(torque / params.max_torque, -1), 1), 8, SKY)
+    canvas.line((0, 0), (-params.l * math.sin(angle), params.l * math.cos(angle)), 32, CORAL)
+    canvas.disc((0, 0), 8, NIGHT)
+    return canvas.picture()
 
 
 def _acrobot(state: Any, params: Any) -> np.ndarray:
-    plane = _plane(500, 500, 230 / (params.link_length_1 + params.link_length_2), (250, 250))
-    upper, lower, pixel = params.link_length_1, params.link_length_2, 1 / plane.scale
+    upper, lower = params.link_length_1, params.link_length_2
+    canvas = Canvas((500, 500), 230 / (upper + lower), (250, 250))
     first = float(state.joint_angle1)
     both = first + float(state.joint_angle2)
     elbow = (upper * math.sin(first), -upper * math.cos(first))
     tip = (elbow[0] + lower * math.sin(both), elbow[1] - lower * math.cos(both))
-    shapes = [
-        (_box((0, 1), (99, 2 * pixel), 0), MINT),
-        (_line((0, 0), elbow, 20 * pixel), SKY),
-        (_line(elbow, tip, 20 * pixel), AMBER),
-        *((_disc(joint, 5 * pixel), NIGHT) for joint in ((0, 0), elbow)),
-    ]
-    return _paint(plane, shapes)
+    canvas.box((0, 1), (1000, 2), MINT)
+    canvas.line((0, 0), elbow, 20, SKY)
+    canvas.line(elbow, tip, 20, AMBER)
+    for joint in ((0, 0), elbow):
+        canvas.disc(joint, 5, NIGHT)
+    return canvas.picture()
 
 
 def _mountain_car(state: Any, params: Any) -> np.ndarray:
     width = params.max_position - params.min_position
-    plane = _plane(600, 400, 600 / width, (-600 * params.min_position / width, 0))
-    pixel = 1 / plane.scale
+    canvas = Canvas((600, 400), 600 / width, (-600 * params.min_position / width, 0))
 
-    def height(x: Any) -> Any:
-        return 0.45 * np.sin(3 * x) + 0.55  # as the dynamics have it: gravity pulls by cos(3 x)
+    def height(x: float) -> float:
+        return 0.45 * math.sin(3 * x) + 0.55  # the dynamics pull by its slope, cos(3 x)
 
     def on_slope(x: float, along: float, above: float) -> Point:
-        """From the hill's point at `x`, so many pixels along the slope and above it."""
+        """Return the point so many pixels along the slope and above it, from the hill at `x`."""
         slope = math.atan(1.35 * math.cos(3 * x))
-        sin, cos = math.sin(slope) * pixel, math.cos(slope) * pixel
-        return x + along * cos - above * sin, float(height(x)) + along * sin + above * cos
+        sin, cos = math.sin(slope) * canvas.pixel, math.cos(slope) * canvas.pixel
+        return x + along * cos - above * sin, height(x) + along * sin + above * cos
 
     x, goal = float(state.position), float(params.goal_position)
-    foot, top = on_slope(goal, 0, 0), (goal, float(height(goal)) + 50 * pixel)
-    hill = Shape(
-        lambda x, y: (y - height(x)) / np.hypot(1, 1.35 * np.cos(3 * x)),
-        (-math.inf, -math.inf),
-        (math.inf, 1),
-    )
-    shapes = [
-        (_line(foot, top, 3 * pixel), CHALK),
-        (_box((goal + 13 * pixel, top[1] - 8 * pixel), (26 * pixel, 16 * pixel), 0), MINT),
-        (hill, SLATE),
-        (_line(on_slope(x, -14, 17), on_slope(x, 14, 17), 18 * pixel), CORAL),
-        *((_disc(on_slope(x, side, 7), 7 * pixel), CHALK) for side in (-13, 13)),
-    ]
-    return _paint(plane, shapes)
+    foot, top = (goal, height(goal)), (goal, height(goal) + 50 * canvas.pixel)
+    canvas.line(foot, top, 3, CHALK)
+    canvas.box((goal + 13 * canvas.pixel, top[1] - 8 * canvas.pixel), (26, 16), MINT)
+    hill = [(x, height(x)) for x in np.linspace(params.min_position, params.max_position, 151)]
+    canvas.polygon([*hill, (params.max_position, 0.0), (params.min_position, 0.0)], SLATE)
+    canvas.line(on_slope(x, -14, 17), on_slope(x, 14, 17), 18, CORAL)
+    for side in (-13, 13):
+        canvas.disc(on_slope(x, side, 7), 7, CHALK)
+    return canvas.picture()
 
 
-_SCENES: dict[str, Callable[[Any, Any], np.ndarray]] = {
+SCENES: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "CartPole-v1": _cartpole,
     "Pendulum-v1": _pendulum,
     "Acrobot-v1": _acrobot,
     "MountainCar-v0": _mountain_car,
     "MountainCarContinuous-v0": _mountain_car,
 }
+"""By id: the function that draws a state, given the state and gymnax's parameters."""

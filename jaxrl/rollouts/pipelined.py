@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeGuard
 import jax
 import jax.numpy as jnp
 
-from jaxrl.envs.host.callback import ANY, NONE
+from jaxrl.envs.host.pools import ANY, NONE
 from jaxrl.rollouts.simulation import Sent, Simulation, arrived
 from jaxrl.types import Array, Env, HostEnv, Inputs, Policy, PyTree, TimeStep, Trajectory
 

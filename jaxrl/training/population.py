@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxrl.envs.host.pools import max_pools
+from jaxrl.envs.host.callback import max_groups
 from jaxrl.rollouts.simulation import restart
 from jaxrl.training.compilation import compiler_options
 from jaxrl.training.loop import run_chunk
@@ -82,10 +82,10 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
             "them already; use 'vmap' or 'map', and `num_lane_devices` of "
             "`jaxrl.distributed.spread.spread`"
         )
-    if chosen.within == "map" and not env.checkpointable and num_lanes > max_pools():
+    if chosen.within == "map" and not env.checkpointable and num_lanes > max_groups():
         raise ValueError(
             f"strategy 'map' needs a pool of host environments for each of {num_lanes} lanes, and "
-            f"only {max_pools()} can be open; use 'vmap' or fewer lanes"
+            f"only {max_groups()} can be open; use 'vmap' or fewer lanes"
         )
 
     def init(configs: PyTree, keys: Array) -> PyTree:
@@ -198,7 +198,7 @@ def choose(
     # alike. Together, the pools of host environments would be too many.
     groups: list[tuple[str, ...]] = [names]
     if not algo.env.checkpointable:
-        few = num_lanes <= max_pools()
+        few = num_lanes <= max_groups()
         groups = [(name,) for name in names if few or name.endswith("vmap")]
     medians = {}
     for group in groups:

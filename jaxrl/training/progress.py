@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.host import pools
+from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
 from jaxrl.envs.host.pools import HostTime
 
@@ -104,7 +104,7 @@ def simulator_time(state: Any) -> HostTime | None:
     if not isinstance(env_state, HostState):
         return None
     shards = [np.asarray(shard.data).reshape(-1) for shard in env_state.pool.addressable_shards]
-    times = pools.host_times(set(np.concatenate(shards).tolist()))
+    times = callback.host_times(set(np.concatenate(shards).tolist()))
     if not times:
         return None
     return HostTime(*(sum(seconds) for seconds in zip(*times, strict=True)))

@@ -24,7 +24,7 @@ from jaxrl.analysis.video import (
     write_caption,
     write_video,
 )
-from jaxrl.envs.host import pools
+from jaxrl.envs.host import callback
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 Image = pytest.importorskip("PIL.Image")
@@ -174,9 +174,9 @@ def test_frames_per_second(id: str, options: dict[str, int], fps: int) -> None:
 
 
 def test_check_video_renders_once_and_frees_the_simulator(tmp_path: Path) -> None:
-    before = set(pools._entries)
+    before = set(callback._groups)
     check_video(jaxrl.make(Counting, 2), tmp_path / "a.mp4")
-    assert not set(pools._entries) - before
+    assert not set(callback._groups) - before
     with pytest.raises(ValueError, match=r"must end in .mp4 or .gif"):
         check_video(jaxrl.make("CartPole-v1", 2), tmp_path / "a.avi")
 

@@ -115,10 +115,10 @@ def test_environments_of_jaxrl_pass(id):
         ("init", "init must set `first`"),
         ("both", "are both set"),
         ("never first", "the step after an end must begin the next episode"),
-        ("always first", "`first` is set although the step before ended nothing"),
+        ("always first", "`first` is set although the step before ended no episode"),
         ("reward of nobody", "the step that begins an episode must pay reward 0"),
         ("not finite", "a reward is not finite"),
-        ("bounds", "obs leaves the bounds 0.0 to 4.0 of its space: 1 to 5"),
+        ("bounds", "obs must be within 0.0 to 4.0 as its space says, is 1 to 5"),
         ("random", "all randomness must come from the key"),
     ],
 )

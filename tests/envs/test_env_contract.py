@@ -17,7 +17,7 @@ import jaxrl
 from jaxrl.envs import episodes
 from jaxrl.envs import gymnax as gymnax_adapter
 from jaxrl.envs.check import play, random_actions
-from jaxrl.envs.host import pools
+from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
 from jaxrl.types import Box, Discrete
 
@@ -273,7 +273,7 @@ def test_gymnax_steps_are_those_of_step_env():
 def test_envpool_steps_are_those_of_envpool(name):
     case, env, actions = CASES[name], CASES[name].make(), np.asarray(actions_of(name))
     state, timestep = env.init(jax.random.key(0))
-    seeds = pools._entries[int(state.pool[0])].seeds
+    seeds = callback._groups[int(state.pool[0])].seeds
     pool = envpool.make(
         env.name, env_type="gymnasium", num_envs=N, seed=seeds.tolist(), **case.options
     )
@@ -385,7 +385,7 @@ def test_every_device_runs_as_if_alone(name, transform):
         pytest.skip("needs two devices")
     env, actions = CASES[name].make(), actions_of(name)
     keys = jax.random.split(jax.random.key(3), P)
-    before = set(pools._entries)
+    before = set(callback._groups)
 
     def run(key):
         return play(env, key, actions)
@@ -403,7 +403,7 @@ def test_every_device_runs_as_if_alone(name, transform):
             jax.shard_map(run_shard, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
         )
     steps = jax.block_until_ready(sharded(keys))
-    new = [pools._entries[n] for n in set(pools._entries) - before]
+    new = [callback._groups[n] for n in set(callback._groups) - before]
     assert [len(pool.seeds) for pool in new] == ([N] * P if name in HOST else [])
     for device in range(P):
         alone = jitted_play(env, keys[device], actions)
@@ -461,12 +461,12 @@ def refused(message: str) -> Any:
     "name", ["envpool-cartpole", "envpool-breakout-life", "gymnasium-cartpole"]
 )
 def test_a_population_shares_one_pool(name):
-    env, before = CASES[name].make(), set(pools._entries)
+    env, before = CASES[name].make(), set(callback._groups)
     state, _ = jax.vmap(env.init)(jax.random.split(jax.random.key(0), P))
     assert state.pool.tolist() == [state.pool[0].tolist()] * P
-    (number,) = set(pools._entries) - before
+    (number,) = set(callback._groups) - before
     assert number == state.pool[0, 0]
-    assert len(pools._entries[number].seeds) == P * N
+    assert len(callback._groups[number].seeds) == P * N
 
 
 def test_a_population_may_share_its_key(cartpole):
@@ -531,10 +531,10 @@ def test_the_wrong_number_of_actions_is_refused(cartpole):
 def test_the_pool_longest_unused_is_closed_and_its_state_refused(cartpole):
     used, _ = cartpole.init(jax.random.key(0))
     unused, _ = cartpole.init(jax.random.key(0))
-    for seed in range(pools.max_pools() - 1):
+    for seed in range(callback.max_groups() - 1):
         used, _ = push(cartpole, used)
         cartpole.init(jax.random.key(seed))
-    assert len(pools._entries) == pools.max_pools()
+    assert len(callback._groups) == callback.max_groups()
     push(cartpole, used)
     with refused("no longer exists"):
         push(cartpole, unused)
@@ -569,7 +569,7 @@ def test_atari_scores_are_raw_and_of_whole_games(id, num_steps):
     env = jaxrl.make(f"envpool/{id}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)
     state, timestep = env.init(jax.random.key(0))
-    seeds = pools._entries[int(state.pool[0])].seeds
+    seeds = callback._groups[int(state.pool[0])].seeds
 
     @jax.jit
     def run(state, timestep):
@@ -645,7 +645,7 @@ def fake_mnist(monkeypatch):
     images = np.zeros((4, 28, 28), np.float32), np.arange(4)
     monkeypatch.setattr(load_mnist, "load_mnist", lambda: (images, images))
     yield
-    gymnax_adapter._backend.cache_clear()
+    gymnax_adapter._inner.cache_clear()
     gymnax_adapter._spaces.cache_clear()
 
 
@@ -677,8 +677,8 @@ def test_every_gymnax_id_runs(name, fake_mnist):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"num_threads": -1}, "num_threads of envpool/Pong-v5 must be an integer >= 0: -1"),
-        ({"frame_skip": 0}, "frame_skip of envpool/Pong-v5 must be an integer >= 1: 0"),
+        ({"num_threads": -1}, "num_threads of envpool/Pong-v5 must be an integer >= 0, got -1"),
+        ({"frame_skip": 0}, "frame_skip of envpool/Pong-v5 must be an integer >= 1, got 0"),
         ({"repeat_action_probability": 2}, r"must be within \[0, 1\], got 2"),
         ({"episodic_life": 3}, "episodic_life must be True or False, got 3"),
     ],
@@ -809,6 +809,6 @@ def test_what_cannot_be_downloaded_is_told(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(gymnax_adapter.gymnax, "make", offline)
-    gymnax_adapter._backend.cache_clear()
+    gymnax_adapter._inner.cache_clear()
     with pytest.raises(ImportError, match="MNIST-bsuite cannot run on this machine: no route"):
-        gymnax_adapter._backend("MNIST-bsuite", ())
+        gymnax_adapter._inner("MNIST-bsuite", ())

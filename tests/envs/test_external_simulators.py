@@ -13,7 +13,7 @@ import pytest
 import jaxrl
 from jaxrl.envs import external_simulators
 from jaxrl.envs.check import play
-from jaxrl.envs.gymnasium import _facts
+from jaxrl.envs.gymnasium import _spec
 
 N = 2
 LIMIT = 5
@@ -137,7 +137,7 @@ def simulators(monkeypatch):
     )
     stand_in(monkeypatch, "House3D.roomnav", RoomNavTask=RoomNavTask)
     yield
-    _facts.cache_clear()
+    _spec.cache_clear()
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

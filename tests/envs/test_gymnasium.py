@@ -28,7 +28,7 @@ import jaxrl
 from jaxrl.envs import conversions
 from jaxrl.envs.check import play
 from jaxrl.envs.gymnasium import AtariPool
-from jaxrl.envs.host import callback, pools, worker
+from jaxrl.envs.host import callback, worker
 from jaxrl.envs.host.vector_pool import VectorPool, Workers
 from jaxrl.types import Box, Discrete, MultiDiscrete
 
@@ -46,7 +46,7 @@ def played(env, actions, seed=0):
 
 
 def workers_of(state):
-    (pool,) = pools._entries[int(state.pool[0])].pools
+    (pool,) = callback._groups[int(state.pool[0])].pools
     assert isinstance(pool, VectorPool)
     assert isinstance(pool.envs, Workers)
     return pool.envs.processes
@@ -69,7 +69,7 @@ MISDEEDS = {
 
 @pytest.mark.parametrize("misdeed", MISDEEDS)
 def test_what_goes_wrong_in_a_worker_is_said_and_no_process_is_left(misdeed, monkeypatch):
-    monkeypatch.setattr("jaxrl.envs.host.vector_pool.FAREWELL_SECONDS", 1.0)
+    monkeypatch.setattr("jaxrl.envs.host.vector_pool.CLOSE_SECONDS", 1.0)
     timeout = 0.5 if misdeed == "hang" else 60.0
     env = jaxrl.make(simulators.Misbehaving, N, misdeed=misdeed, timeout=timeout)
     state, _ = env.init(jax.random.key(0))
@@ -127,12 +127,12 @@ def test_a_module_that_does_not_exist_is_refused():
 SCRIPT = """
 import sys, time
 import jax, jaxrl, simulators
-from jaxrl.envs import pools
+from jaxrl.envs.host import callback
 
 if __name__ == "__main__":
     env = jaxrl.make(simulators.Misbehaving, 2, misdeed="hang")
     state, _ = env.init(jax.random.key(0))
-    (pool,) = pools.find(state.pool, state.calls).pools
+    (pool,) = callback.group_of(state).pools
     print(*(process.pid for process in pool.envs.processes), flush=True)
     if sys.argv[1] == "end":
         sys.exit()
@@ -318,7 +318,7 @@ def test_ale_simulates_while_the_agent_learns():
     train = jax.jit(jaxrl.train, static_argnums=(0, 3))
     state, metrics = train(jaxrl.a2c(env), config, jax.random.key(0), 3)
     assert metrics["valid_steps"].tolist() == [4, 4, 4]
-    assert callback.pool_group_of(state.simulation.env_state).simulating == [True]
+    assert callback.group_of(state.simulation.env_state).simulating == [True]
     callback.release(state.simulation.env_state)
 
 
@@ -437,9 +437,9 @@ def needs_a_license():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ((1, 2), r"a function that makes a gymnasium.Env, got \(1, 2\); .*gymnax.register"),
+        ((1, 2), r"a function that returns a gymnasium.Env, got \(1, 2\); .*gymnax.register"),
         (needs_a_license, "cannot be made: RuntimeError: license server not found"),
-        (dict, "cannot be made: a function must give a gymnasium.Env, got dict"),
+        (dict, "cannot be made: a function must return a gymnasium.Env, got dict"),
     ],
 )
 def test_what_makes_no_environments_is_refused(wrong, message):

@@ -14,7 +14,7 @@ from jaxrl import tuning
 from jaxrl.algos import actor_critic
 from jaxrl.distributed.spread import spread
 from jaxrl.envs.host import callback
-from jaxrl.envs.host.callback import ANY, NONE
+from jaxrl.envs.host.pools import ANY, NONE
 from jaxrl.networks import build
 from jaxrl.rollouts import pipelined
 from jaxrl.rollouts.agent import Agent
@@ -241,7 +241,7 @@ def test_simulators_that_simulate_can_be_closed():
     env = jaxrl.make("gymnasium/CartPole-v1", 2, send_ahead=True)
     make, config = ALGORITHMS["a2c"]
     state, _ = TRAIN(make(env), config, jax.random.key(0), 2)
-    pool: Any = callback.pool_group_of(state.simulation.env_state).pools[0]
+    pool: Any = callback.group_of(state.simulation.env_state).pools[0]
     workers = pool.envs.processes
     assert all(worker.is_alive() for worker in workers)
     callback.release(state.simulation.env_state)
@@ -321,7 +321,7 @@ def test_gauges_add_up(env):
     state, _ = env.init(jax.random.key(0))
     for _ in range(20):
         state, _ = env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32))
-    lived, waited, simulated = callback.pool_group_of(state).host_time()
+    lived, waited, simulated = callback.group_of(state).host_time()
     assert 0 < waited <= simulated <= lived
 
 

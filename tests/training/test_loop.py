@@ -8,7 +8,7 @@ import pytest
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl.envs.host import pools
+from jaxrl.envs.host import callback
 from jaxrl.training import loop
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.evaluate import Evaluation
@@ -46,12 +46,12 @@ def test_one_program_does_chunks_of_any_length():
 
 
 def test_the_simulators_of_an_evaluation_are_closed():
-    before = len(pools._entries)
+    before = len(callback._groups)
     algo = toy(jaxrl.make("envpool/CartPole-v1", 2))
     arguments = QUIET | {"num_evaluations": 3, "eval_episodes": 2}
     result = jaxrl.run(algo, CONFIG, total_steps=3 * 4, **arguments)
     assert result.summary["eval_return"] > 0
-    assert len(pools._entries) <= before + 1
+    assert len(callback._groups) <= before + 1
 
 
 def test_an_evaluation_without_finished_episodes_has_no_score(tmp_path, monkeypatch):

@@ -1,42 +1,50 @@
-"""What all environments on the host share under the `Env` contract; see `jaxrl.envs.host.callback`."""
+"""The base class of host environments: from a pool's raw steps to `TimeStep`."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.device_axis import SINGLE_DEVICE, Axis
+from jaxrl.device_axis import SINGLE_DEVICE
+from jaxrl.envs import conversions
+from jaxrl.envs.adapter import EnvAdapter, select_envs
 from jaxrl.envs.host import callback
-from jaxrl.envs.host.callback import HostState
-from jaxrl.envs.host.pools import Pool, RawStep
+from jaxrl.envs.host.callback import HostState, step_shapes
+from jaxrl.envs.host.pools import Pool, PoolGroup, RawStep
 from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
 
-OVERLAPPING = ("num_pools", "asynchronous", "send_ahead")
+POOL_OPTIONS = ("num_pools", "asynchronous", "send_ahead")
 """The options that say how a backend's environments are stepped."""
 SPEED_ONLY = ("num_pools", "asynchronous", "num_threads")
-"""Options on which only speed depends."""
+"""Options that change the speed and nothing else."""
 
 
 @dataclass(frozen=True)
-class HostedEnv(abc.ABC):
-    """N environments on the host; a backend says what they are and how a pool of them is made.
+class HostSpec:
+    """The spaces of a host environment, and what its pools give."""
 
-    The option `num_pools` splits them over so many pools: while the policy looks at one, the others
-    simulate. They take turns, or if `asynchronous`, the one that is ready first is next. With
-    `send_ahead` they simulate while the agent learns, too (`jaxrl.rollouts.pipelined`).
+    observation_space: ObservationSpace
+    action_space: ActionSpace
+    raw_obs: PyTree
+    """Shapes and dtypes of one environment's raw observation (`jaxrl.envs.conversions`)."""
+
+
+@dataclass(frozen=True)
+class HostEnvBase(EnvAdapter, abc.ABC):
+    """N environments on the host; a subclass gives their spaces and makes pools of them.
+
+    The option `num_pools` splits them over several pools: while the policy computes the actions of
+    one, the others simulate. The pools take turns, or with `asynchronous` the pool that is ready
+    first is next. With `send_ahead` they also simulate while the agent learns
+    (`jaxrl.rollouts.pipelined`).
     """
-
-    name: str
-    num_envs: int
-    keywords: tuple[tuple[str, Any], ...] = ()
-    axis: Axis = SINGLE_DEVICE
-    checkpointable: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         num_pools, num_envs = self.num_pools, self.num_envs
@@ -54,36 +62,28 @@ class HostedEnv(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def id(self) -> str: ...
-
-    @property
-    @abc.abstractmethod
-    def observation_space(self) -> ObservationSpace: ...
-
-    @property
-    @abc.abstractmethod
-    def action_space(self) -> ActionSpace: ...
-
-    @property
-    @abc.abstractmethod
-    def _raw_obs(self) -> PyTree:
-        """Shapes and dtypes of what a pool gives for one environment."""
+    def _spec(self) -> HostSpec: ...
 
     @abc.abstractmethod
-    def _make_pool(self, seeds: np.ndarray) -> Pool: ...
-
-    @abc.abstractmethod
-    def _observe(self, raw_obs: PyTree) -> PyTree:
-        """Observations of the space, of what a pool gives."""
+    def _make_pool(self, seeds: np.ndarray) -> Pool:
+        """Make a pool of one environment a seed, int32 `[M]`."""
 
     @property
     def is_atari(self) -> bool:
-        """Whether the score that people report may differ from the reward."""
+        """True if the score that people report may differ from the reward."""
         return False
 
     @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.keywords)
+    def observation_space(self) -> ObservationSpace:
+        return self._spec.observation_space
+
+    @property
+    def action_space(self) -> ActionSpace:
+        return self._spec.action_space
+
+    @property
+    def checkpointable(self) -> bool:
+        return False
 
     @property
     def num_pools(self) -> int:
@@ -100,54 +100,60 @@ class HostedEnv(abc.ABC):
     def init(self, key: Array) -> tuple[HostState, TimeStep]:
         num_all = self.num_envs * self.axis.size
         seeds = self.axis.shard(jax.random.randint(key, (num_all,), 0, np.iinfo(np.int32).max))
-        state, raw = callback.init(
-            self._make_pool, self._raw_obs, seeds, self.num_pools, self.asynchronous
+        make_group = functools.partial(
+            PoolGroup, self._make_pool, num_pools=self.num_pools, asynchronous=self.asynchronous
         )
-        # An episode's first step ends nothing: `ended` serves as False, its negation as True.
-        return state, self._timestep(raw, ~raw.ended)
+        state, raw = callback.init(make_group, self._spec.raw_obs, seeds)
+        return state, self._timestep(raw)
 
     def step(self, key: Array, state: HostState, action: Array) -> tuple[HostState, TimeStep]:
         del key  # a pool's randomness is fixed by its seeds
-        state, raw = callback.step(self._raw_obs, state, self._cast(action, self.num_envs))
-        return state, self._timestep(raw, raw.first)
+        shapes = step_shapes(self._spec.raw_obs, self.num_envs)
+        action = self._cast(action, self.num_envs)
+        state, raw = callback.call(PoolGroup.step, shapes, state, action)
+        return state, self._timestep(raw)
 
     def send_and_receive(
         self, state: HostState, sent: Array | int, action: Array, awaited: Array | int
     ) -> tuple[HostState, Array, TimeStep]:
-        """Begin a step of one of the k pools and wait for another's: `jaxrl.envs.host.callback.send_and_receive`."""
+        """Begin a step of one of the k pools, and wait for the step of another one.
+
+        Both are one call of the host, since each callback costs a third of a millisecond.
+
+        Args:
+          sent: the pool to step, or `NONE` (`jaxrl.envs.host.pools`).
+          action: `[N / k, ...]`.
+          awaited: the pool whose step is received; `ANY`, if `asynchronous`; or `NONE`.
+
+        Returns:
+          The state, the number of the pool that was received, and its step; zeros for `NONE`.
+        """
         size = self.num_envs // self.num_pools
-        state, pool, raw = callback.send_and_receive(
-            self._raw_obs, size, state, sent, self._cast(action, size), awaited
+        number = jax.ShapeDtypeStruct((1,), np.dtype(np.int32))
+        shapes = (number, step_shapes(self._spec.raw_obs, size))
+        pools = (jnp.full(1, sent, jnp.int32), jnp.full(1, awaited, jnp.int32))
+        action = self._cast(action, size)
+        state, (pool, raw) = callback.call(
+            PoolGroup.send_and_receive, shapes, state, *pools, action
         )
-        return state, pool, self._timestep(raw, raw.first)
+        return state, pool[0], self._timestep(raw)
 
     def restart(
         self, state: HostState, timestep: TimeStep, where: Array
     ) -> tuple[HostState, TimeStep]:
-        """Begin new episodes where `where` `[N]` holds; the simulators' randomness goes on."""
-        state, raw = callback.restart(self._raw_obs, state, where)
-        fresh = self._timestep(raw, ~raw.ended)
-
-        def chosen(new: Array, old: Array) -> Array:
-            return jnp.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-        return state, jax.tree.map(chosen, fresh, timestep)
-
-    def spread(self, axis: Axis) -> Self:
-        """Each device has pools of its own."""
-        return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
+        """Begin new episodes where `where` `[N]` holds; simulators keep their random state."""
+        shapes = step_shapes(self._spec.raw_obs, self.num_envs)
+        state, raw = callback.call(PoolGroup.restart, shapes, state, where)
+        return state, select_envs(where, self._timestep(raw), timestep)
 
     def for_evaluation(self, num_envs: int) -> Self:
-        """The same, in one pool on one device; of Atari whole games and raw rewards."""
-        keywords = tuple(pair for pair in self.keywords if pair[0] not in OVERLAPPING)
+        """Return the same task in one pool; of Atari whole games and raw rewards."""
+        keywords = tuple(pair for pair in self.keywords if pair[0] not in POOL_OPTIONS)
         env = dataclasses.replace(self, num_envs=num_envs, keywords=keywords, axis=SINGLE_DEVICE)
-        return env._with(episodic_life=False, reward_clip=False) if self.is_atari else env
-
-    def for_rendering(self) -> Self:
-        return self.for_evaluation(1)
+        return env.with_options(episodic_life=False, reward_clip=False) if self.is_atari else env
 
     def render(self, state: HostState) -> np.ndarray:
-        return callback.pool_group_of(state).pools[0].render()
+        return callback.group_of(state).pools[0].render()
 
     def _cast(self, action: Array, num_envs: int) -> Array:
         space = self.action_space
@@ -159,12 +165,11 @@ class HostedEnv(abc.ABC):
             )
         return action.astype(space.dtype)
 
-    def _timestep(self, raw: RawStep, first: Array) -> TimeStep:
+    def _timestep(self, raw: RawStep) -> TimeStep:
+        spec = self._spec
+        obs = conversions.arrange(spec.observation_space, spec.raw_obs, raw.obs)
         terminated = raw.ended & ~raw.truncated
-        step = TimeStep(self._observe(raw.obs), raw.reward, terminated, raw.truncated, first)
+        step = TimeStep(obs, raw.reward, terminated, raw.truncated, raw.first)
         if not self.is_atari:
             return step
         return step._replace(raw_reward=raw.raw_reward, game_over=raw.game_over)
-
-    def _with(self, **options: Any) -> Self:
-        return dataclasses.replace(self, keywords=tuple(sorted((self.options | options).items())))

@@ -1,23 +1,22 @@
-"""Environments that live on the host, stepped by a callback inside the compiled program.
+"""Calls of host simulators from inside a compiled program, by JAX's `io_callback`.
 
-The state of such environments is a token: the number of a pool, and how often it has been called.
-It is linear, and the host checks it: a state used twice, or of a pool that is gone, is an error.
-That the pool is *data*, and no address in the program, buys four things: environments are seeded
-from the key of `init`; one compiled program serves any pool; every device of a `pmap` or
-`shard_map` gets a pool of its own; and a copied state is noticed. From jax 0.11 on, programs with
-callbacks are kept in the persistent compilation cache, too.
+The state of host environments is a token: the number of a `PoolGroup`, and how often it was called.
+The state is linear, and the host checks that: a state that is used twice, or whose pools are
+closed, raises an error. The program gets the number as data and holds no address of a pool, which
+has four advantages: environments are seeded from the key of `init`; one compiled program serves any
+pool; every device of a `pmap` or `shard_map` gets its own pools; and a copied state is noticed.
+From jax 0.11 on, the persistent compilation cache also keeps programs with callbacks.
 
-Under `jax.vmap` the members of a population share one pool: a `custom_vmap` rule folds seeds and
-actions of `[P, N]` to `[P*N]`, calls the pool once, and unfolds. Each member's environments are
-seeded from its own key, so a member sees what it would see alone.
-
-The N environments may be split over several pools, each of which can be sent actions while the
-others simulate (`jaxrl.rollouts.pipelined`). All share the token, which orders the calls.
+Under `jax.vmap` the members of a population share one group: a `custom_vmap` rule reshapes seeds
+and actions from `[P, N]` to `[P * N]`, calls the group once, and reshapes the answer back. Each
+member's environments are seeded from its own key, so a member sees what it would see alone.
 """
 
 from __future__ import annotations
 
-import functools
+import itertools
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,140 +26,81 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
-from jaxrl.envs.host import pools
-from jaxrl.envs.host.pools import MakePool, PoolGroup, RawStep
+from jaxrl.envs.host.pools import HostTime, PoolGroup, RawStep
 from jaxrl.types import Array, PyTree
 
 
 class HostState(NamedTuple):
     """A linear token for N environments on the host; leaves int32 `[1]`."""
 
-    pool: Array  # its number
+    pool: Array  # the number of their pool group
     calls: Array  # so far, modulo 2^31
-
-
-def init(
-    make_pool: MakePool,
-    obs: PyTree,
-    seeds: Array,
-    num_pools: int = 1,
-    asynchronous: bool = False,
-) -> tuple[HostState, RawStep]:
-    """Make pools of one environment a seed, and reset them.
-
-    Args:
-      obs: shapes and dtypes of one environment's raw observation.
-      seeds: int32 `[N]`.
-      num_pools: pools over which the environments are split evenly.
-      asynchronous: whether `send_and_receive` will await `ANY`, instead of a given pool.
-    """
-    make_entry = functools.partial(
-        PoolGroup, make_pool, num_pools=num_pools, asynchronous=asynchronous
-    )
-    call = _fold(functools.partial(_init_callback, make_entry, obs))
-    number, raw = call(jnp.zeros(1, jnp.int32), seeds)
-    return HostState(number, jnp.zeros(1, jnp.int32)), raw
-
-
-def step(obs: PyTree, state: HostState, action: Array) -> tuple[HostState, RawStep]:
-    """Step all environments once with `action` `[N, ...]`."""
-    return _call(PoolGroup.step, _raw_shapes(obs, len(action)), state, action)
-
-
-NONE, ANY = -1, -2
-"""No pool; the pool that is ready first."""
-
-
-def send_and_receive(
-    obs: PyTree, size: int, state: HostState, sent: Array | int, action: Array, awaited: Array | int
-) -> tuple[HostState, Array, RawStep]:
-    """Begin a step of one of k pools, which goes on while the program does, and wait for another's.
-
-    One call, since a callback costs a third of a millisecond.
-
-    Args:
-      size: N / k.
-      sent: the pool to step with `action` `[N / k, ...]`, or `NONE`.
-      awaited: the pool whose step is wanted, `ANY`, or `NONE` for zeros at once.
-
-    Returns:
-      The state, the pool that was received, and its step.
-    """
-    shapes = (jax.ShapeDtypeStruct((1,), np.dtype(np.int32)), _raw_shapes(obs, size))
-    args = (jnp.full(1, sent, jnp.int32), jnp.full(1, awaited, jnp.int32), action)
-    state, (pool, raw) = _call(functools.partial(_swap, shapes), shapes, state, *args)
-    return state, pool[0], raw
-
-
-def restart(obs: PyTree, state: HostState, where: Array) -> tuple[HostState, RawStep]:
-    """Begin new episodes where `where` `[N]` holds; the answer's other rows mean nothing."""
-    return _call(PoolGroup.restart, _raw_shapes(obs, len(where)), state, where)
-
-
-def pool_group_of(state: HostState) -> PoolGroup:
-    """The pools of a current state; outside `jit` only."""
-    return pools.find(np.asarray(state.pool).reshape(-1), np.asarray(state.calls).reshape(-1))
-
-
-def release(state: HostState) -> None:
-    """Close the pools of a state that nobody will step again; outside `jit` only."""
-    pools.remove(set(np.asarray(state.pool).reshape(-1).tolist()))
 
 
 # --- in the compiled program ---------------------------------------------------------------------
 
 
-def _raw_shapes(obs: PyTree, size: int) -> RawStep:
-    flag = jax.ShapeDtypeStruct((size,), np.dtype(bool))
-    number = jax.ShapeDtypeStruct((size,), np.dtype(np.float32))
-    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), obs)
-    return RawStep(many, number, flag, flag, flag, number, flag)
+def init(make_group: Callable[..., PoolGroup], obs: PyTree, seeds: Array) -> tuple[Any, RawStep]:
+    """Make and start a pool group.
 
+    Args:
+      make_group: `make_group(seeds, members) -> PoolGroup`, on the host.
+      obs: shapes and dtypes of one environment's raw observation.
+      seeds: int32 `[N]`.
 
-def _init_callback(
-    make_entry: Callable[[np.ndarray], PoolGroup], obs: PyTree, members: Array, seeds: Array
-) -> tuple[Array, RawStep]:
+    Returns:
+      The `HostState`, and the first step of all environments.
+    """
+
     def on_host(members: Any, seeds: Any) -> tuple[np.ndarray, RawStep]:
-        number, first = pools.add(make_entry(np.asarray(seeds)), len(members))
+        number, first = _add(make_group(np.asarray(seeds), len(members)))
         return np.full(len(members), number, np.int32), first
 
-    numbers = jax.ShapeDtypeStruct(members.shape, np.dtype(np.int32))
-    return io_callback(on_host, (numbers, _raw_shapes(obs, seeds.shape[0])), members, seeds)
+    def callback(members: Array, seeds: Array) -> tuple[Array, RawStep]:
+        numbers = jax.ShapeDtypeStruct(members.shape, np.dtype(np.int32))
+        return io_callback(on_host, (numbers, step_shapes(obs, len(seeds))), members, seeds)
+
+    number, first = _fold(callback)(jnp.zeros(1, jnp.int32), seeds)
+    return HostState(number, jnp.zeros(1, jnp.int32)), first
 
 
-def _call(
-    action: Callable[..., Any], shapes: PyTree, state: HostState, *args: Array
+def call(
+    method: Callable[..., Any], shapes: PyTree, state: HostState, *args: Array
 ) -> tuple[HostState, Any]:
-    """`action(entry, *args)` on the host; `shapes` of its answer for one member."""
+    """Return the next state and `method(group, *args)`, computed on the host.
+
+    Args:
+      shapes: shapes and dtypes of the method's answer for one member of a population.
+    """
 
     def on_host(numbers: Any, calls: Any, *args: Any) -> tuple[np.ndarray, Any]:
-        arrays = [np.asarray(x) for x in (numbers, calls, *args)]
-        return pools.call(action, *arrays)
+        numbers = np.asarray(numbers)
+        group = _find(numbers, np.asarray(calls))
+        if len(numbers) != group.members:
+            group.copy_for_members(len(numbers))
+        answer = method(group, *(np.asarray(x) for x in args))
+        group.calls = (group.calls + 1) & np.iinfo(np.int32).max
+        return np.full(len(numbers), group.calls, np.int32), answer
 
     def callback(numbers: Array, calls: Array, *args: Array) -> Any:
+        def of_members(of_one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            shape = (len(numbers) * of_one.shape[0], *of_one.shape[1:])
+            return jax.ShapeDtypeStruct(shape, of_one.dtype)
+
         counts = jax.ShapeDtypeStruct(calls.shape, np.dtype(np.int32))
-        answer = jax.tree.map(lambda x: _of_members(x, len(numbers)), shapes)
+        answer = jax.tree.map(of_members, shapes)
         return io_callback(on_host, (counts, answer), numbers, calls, *args)
 
     calls, answer = _fold(callback)(state.pool, state.calls, *args)
     return HostState(state.pool, calls), answer
 
 
-def _swap(
-    shapes: PyTree, entry: PoolGroup, sent: np.ndarray, awaited: np.ndarray, action: np.ndarray
-) -> tuple[np.ndarray, RawStep]:
-    pool, wanted = int(sent[0]), int(awaited[0])
-    if pool != NONE:
-        entry.send(pool, action)
-    if wanted == NONE:
-        answer = jax.tree.map(lambda x: _of_members(x, entry.members), shapes)
-        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), answer)
-    received, raw = entry.recv_any() if wanted == ANY else (wanted, entry.recv(wanted))
-    return np.full(entry.members, received, np.int32), raw
-
-
-def _of_members(of_one: jax.ShapeDtypeStruct, members: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((members * of_one.shape[0], *of_one.shape[1:]), of_one.dtype)
+def step_shapes(obs: PyTree, num_envs: int) -> RawStep:
+    """Return shapes and dtypes of a `RawStep`, given those of one environment's observation."""
+    flag = jax.ShapeDtypeStruct((num_envs,), np.dtype(bool))
+    number = jax.ShapeDtypeStruct((num_envs,), np.dtype(np.float32))
+    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), obs)
+    return RawStep(many, number, flag, flag, flag, number, flag)
 
 
 def _fold(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -179,3 +119,88 @@ def _fold(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         return split, jax.tree.map(lambda _: True, split)
 
     return folded
+
+
+# --- the pool groups of this process; outside `jit` only -----------------------------------------
+
+_groups: OrderedDict[int, PoolGroup] = OrderedDict()
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+_least_kept = 8
+
+
+def max_groups() -> int:
+    """Return how many pool groups are kept; beyond that the least recently used one is closed."""
+    return max(_least_kept, 2 * jax.local_device_count())
+
+
+def keep_at_least(number: int) -> None:
+    """Keep at least `number` pool groups from now on."""
+    global _least_kept
+    _least_kept = max(_least_kept, number)
+
+
+def group_of(state: HostState) -> PoolGroup:
+    """Return the pool group of a current state."""
+    return _find(np.asarray(state.pool).reshape(-1), np.asarray(state.calls).reshape(-1))
+
+
+def release(state: HostState) -> None:
+    """Close the pools of a state that is no longer needed."""
+    numbers = set(np.asarray(state.pool).reshape(-1).tolist())
+    with _lock:
+        removed = [_groups.pop(number, None) for number in numbers]
+    for group in filter(None, removed):
+        group.close()
+
+
+def host_times(numbers: set[int]) -> list[HostTime]:
+    """Return the times of those pool groups that are still kept."""
+    with _lock:
+        groups = [_groups[number] for number in numbers if number in _groups]
+    return [group.host_time() for group in groups]
+
+
+def _add(group: PoolGroup) -> tuple[int, RawStep]:
+    """Start a group; return its number and its first step."""
+    first = group.start()
+    with _lock:
+        number = next(_numbers)
+        _groups[number] = group
+        while len(_groups) > max_groups():
+            _groups.popitem(last=False)[1].close()
+    return number, first
+
+
+def _find(numbers: np.ndarray, calls: np.ndarray) -> PoolGroup:
+    """Return the group of a state.
+
+    Args:
+      numbers: `HostState.pool` of each member.
+      calls: `HostState.calls` of each member.
+
+    Raises:
+      ValueError: if the state is not the latest one of its group, or the group is closed.
+    """
+    number = int(numbers[0])
+    if (numbers != number).any():
+        raise ValueError(
+            "host environment states of different pools were stacked: initialize the members of a "
+            "population under the same vmap that steps them"
+        )
+    with _lock:
+        group = _groups.get(number)
+        if group is not None:
+            _groups.move_to_end(number)
+    if group is None:
+        raise ValueError(
+            f"pool {number} of this host environment state no longer exists: it belongs to another "
+            f"process, or more than {max_groups()} pools were made since; initialize again"
+        )
+    if (calls != group.calls).any():
+        raise ValueError(
+            "a host environment state was used twice (or copied): it had been stepped "
+            f"{int(calls.min())} times, its pool {group.calls} times. Host environments cannot go "
+            "back; always continue from the state that the last step returned"
+        )
+    return group

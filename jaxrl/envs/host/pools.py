@@ -1,28 +1,22 @@
-"""Pools of environments on the host, by number: what the callbacks of `jaxrl.envs.host.callback` do.
-
-An entry is one or several pools that simulate at the same time, with the same number of every
-member's environments each. Member m's environments come together in seeds and actions; pool g has
-the g-th part of each.
-"""
+"""Pools of simulators, and groups of pools that simulate at the same time."""
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
+NONE, ANY = -1, -2
+"""Numbers of no pool, and of the pool that is ready first."""
+
 
 class RawStep(NamedTuple):
-    """What a pool answers; leaves `[M, ...]`, M = all its environments. NEXT_STEP autoreset."""
+    """The step of a pool with M environments, leaves `[M, ...]`; NEXT_STEP autoreset."""
 
     obs: Any
     reward: Any  # float32
@@ -33,20 +27,30 @@ class RawStep(NamedTuple):
     game_over: Any  # bool
 
 
+def first_step(obs: Any) -> RawStep:
+    """Return the step that begins M episodes with observations `[M, ...]`."""
+    no = np.zeros(len(jax.tree.leaves(obs)[0]), bool)
+    zeros = np.zeros(len(no), np.float32)
+    return RawStep(obs, zeros, no, no, ~no, zeros, no)
+
+
 class Pool(Protocol):
     """M environments stepped together, seeded when made."""
 
     def reset(self) -> RawStep: ...
     def send(self, action: np.ndarray) -> None:
-        """Begin a step; returns while the environments simulate."""
+        """Begin a step; return while the environments simulate."""
         ...
 
     def recv(self) -> RawStep:
-        """Wait for the step that was begun."""
+        """Wait for the step that was begun, and return it."""
         ...
 
     def restart(self, where: np.ndarray) -> RawStep:
-        """New episodes where `where` `[M]` holds; the answer's other rows mean nothing."""
+        """Begin new episodes where `where` `[M]` holds, at least once.
+
+        The rows of other environments in the result mean nothing.
+        """
         ...
 
     def render(self) -> np.ndarray: ...
@@ -58,146 +62,122 @@ MakePool = Callable[[np.ndarray], Pool]
 
 
 class HostTime(NamedTuple):
-    """Where the time of an entry went, in seconds since it was made."""
+    """The time of a pool group in seconds, since it was made."""
 
-    lived: float
+    elapsed: float
     waited: float
     """The program waited for simulators."""
     simulated: float
-    """At least one pool simulated, as far as the program could see: from a step's begin until it
-    was asked for, and there."""
+    """At least one pool simulated: from the beginning of a step until the program received it."""
 
 
-@dataclass
 class PoolGroup:
-    """Pools, and their place in time."""
+    """One or several pools that simulate at the same time, for every member of a population.
 
-    make_pool: MakePool
-    seeds: np.ndarray
-    num_pools: int = 1
-    asynchronous: bool = False
-    """Whether steps are received from the pool that is ready first."""
-    members: int = field(default=0, init=False)
-    pools: list[Pool] = field(default_factory=list, init=False)
-    simulating: list[bool] = field(default_factory=list, init=False)
-    waiters: ThreadPoolExecutor | None = field(default=None, init=False)
-    """Threads that wait for asynchronous pools, and what has arrived."""
-    held: dict[int, RawStep] = field(default_factory=dict, init=False)
-    """Steps that were waited for before they were asked for, by pool."""
-    ready: SimpleQueue[tuple[int, Future[RawStep]]] = field(default_factory=SimpleQueue, init=False)
-    calls: int = field(default=0, init=False)
-    made_at: float = field(default_factory=time.perf_counter, init=False)
-    busy_since: float = field(default=0.0, init=False)
-    waited: float = field(default=0.0, init=False)
-    simulated: float = field(default=0.0, init=False)
+    The environments of a member are consecutive rows of seeds and actions; pool k has the k-th part
+    of each member's rows.
 
-    def start(self, members: int) -> RawStep:
-        """Make the pools and reset them."""
+    Args:
+      make_pool: makes a pool of one environment a seed.
+      seeds: int32 `[members * N]`.
+      members: size of the population, 1 without one.
+      num_pools: pools over which the N environments of a member are split evenly.
+      asynchronous: whether steps are received from the pool that is ready first.
+    """
+
+    def __init__(
+        self,
+        make_pool: MakePool,
+        seeds: np.ndarray,
+        members: int,
+        num_pools: int = 1,
+        asynchronous: bool = False,
+    ):
+        self._make_pool = make_pool
+        self.seeds = seeds
         self.members = members
-        parts = [self.part(self.seeds, index) for index in range(self.num_pools)]
-        self.pools = [self.make_pool(seeds) for seeds in parts]
-        self.simulating = [False] * self.num_pools
+        self.num_pools = num_pools
+        self.asynchronous = asynchronous
+        self.calls = 0  # of the program so far, modulo 2^31
+        self.pools: list[Pool] = []
+        self.simulating = [False] * num_pools
+        self._first_steps: list[RawStep] = []
+        self._received: dict[int, RawStep] = {}  # by pool: steps that no call has asked for yet
+        self._threads: ThreadPoolExecutor | None = None  # that wait for asynchronous pools
+        self._ready: SimpleQueue[tuple[int, Future[RawStep]]] = SimpleQueue()
+        self._made_at = time.perf_counter()
+        self._busy_since = self._waited = self._simulated = 0.0
+
+    def start(self) -> RawStep:
+        """Make the pools and reset them."""
+        parts = [self._part(self.seeds, pool) for pool in range(self.num_pools)]
+        self.pools = [self._make_pool(seeds) for seeds in parts]
         if self.asynchronous:
-            self.waiters = ThreadPoolExecutor(self.num_pools)
-        return self.whole([pool.reset() for pool in self.pools])
-
-    def part(self, rows: np.ndarray, index: int) -> np.ndarray:
-        """A pool's share of rows of all environments."""
-        if self.num_pools == 1:
-            return rows
-        by_pool = rows.reshape(self.members, self.num_pools, -1, *rows.shape[1:])
-        return by_pool[:, index].reshape(-1, *rows.shape[1:])
-
-    def whole(self, parts: list[RawStep]) -> RawStep:
-        """Rows of all environments, of those of each pool."""
-        if self.num_pools == 1:
-            return parts[0]
-
-        def merged(*rows: np.ndarray) -> np.ndarray:
-            by_member = [x.reshape(self.members, -1, *x.shape[1:]) for x in rows]
-            return np.concatenate(by_member, axis=1).reshape(-1, *rows[0].shape[1:])
-
-        return jax.tree.map(merged, *parts)
-
-    def send(self, index: int, action: np.ndarray) -> None:
-        if self.simulating[index] or index in self.held:
-            raise ValueError(f"pool {index} is simulating a step already; receive it first")
-        if not any(self.simulating):
-            self.busy_since = time.perf_counter()
-        self.pools[index].send(action)
-        self.simulating[index] = True
-        if self.waiters is not None:
-            step = self.waiters.submit(self.pools[index].recv)
-            step.add_done_callback(lambda step: self.ready.put((index, step)))
-
-    def recv(self, index: int) -> RawStep:
-        if self.asynchronous:
-            raise ValueError("asynchronous pools are received as they get ready, not by number")
-        if index in self.held:
-            return self.held.pop(index)
-        if not self.simulating[index]:
-            raise ValueError(f"pool {index} was sent no action, so there is no step to receive")
-        return self._wait(index)[1]
-
-    def recv_any(self) -> tuple[int, RawStep]:
-        """The step of the pool that is ready first, and which one it is."""
-        if not self.asynchronous:
-            raise ValueError("pools that are not asynchronous are received by number")
-        if self.held:
-            return self.held.popitem()
-        if not any(self.simulating):
-            raise ValueError("no pool was sent an action, so there is no step to receive")
-        return self._wait()
-
-    def _wait(self, index: int = 0) -> tuple[int, RawStep]:
-        """Wait for a pool's step; for that of the first that is ready, if asynchronous."""
-        asked = time.perf_counter()
-        if self.asynchronous:
-            index, step = self.ready.get()
-            answer = step.result()
-        else:
-            answer = self.pools[index].recv()
-        now = time.perf_counter()
-        self.waited += now - asked
-        self.simulating[index] = False
-        if not any(self.simulating):
-            self.simulated += now - self.busy_since
-        return index, answer
+            self._threads = ThreadPoolExecutor(self.num_pools)
+        self._first_steps = [pool.reset() for pool in self.pools]
+        return self._merge(self._first_steps)
 
     def step(self, action: np.ndarray) -> RawStep:
-        for index in range(self.num_pools):
-            self.send(index, self.part(action, index))
-        if self.asynchronous:
-            arrived = dict(self.recv_any() for _ in range(self.num_pools))
-            return self.whole([arrived[index] for index in range(self.num_pools)])
-        return self.whole([self.recv(index) for index in range(self.num_pools)])
+        """Step all pools once with `action` `[members * N, ...]`."""
+        for pool in range(self.num_pools):
+            self._send(pool, self._part(action, pool))
+        steps = dict(self._receive(ANY if self.asynchronous else k) for k in range(self.num_pools))
+        return self._merge([steps[pool] for pool in range(self.num_pools)])
+
+    def send_and_receive(
+        self, sent: np.ndarray, awaited: np.ndarray, action: np.ndarray
+    ) -> tuple[np.ndarray, RawStep]:
+        """Begin a step of pool `sent[0]`, and wait for the step of pool `awaited[0]`.
+
+        Returns:
+          The number of the pool that was received, for each member, and its step; zeros if
+          `awaited[0]` is `NONE`.
+        """
+        if sent[0] != NONE:
+            self._send(int(sent[0]), action)
+        if awaited[0] == NONE:
+            pool, step = 0, jax.tree.map(np.zeros_like, self._first_steps[0])
+        else:
+            pool, step = self._receive(int(awaited[0]))
+        return np.full(self.members, pool, np.int32), step
 
     def restart(self, where: np.ndarray) -> RawStep:
-        """New episodes; what simulates comes to an end first, and is held until it is asked for."""
+        """Begin new episodes where `where` `[members * N]` holds.
+
+        Pools that simulate finish their steps first; a later call receives these steps.
+        The rows of other environments in the result mean nothing.
+        """
         while where.any() and any(self.simulating):
-            index, step = self._wait(self.simulating.index(True))
-            self.held[index] = step
-        parts = [self.part(where, index) for index in range(self.num_pools)]
-        fresh = [pool.restart(part) for pool, part in zip(self.pools, parts, strict=True)]
-        for index, step in self.held.items():
-            self.held[index] = begun_anew(step, fresh[index], parts[index])
-        return self.whole(fresh)
+            pool, step = self._wait(self.simulating.index(True))
+            self._received[pool] = step
+        fresh = list(self._first_steps)
+        for number, pool in enumerate(self.pools):
+            part = self._part(where, number)
+            if part.any():
+                fresh[number] = pool.restart(part)
+                if number in self._received:
+                    self._received[number] = _select_rows(
+                        part, fresh[number], self._received[number]
+                    )
+        return self._merge(fresh)
 
     def host_time(self) -> HostTime:
+        """Return the time spent so far."""
         now = time.perf_counter()
-        running = now - self.busy_since if any(self.simulating) else 0.0
-        return HostTime(now - self.made_at, self.waited, self.simulated + running)
+        running = now - self._busy_since if any(self.simulating) else 0.0
+        return HostTime(now - self._made_at, self._waited, self._simulated + running)
 
     def close(self) -> None:
-        if self.waiters is not None:
-            self.waiters.shutdown()
+        if self._threads is not None:
+            self._threads.shutdown()
         for pool in self.pools:
             pool.close()
 
     def copy_for_members(self, members: int) -> None:
-        """Grow pools whose first state `vmap` broadcast to a population (its key was not mapped).
+        """Start again with copies for a population, if no step was made yet.
 
-        Until the first step, copies are what the same seeds give.
+        `vmap` broadcasts the first state to a population if the key was not mapped. Before the
+        first step, a copy equals new environments with the same seeds.
         """
         if self.calls != 0 or members % self.members != 0:
             raise ValueError(
@@ -207,95 +187,72 @@ class PoolGroup:
             )
         self.close()
         self.seeds = np.tile(self.seeds, members // self.members)
-        self.start(members)
+        self.members = members
+        self.start()
+
+    def _part(self, rows: np.ndarray, pool: int) -> np.ndarray:
+        """Return one pool's rows of those of all environments."""
+        if self.num_pools == 1:
+            return rows
+        by_pool = rows.reshape(self.members, self.num_pools, -1, *rows.shape[1:])
+        return by_pool[:, pool].reshape(-1, *rows.shape[1:])
+
+    def _merge(self, parts: list[RawStep]) -> RawStep:
+        """Return the rows of all environments, given those of each pool."""
+        if self.num_pools == 1:
+            return parts[0]
+
+        def merge(*rows: np.ndarray) -> np.ndarray:
+            by_member = [x.reshape(self.members, -1, *x.shape[1:]) for x in rows]
+            return np.concatenate(by_member, axis=1).reshape(-1, *rows[0].shape[1:])
+
+        return jax.tree.map(merge, *parts)
+
+    def _send(self, pool: int, action: np.ndarray) -> None:
+        if self.simulating[pool] or pool in self._received:
+            raise ValueError(f"pool {pool} is simulating a step already; receive it first")
+        if not any(self.simulating):
+            self._busy_since = time.perf_counter()
+        self.pools[pool].send(action)
+        self.simulating[pool] = True
+        if self._threads is not None:
+            step = self._threads.submit(self.pools[pool].recv)
+            step.add_done_callback(lambda step: self._ready.put((pool, step)))
+
+    def _receive(self, pool: int) -> tuple[int, RawStep]:
+        """Return the number and the step of a pool, or of the one that is ready first (`ANY`)."""
+        if self.asynchronous != (pool == ANY):
+            raise ValueError(
+                "asynchronous pools are received in the order in which they get ready (ANY), other "
+                "pools by number"
+            )
+        if pool == ANY and self._received:
+            return self._received.popitem()
+        if pool in self._received:
+            return pool, self._received.pop(pool)
+        if not (any(self.simulating) if pool == ANY else self.simulating[pool]):
+            which = "no pool" if pool == ANY else f"pool {pool}"
+            raise ValueError(f"{which} was sent an action, so there is no step to receive")
+        return self._wait(pool)
+
+    def _wait(self, pool: int) -> tuple[int, RawStep]:
+        """Wait for the step of one pool; of asynchronous pools, for the first that is ready."""
+        asked = time.perf_counter()
+        if self.asynchronous:
+            pool, future = self._ready.get()
+            step = future.result()
+        else:
+            step = self.pools[pool].recv()
+        now = time.perf_counter()
+        self._waited += now - asked
+        self.simulating[pool] = False
+        if not any(self.simulating):
+            self._simulated += now - self._busy_since
+        return pool, step
 
 
-def begun_anew(step: RawStep, fresh: RawStep, where: np.ndarray) -> RawStep:
-    """`step`, but `where` `[M]` holds the beginning of an episode, which was paid nothing."""
-
-    def chosen(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+def _select_rows(where: np.ndarray, new: RawStep, old: RawStep) -> RawStep:
+    def select(new: np.ndarray, old: np.ndarray) -> np.ndarray:
         return np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-    return jax.tree.map(chosen, fresh._replace(first=where), step)
-
-
-_entries: OrderedDict[int, PoolGroup] = OrderedDict()
-_numbers = itertools.count(1)
-_lock = threading.Lock()
-_wanted = 8
-
-
-def max_pools() -> int:
-    """How many entries are kept; the least recently used one is closed first."""
-    return max(_wanted, 2 * jax.local_device_count())
-
-
-def keep_pools(number: int) -> None:
-    """Keep at least so many entries from now on."""
-    global _wanted
-    _wanted = max(_wanted, number)
-
-
-def add(entry: PoolGroup, members: int) -> tuple[int, RawStep]:
-    """Start an entry; its number, and the first observations."""
-    first = entry.start(members)
-    with _lock:
-        number = next(_numbers)
-        _entries[number] = entry
-        while len(_entries) > max_pools():
-            _entries.popitem(last=False)[1].close()
-    return number, first
-
-
-def remove(numbers: set[int]) -> None:
-    """Close entries that nobody will step again."""
-    with _lock:
-        entries = [_entries.pop(number, None) for number in numbers]
-    for entry in entries:
-        if entry is not None:
-            entry.close()
-
-
-def host_times(numbers: set[int]) -> list[HostTime]:
-    """Of entries that are still kept."""
-    with _lock:
-        entries = [_entries[number] for number in numbers if number in _entries]
-    return [entry.host_time() for entry in entries]
-
-
-def call(
-    action: Callable[..., Any], numbers: np.ndarray, calls: np.ndarray, *args: Any
-) -> tuple[np.ndarray, Any]:
-    """`action(entry, *args)` on the entry that a token means, and how often it was called then."""
-    entry = find(numbers, calls)
-    if len(numbers) != entry.members:
-        entry.copy_for_members(len(numbers))
-    answer = action(entry, *args)
-    entry.calls = (entry.calls + 1) & np.iinfo(np.int32).max
-    return np.full(len(numbers), entry.calls, np.int32), answer
-
-
-def find(numbers: np.ndarray, calls: np.ndarray) -> PoolGroup:
-    """The entry that a token means, if the token is the latest of its entry."""
-    number = int(numbers[0])
-    if (numbers != number).any():
-        raise ValueError(
-            "host environment states of different pools were stacked: initialize the members of a "
-            "population under the same vmap that steps them"
-        )
-    with _lock:
-        entry = _entries.get(number)
-        if entry is not None:
-            _entries.move_to_end(number)
-    if entry is None:
-        raise ValueError(
-            f"pool {number} of this host environment state no longer exists: it belongs to another "
-            f"process, or more than {max_pools()} pools were made since; initialize again"
-        )
-    if (calls != entry.calls).any():
-        raise ValueError(
-            "a host environment state was used twice (or copied): it had been stepped "
-            f"{int(calls.min())} times, its pool {entry.calls} times. Host environments cannot go "
-            "back; always continue from the state that the last step returned"
-        )
-    return entry
+    return jax.tree.map(select, new, old)

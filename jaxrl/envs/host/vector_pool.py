@@ -1,8 +1,8 @@
-"""Gymnasium's vector environments as the pools that `jaxrl.envs.host.callback` steps.
+"""Pools of Gymnasium's vector environments.
 
-`Workers` are environments in processes of their own. What goes wrong in one of them, an exception,
-a death, no answer, is one error that says what and where, after which no process is left.
-`VectorPool` brings any vector environment to next-step autoreset.
+`Workers` runs each environment in its own process. If one raises an exception, dies or does not
+answer, all processes are ended and one error says what happened and where. `VectorPool` brings any
+vector environment to next-step autoreset.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from jaxrl.envs import conversions
 from jaxrl.envs.host import worker
-from jaxrl.envs.host.pools import RawStep
+from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.types import PyTree
 
-FAREWELL_SECONDS = 5.0
-"""How long workers may take to close their environments."""
+CLOSE_SECONDS = 5.0
+"""Time that workers have to close their environments."""
 
 
 class WorkerError(RuntimeError):
@@ -36,24 +36,24 @@ class WorkerError(RuntimeError):
 
 
 class Workers(AsyncVectorEnv):
-    """One process an environment, observations in shared memory.
+    """A vector environment with one process an environment and observations in shared memory.
 
     Args:
-      timeout: seconds within which every environment must have answered.
+      timeout: seconds within which every environment must answer.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, timeout: float):
         self.timeout = timeout
-        # A fork of this process would have JAX's threads' locks, but not the threads. Workers are
-        # forked from a server instead, which has imported once what they need, and what the main
-        # script imports, which each of them runs again.
+        # A fork of this process would copy the locks of JAX's threads without the threads. Workers
+        # are forked from a server instead, which imports once what all of them need. Each worker
+        # runs the main script's module again, so the server imports that, too.
         methods = multiprocessing.get_all_start_methods()
         context = "forkserver" if "forkserver" in methods else "spawn"
         if context == "forkserver":
             multiprocessing.set_forkserver_preload(["__main__", "gymnasium", "jaxrl"])
         start = functools.partial(worker.start, make, os.getpid())
         try:
-            # No daemons, which may not have processes of their own, as some simulators do.
+            # A daemon may not start processes, and some simulators do.
             super().__init__([start] * num_envs, context=context, daemon=False)
         except Exception as error:
             if not getattr(self, "processes", None):
@@ -64,30 +64,30 @@ class Workers(AsyncVectorEnv):
             if not isinstance(error, EOFError | ConnectionError):
                 raise
             raise WorkerError(
-                f"{deaths} before its environment was made; what it had to say is above. A script "
-                "whose environments run in processes needs `if __name__ == '__main__':`"
+                f"{deaths} before its environment was made; its own error is above. A script whose "
+                "environments run in processes needs `if __name__ == '__main__':`"
             ) from error
-        # Before multiprocessing's own farewell, which waits for them.
+        # Runs before multiprocessing's own exit handler, which waits for the workers.
         atexit.register(self.close)
 
     def reset_async(self, *args: Any, **kwargs: Any) -> None:
-        self._guarded(super().reset_async, *args, **kwargs)
+        self._call(super().reset_async, *args, **kwargs)
 
     def reset_wait(self, timeout: float | None = None) -> Any:
-        return self._guarded(super().reset_wait, timeout or self.timeout)
+        return self._call(super().reset_wait, timeout or self.timeout)
 
     def step_async(self, actions: Any) -> None:
-        self._guarded(super().step_async, actions)
+        self._call(super().step_async, actions)
 
     def step_wait(self, timeout: float | None = None) -> Any:
-        return self._guarded(super().step_wait, timeout or self.timeout)
+        return self._call(super().step_wait, timeout or self.timeout)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Let workers close their environments, and kill those that do not."""
         for pipe in filter(None, self.parent_pipes):
             with contextlib.suppress(OSError):
                 pipe.send(("close", None))
-        until = time.monotonic() + (FAREWELL_SECONDS if timeout is None else timeout)
+        until = time.monotonic() + (CLOSE_SECONDS if timeout is None else timeout)
         for process in self.processes:
             process.join(max(until - time.monotonic(), 0))
             process.kill()
@@ -96,7 +96,8 @@ class Workers(AsyncVectorEnv):
             pipe.close()
         atexit.unregister(self.close)
 
-    def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of Gymnasium; if it fails, end all workers and raise a WorkerError."""
         try:
             return call(*args, **kwargs)
         except multiprocessing.TimeoutError as error:
@@ -111,35 +112,35 @@ class Workers(AsyncVectorEnv):
         raise WorkerError(problem) from cause
 
     def _deaths(self) -> str:
-        """Which workers have ended, and how."""
+        """Describe which workers have ended, and how."""
         for process in self.processes:
-            process.join(0.2)  # one that has closed its pipe is about to end
+            process.join(0.2)  # a worker closes its pipe shortly before it ends
         codes = {i: process.exitcode for i, process in enumerate(self.processes)}
-        ended = [f"{i} ({_how(code)})" for i, code in codes.items() if code is not None]
+        ended = [f"{i} ({_describe_exit(code)})" for i, code in codes.items() if code is not None]
         return f"the process of environment {', '.join(ended) or '?'} ended"
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Gymnasium's own warns of all tracebacks, and raises the last error without its own."""
+        """Raise one error with all tracebacks; Gymnasium would raise the last error without any."""
         failures = [self.error_queue.get() for success in successes if not success]
         if failures:
             texts = [f"environment {index} failed:\n{trace}" for index, _, _, trace in failures]
             raise WorkerError("\n".join(texts))
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 class VectorPool:
-    """A vector environment of M environments.
+    """A `jaxrl.envs.host.pools.Pool` of a vector environment with M environments.
 
-    One that begins a new episode in the step that ends the last (autoreset mode SAME_STEP), or
-    leaves it to the caller (DISABLED), cannot wait with the others' next step: what it does in it
-    is shown as the new episode's first step. So nothing false is learned, but of each episode the
-    true first observation is not seen and its reward not paid.
+    With Gymnasium's autoreset modes SAME_STEP and DISABLED, a new episode begins in the step that
+    ends the last one, and goes on with the next action. That step is shown as the new episode's
+    first step: nothing false is learned, but the true first observation is not seen, and the
+    reward of the first action is not paid.
 
-    Batched simulators of an environment's own are seeded as one, so what a member of a population
-    sees depends on the others. They simulate when a step is asked for, so nothing overlaps.
+    An environment's own batched simulator is seeded as a whole, so what a member of a population
+    sees depends on the other members. It simulates when its step is received, so nothing overlaps.
 
     Args:
       raw: shapes and dtypes of one environment's raw observation (`jaxrl.envs.conversions`).
@@ -155,31 +156,26 @@ class VectorPool:
 
     def reset(self) -> RawStep:
         obs, _ = self.envs.reset(seed=self._seeds_for_reset())
-        return self._first(self._gather(obs))
+        return first_step(self._gather(obs))
 
     def restart(self, where: np.ndarray) -> RawStep:
-        if not where.any():
-            size = len(self.ended)
-            return self._first(
-                jax.tree.map(lambda raw: np.zeros((size, *raw.shape), raw.dtype), self._raw)
-            )
-        if not (self._is_of_single or where.all() or self._mode == AutoresetMode.DISABLED):
+        if not (self._has_separate_envs or where.all() or self._mode == AutoresetMode.DISABLED):
             raise ValueError(
                 f"{self.envs} cannot begin some episodes and let others go on; make it with "
                 "vectorization_mode='async'"
             )
         obs, _ = self.envs.reset(options={"reset_mask": where.copy()})
         self.ended = self.ended & ~where
-        return self._first(self._gather(obs))
+        return first_step(self._gather(obs))
 
     def send(self, action: np.ndarray) -> None:
         self._send(conversions.to_simulator(self.envs.single_action_space, action))
 
     def recv(self) -> RawStep:
-        return self._next(*self._recv())
+        return self._to_step(*self._recv())
 
     def render(self) -> np.ndarray:
-        """The first environment, uint8 `[H, W, 3]`."""
+        """Draw the first environment, uint8 `[H, W, 3]`."""
         try:
             pictures = self.envs.render()
         except Exception as error:
@@ -206,38 +202,32 @@ class VectorPool:
         return self.envs.step(self._action)
 
     @property
-    def _is_of_single(self) -> bool:
-        """Whether each of its environments can be seeded and reset apart."""
+    def _has_separate_envs(self) -> bool:
+        """True if each environment can be seeded and reset by itself."""
         return isinstance(self.envs, AsyncVectorEnv | SyncVectorEnv)
 
     def _seeds_for_reset(self) -> Any:
-        if self._is_of_single:
+        if self._has_separate_envs:
             return [int(seed) for seed in self._seeds]
         return int(self._seeds[0])
 
-    def _first(self, obs: PyTree) -> RawStep:
-        no = np.zeros(len(self.ended), bool)
-        zeros = np.zeros(len(no), np.float32)
-        return RawStep(obs, zeros, no, no, no, zeros, no)
-
-    def _next(
+    def _to_step(
         self, obs: PyTree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> RawStep:
         obs = self._gather(obs)
         ended = terminated | truncated
         first, self.ended = self.ended, ended
         if self._mode != AutoresetMode.NEXT_STEP and ended.any():
-            obs = self._with_last(obs, ended, first, info)
-            # An episode of one step, which was not shown: the next one begins here.
+            obs = self._restore_last(obs, ended & ~first, ended, info)
+            # An episode of a single step was not shown: the next episode begins here.
             self.ended = ended = ended & ~first
         reward = reward.astype(np.float32) * ~first
         return RawStep(obs, reward, ended, truncated & ~terminated & ended, first, reward, ended)
 
-    def _with_last(
-        self, obs: PyTree, ended: np.ndarray, first: np.ndarray, info: dict[str, Any]
+    def _restore_last(
+        self, obs: PyTree, shown: np.ndarray, ended: np.ndarray, info: dict[str, Any]
     ) -> PyTree:
-        """Observations with the last ones of the episodes that ended, of which new ones begin."""
-        shown = ended & ~first
+        """Return observations with the last ones of those episodes that ended and were shown."""
         if self._mode == AutoresetMode.DISABLED:
             last = jax.tree.map(lambda x: x[shown], obs)
             obs = self._gather(self.envs.reset(options={"reset_mask": ended.copy()})[0])
@@ -247,12 +237,12 @@ class VectorPool:
         else:
             return obs
 
-        def with_rows(new: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        def replace_rows(new: np.ndarray, rows: np.ndarray) -> np.ndarray:
             new = new.copy()
             new[shown] = rows
             return new
 
-        return jax.tree.map(with_rows, obs, last)
+        return jax.tree.map(replace_rows, obs, last)
 
     def _gather(self, obs: PyTree) -> PyTree:
         return conversions.gather(self.envs.single_observation_space, self._raw, obs)

@@ -1,7 +1,7 @@
-"""What runs in the worker processes of `jaxrl.envs.host.vector_pool`, one environment each.
+"""The code of worker processes (`jaxrl.envs.host.vector_pool`), each of which runs one environment.
 
-Its functions are sent there as code (`cloudpickle.register_pickle_by_value`), so that a worker need
-not import JAX; they use nothing of jaxrl.
+The functions are sent to the workers as code (`cloudpickle.register_pickle_by_value`), so that a
+worker does not import JAX. They use no other module of jaxrl.
 """
 
 from __future__ import annotations
@@ -23,27 +23,32 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def start(make: Callable[[], gymnasium.Env], owner: int) -> gymnasium.Env:
-    """Make an environment, in a worker of the process `owner` or in that process itself."""
+    """Make an environment that checks itself.
+
+    Args:
+      make: makes the environment.
+      owner: number of the process that owns the worker; it may also call this function itself.
+    """
     if os.getpid() != owner:
-        outlive_signals()
-        threading.Thread(target=die_with_owner, daemon=True).start()
+        ignore_signals()
+        threading.Thread(target=exit_with_owner, daemon=True).start()
     env = make()
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
-            f"a function must give a gymnasium.Env, got {type(env).__name__}; an environment of "
-            "gymnax's kind gets an id by gymnax.register(id, factory)"
+            f"a function must return a gymnasium.Env, got {type(env).__name__}; register an "
+            "environment with gymnax's interface by gymnax.register(id, factory)"
         )
     return Checked(env)
 
 
-def outlive_signals() -> None:
-    """A terminal and a cluster signal all processes; the owner is the one that decides."""
+def ignore_signals() -> None:
+    """Ignore signals, which terminals and clusters send to all processes: the owner decides."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
-def die_with_owner() -> None:
-    """However it ends: an environment that hangs would never notice."""
+def exit_with_owner() -> None:
+    """Exit when the owner ends in any way, even while the environment hangs."""
     owner = multiprocessing.parent_process()
     if owner is not None:
         multiprocessing.connection.wait([owner.sentinel])
@@ -51,7 +56,7 @@ def die_with_owner() -> None:
 
 
 class Checked(gymnasium.Wrapper):
-    """Refuses what Gymnasium would bend to fit its space."""
+    """An environment that raises errors for bad steps, which Gymnasium would convert."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         obs, _ = self.env.reset(seed=seed, options=options)
@@ -68,8 +73,11 @@ class Checked(gymnasium.Wrapper):
 
 
 def check(space: gymnasium.Space, obs: Any, name: str) -> None:
-    """Raise a ValueError if `obs` has other parts, another shape or kind of number than `space`, is
-    not a number somewhere, or counts beyond it."""
+    """Check an observation against its space.
+
+    Raises:
+      ValueError: for other parts, another shape or dtype, NaN, or integers out of range.
+    """
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
             raise ValueError(f"{name} must have the parts {sorted(space.spaces)}, is {obs!r:.200}")

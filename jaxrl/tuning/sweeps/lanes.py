@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.envs.host import callback, pools
+from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import compiler_options
 from jaxrl.training.loop import MAX_CHUNK
@@ -175,7 +175,8 @@ class Lanes:
     def __init__(self, num_lanes: int, strategy: str | Strategy, programs: StaticPrograms):
         self._programs = programs
         if programs.static_names:
-            pools.keep_pools(num_lanes + 1)  # one of each lane, and one that is being replaced
+            # One pool group of each lane, and one that is being replaced.
+            callback.keep_at_least(num_lanes + 1)
             devices = _devices(strategy, num_lanes, programs)
             count = len(devices)
             self.groups = [LaneGroup(1, "vmap", devices[i % count]) for i in range(num_lanes)]

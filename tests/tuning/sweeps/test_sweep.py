@@ -19,7 +19,7 @@ from toy_algorithm import InterruptAfter, ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs import envpool
-from jaxrl.envs.host import pools
+from jaxrl.envs.host import callback
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.training.run_dir import directory_lock
@@ -473,7 +473,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
     """More than are kept by default; those of groups that a lane has left are closed."""
     algo = jaxrl.a2c(jaxrl.make("envpool/CartPole-v1", num_envs=2, num_threads=1))
     space = {"learning_rate": LogUniform(1e-4, 1e-2), "num_steps": Choice((20, 30))}
-    before = len(pools._entries)
+    before = len(callback._groups)
     result = sweep(
         algo,
         jaxrl.A2CConfig(hidden_sizes=(8,)),
@@ -486,7 +486,7 @@ def test_lanes_of_many_groups_have_pools_of_their_own(tmp_path):
     )
     assert len(outcome(result)) == 18
     assert all(None not in trial["scores"] for trial in outcome(result))
-    assert len(pools._entries) <= max(before, 10) + 1
+    assert len(callback._groups) <= max(before, 10) + 1
 
 
 def test_the_best_agents_that_are_left_stay(tmp_path):
