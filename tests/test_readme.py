@@ -1,4 +1,4 @@
-"""The code of the README does what the README says, at a small size."""
+"""The code of the README and of docs/ does what they say, at a small size."""
 
 import functools
 import os
@@ -12,15 +12,16 @@ import pytest
 
 import jaxrl
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[1]
 
 
 def read_snippet(name):
-    """Return the code that follows the comment `snippet: name` in the README."""
-    text = (ROOT / "README.md").read_text()
-    code = re.search(rf"<!-- snippet: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
-    assert code is not None
-    return code[1]
+    """Return the code that follows the comment `snippet: name` in the README or a page of docs/."""
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
+    pattern = rf"<!-- snippet: {name} -->\n```python\n(.*?)```"
+    (code,) = re.findall(pattern, "\n".join(texts), re.DOTALL)
+    return code
 
 
 def run_snippet(name, *changes):
