@@ -12,7 +12,6 @@ import pytest
 
 import jaxrl
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[1]
 
 
