@@ -1,14 +1,14 @@
-"""Schedulers that halve: of the trials that come as far as a rung, the best 1/eta go on.
+"""Successive halving, HyperBand and ASHA: the best 1/eta of the trials that reach a rung continue.
 
-Trials pause at a rung until enough others have reached it. Ranks decide, so that one without a
-score is ranked too: last, but for those that diverged.
+A rung is a number of phases after which trials are compared. Trials pause at a rung until enough
+others have reached it. Trials without a score are ranked too: above those that diverged, and below
+all others.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,12 +20,11 @@ from jaxrl.types import Array
 
 @dataclass(frozen=True)
 class HyperBand:
-    """Brackets of successive halving, from many short trials to few long ones (Li et al. 2018,
-    JMLR 18:185, algorithm 1).
+    """HyperBand: brackets of successive halving, from many short trials to few long ones.
 
-    With R = `num_phases` and s_max = floor(log_eta R), bracket s = s_max .. 0 begins with
-    n = ceil((s_max + 1) eta^s / (s + 1)) trials, and halves them at R eta^-s, R eta^(1-s), ...
-    phases.
+    Li et al. 2018 (JMLR 18:185), algorithm 1. With R = `num_phases` and s_max = floor(log_eta R),
+    bracket s = s_max .. 0 begins with n = ceil((s_max + 1) eta^s / (s + 1)) trials, and halves them
+    at R eta^-s, R eta^(1-s), ... phases.
     """
 
     num_phases: int
@@ -38,10 +37,12 @@ class HyperBand:
 
     @property
     def num_trials(self) -> int:
+        """The trials of all brackets."""
         return sum(rungs[0].num_trials for rungs in self.brackets)
 
     @property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
+        """The rungs of each bracket; brackets have consecutive trials, in this order."""
         deepest = _log(self.num_phases, self.eta)
         brackets = []
         for s in range(deepest, -1, -1):
@@ -55,7 +56,7 @@ class HyperBand:
 
 @dataclass(frozen=True)
 class _Halving:
-    """What the two ways of halving N trials are made with."""
+    """The fields of a scheduler that halves N trials, and their checks."""
 
     num_trials: int
     num_phases: int
@@ -69,11 +70,14 @@ class _Halving:
 
 @dataclass(frozen=True)
 class SuccessiveHalving(_Halving):
-    """One bracket: the best 1/eta of the trials go on from each rung, once all of it have reported
-    (Jamieson & Talwalkar 2016)."""
+    """Successive halving: one bracket of N trials (Jamieson & Talwalkar 2016, AISTATS).
+
+    The best 1/eta of a rung's trials continue once all of them have reported.
+    """
 
     @property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
+        """The rungs of the only bracket."""
         halvings = min(_log(self.num_trials, self.eta), _log(self.num_phases, self.eta))
         return (_halving(self.num_trials, self.num_phases, halvings, self.eta),)
 
@@ -83,12 +87,15 @@ class SuccessiveHalving(_Halving):
 
 @dataclass(frozen=True)
 class ASHA(_Halving):
-    """Asynchronous successive halving (Li et al. 2020, MLSys): a trial goes on from a rung as soon
-    as it is among the best 1/eta of those that have reached it; other lanes begin new trials."""
+    """ASHA: asynchronous successive halving (Li et al. 2020, MLSys).
+
+    A trial continues from a rung as soon as it is among the best 1/eta of those that have reached
+    it. Meanwhile, free lanes begin new trials.
+    """
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Phases after which trials are compared."""
+        """The numbers of phases after which trials are compared."""
         deepest = _log(self.num_phases, self.eta)
         return tuple(self.num_phases // self.eta**s for s in range(deepest, 0, -1))
 
@@ -99,20 +106,20 @@ class ASHA(_Halving):
             status = _pause(status, ledger, trial, phases)
             rank = _ranks(ledger.scores[:, phases - 1], reached)
             promoted = rank < reached.sum() // self.eta
-            may_go_on = promoted & (status == Status.PAUSED) & (ledger.reported == phases)
-            status = jnp.where(may_go_on, Status.READY, status)
+            continues = promoted & (status == Status.PAUSED) & (ledger.reported == phases)
+            status = jnp.where(continues, Status.READY, status)
         return status
 
 
 class Rung(NamedTuple):
-    """So many trials of a bracket are compared after so many phases."""
+    """A comparison within a bracket: of how many trials, after how many phases."""
 
     num_trials: int
     num_phases: int
 
 
 def _halving(num_trials: int, num_phases: int, halvings: int, eta: int) -> tuple[Rung, ...]:
-    """The rungs of a bracket; the last one is where its survivors complete."""
+    """Return the rungs of a bracket; at the last one its surviving trials complete."""
     return tuple(
         Rung(max(num_trials // eta**i, 1), num_phases // eta ** (halvings - i))
         for i in range(halvings + 1)
@@ -120,7 +127,11 @@ def _halving(num_trials: int, num_phases: int, halvings: int, eta: int) -> tuple
 
 
 def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array) -> Array:
-    """Pause a trial at its rung, and once a rung is whole, send its best on and stop the rest."""
+    """Return all statuses after a trial's report: once a rung is full, its best may continue.
+
+    The trial pauses at its rung. When all trials of the rung have reported, the best become READY,
+    as many as the next rung has, and the others stop.
+    """
     status = ledger.status
     trials = jnp.arange(len(status))
     first = 0
@@ -131,22 +142,22 @@ def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array)
             reached = members & (ledger.reported >= rung.num_phases)
             here = members & (ledger.reported == rung.num_phases)
             status = jnp.where(members, _pause(status, ledger, trial, rung.num_phases), status)
-            is_whole = reached.sum() >= rung.num_trials
+            is_full = reached.sum() >= rung.num_trials
             rank = _ranks(ledger.scores[:, rung.num_phases - 1], reached)
             verdict = jnp.where(rank < after.num_trials, Status.READY, Status.STOPPED)
-            judged = is_whole & here & (status == Status.PAUSED)
+            judged = is_full & here & (status == Status.PAUSED)
             status = jnp.where(judged, verdict, status)
     return status
 
 
 def _pause(status: Array, ledger: Ledger, trial: Array, phases: int) -> Array:
-    """The trial pauses if it has now reported so many phases."""
+    """Return all statuses; the trial is PAUSED if it has now reported that many phases."""
     arrived = ledger.reported[trial] == phases
     return status.at[trial].set(jnp.where(arrived, Status.PAUSED, status[trial]))
 
 
 def _ranks(scores: Array, included: Array) -> Array:
-    """Ranks `[N]` from 0, the best first; those not included come last."""
+    """Return ranks `[N]` from 0, the best first; trials that are not included come last."""
     diverged = jnp.isneginf(scores)
     finite = jnp.where(jnp.isnan(scores) | diverged, -jnp.finfo(jnp.float32).max, scores)
     order = jnp.lexsort((-finite, diverged, ~included))
@@ -154,15 +165,11 @@ def _ranks(scores: Array, included: Array) -> Array:
 
 
 def _log(number: int, base: int) -> int:
-    """The integer part of the logarithm."""
-    return sum(1 for _ in _powers(number, base))
-
-
-def _powers(number: int, base: int) -> Iterator[int]:
-    power = base
-    while power <= number:
-        yield power
-        power *= base
+    """Return the integer part of the logarithm, exactly."""
+    exponent = 0
+    while base ** (exponent + 1) <= number:
+        exponent += 1
+    return exponent
 
 
 def _check_eta(eta: int) -> None:

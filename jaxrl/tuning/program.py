@@ -1,8 +1,8 @@
-"""A whole hyperparameter search as one program: `jax.jit(partial(search, ...))(key)`.
+"""A hyperparameter search that is one compiled program: `jax.jit(partial(search, ...))(key)`.
 
 N trials run on W lanes, in rounds of one phase each. After a round every lane reports its trial's
-score, the scheduler judges, and lanes that became free take their next trials at once; all of it
-inside the program, which ends when no trial is left.
+score, the scheduler judges, and free lanes take their next trials. The program ends when no trial
+is left.
 """
 
 from __future__ import annotations
@@ -21,32 +21,38 @@ from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
 class SearchResult(NamedTuple):
-    """What a search found; N trials of at most P phases."""
+    """The outcome of a search of N trials of at most P phases."""
 
     ledger: Ledger
+    """All scores, and the status of each trial at the end."""
     values: dict[str, Array]
-    """The hyperparameters that were searched, `[N]` each."""
+    """The searched hyperparameters, `[N]` each."""
     lane: Array
-    """`[N, P]` int32: where a phase was run, -1 if it was not."""
+    """`[N, P]` int32: the lane that ran each phase, -1 if none did."""
     round: Array
-    """`[N, P]` int32: when."""
+    """`[N, P]` int32: the round in which each phase ran, -1 if none."""
     num_rounds: Array
     best_trial: Array
-    """The one with the highest score of all phases and trials; -1 if none is finite."""
+    """The trial with the highest score of all phases; -1 if no score is finite."""
     best_state: PyTree
-    """Its agent, as it was after that phase; of -1, one that nobody trained."""
+    """That trial's agent after that phase, without environments on the host; an untrained agent
+    if no score is finite."""
 
 
 class _Best(NamedTuple):
+    """The best score so far, its trial, and the trial's agent."""
+
     score: Array
     trial: Array
     state: PyTree
 
 
 class _Carry(NamedTuple):
-    trial: Array  # [W] int32, -1 on an idle lane
+    """What the search carries from round to round."""
+
+    trial: Array  # [W] int32, -1 on a free lane
     states: PyTree  # [W, ...]
-    kept: PyTree  # [N, ...]: agents that pause, None if the scheduler lets none pause
+    kept: PyTree  # [N, ...]: agents of paused trials, None if the scheduler pauses none
     ledger: Ledger
     lane: Array
     round: Array
@@ -64,16 +70,15 @@ def search(
     key: Array,
     strategy: str | Strategy = "vmap",
 ) -> SearchResult:
-    """Search for the config that scores best. Pure: `jit` it, `vmap` it over keys.
+    """Search for the config that scores best, as a pure function to `jit`, or `vmap` over keys.
 
     A phase's score is the mean return of the episodes that ended in it; -inf if a loss was not
     finite, NaN if no episode ended.
 
     Args:
       config: gives the values that are not searched.
-      space: of traced fields; trials that differ in static ones are different programs, which
-        `jaxrl.tuning.sweep` runs.
-      key: everything random comes from it; see `trial_key` and `trial_values`.
+      space: traced fields only; `jaxrl.tuning.sweep` searches static ones too.
+      key: the source of all randomness; see `trial_key` and `trial_values`.
 
     Raises:
       ValueError: for static or unknown fields in the space, values that the config refuses, or
@@ -83,8 +88,8 @@ def search(
     spaces.check(space, config)
     if static := spaces.static_names(space, type(config)):
         raise ValueError(
-            f"one program cannot search the static fields {static}, which change the program; "
-            "leave them out, or use jaxrl.tuning.sweep"
+            f"search is one program and cannot search the static fields {static}, which change the "
+            "program; leave them out, or use jaxrl.tuning.sweep"
         )
     num_trials, num_phases = scheduler.num_trials, scheduler.num_phases
     num_lanes = min(num_lanes, num_trials)
@@ -95,7 +100,8 @@ def search(
     def configs_of(trial: Array) -> Any:
         return populations.stack(config, num_lanes, **jax.tree.map(lambda x: x[trial], values))
 
-    def play(carry: _Carry) -> _Carry:
+    def run_round(carry: _Carry) -> _Carry:
+        """Train every lane for a phase, report, judge, and fill the free lanes."""
         active = carry.trial >= 0
         states, metrics = lanes.update(
             configs_of(carry.trial), carry.states, updates_per_phase, updates_per_phase, active
@@ -112,49 +118,52 @@ def search(
             kept = jax.tree.map(
                 lambda all, some: all.at[place].set(some, mode="drop"), kept, learners
             )
-        return refilled(carry._replace(states=states, kept=kept, ledger=ledger, best=best))
+        return fill_lanes(carry._replace(states=states, kept=kept, ledger=ledger, best=best))
 
-    def refilled(carry: _Carry) -> _Carry:
-        """Free lanes take their next trials."""
+    def fill_lanes(carry: _Carry) -> _Carry:
+        """Give free lanes their next trials."""
         ledger, trial = _assign(carry.ledger, carry.trial)
-        goes_on = _is_running(carry.ledger, carry.trial) | (trial < 0)
-        begun = ledger.reported[trial] > 0
-        change = jnp.where(goes_on, KEEP, jnp.where(begun, RESUME, FRESH))
+        continues = _is_running(carry.ledger, carry.trial) | (trial < 0)
+        has_begun = ledger.reported[trial] > 0
+        change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
         saved = None
         if carry.kept is not None:
             saved = jax.tree.map(lambda x: x[trial], carry.kept)
         states = lanes.refill(configs_of(trial), carry.states, keys[trial], change, saved)
         return carry._replace(trial=trial, states=states, ledger=ledger)
 
-    def first() -> _Carry:
+    def start() -> _Carry:
         ledger, trial = _assign(schedulers.start(scheduler), jnp.full(num_lanes, -1, jnp.int32))
         states = lanes.init(configs_of(trial), keys[trial])
         one = jax.tree.map(lambda x: x[0], without_host_envs(algo, states))
         kept = None
         if scheduler.pauses:
             kept = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_trials, *x.shape)), one)
-        nowhere = jnp.full((num_trials, num_phases), -1, jnp.int32)
+        unset = jnp.full((num_trials, num_phases), -1, jnp.int32)
         best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), one)
-        return _Carry(trial, states, kept, ledger, nowhere, nowhere, jnp.int32(0), best)
+        return _Carry(trial, states, kept, ledger, unset, unset, jnp.int32(0), best)
 
-    end = jax.lax.while_loop(lambda carry: (carry.trial >= 0).any(), play, first())
+    end = jax.lax.while_loop(lambda carry: (carry.trial >= 0).any(), run_round, start())
     return SearchResult(
         end.ledger, values, end.lane, end.round, end.num_rounds, end.best.trial, end.best.state
     )
 
 
 def trial_key(key: Array, trial: Array | int) -> Array:
-    """The key of a trial's agent, given the search's."""
+    """Return the key of a trial's agent, given the search's key."""
     return jax.random.fold_in(jax.random.fold_in(key, trial), 0)
 
 
 def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:
-    """The hyperparameters that random search gives to a trial, given the search's key."""
+    """Return the hyperparameters that random search gives to a trial, given the search's key."""
     return spaces.draw(space, jax.random.fold_in(jax.random.fold_in(key, trial), 1))
 
 
 def phase_score(metrics: Metrics) -> Array:
-    """The mean return of the episodes that ended in a phase; metrics `[updates]`."""
+    """Return the score of a phase, given the metrics `[updates]` of its updates.
+
+    It is the mean return of the episodes that ended; NaN without one, -inf if a loss is not finite.
+    """
     episodes = metrics["episode_count"].sum()
     mean = metrics["episode_return_sum"].sum() / jnp.maximum(episodes, 1)
     diverged = ~jnp.isfinite(metrics["loss"]).all()
@@ -163,12 +172,12 @@ def phase_score(metrics: Metrics) -> Array:
 
 
 def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
-    """What of agents can be put aside: all but host environments."""
+    """Return agents without environments on the host, which cannot be copied or saved."""
     return states if algo.env.checkpointable else states._replace(simulation=None)
 
 
 def _better(best: _Best, trial: Array, scores: Array, learners: PyTree) -> _Best:
-    """The best so far, after lanes have scored; NaN is never better."""
+    """Return the best so far, after lanes have scored; NaN is never better."""
     top = jnp.argmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
     is_better = scores[top] > best.score
     new = _Best(scores[top], trial[top], jax.tree.map(lambda x: x[top], learners))
@@ -176,7 +185,7 @@ def _better(best: _Best, trial: Array, scores: Array, learners: PyTree) -> _Best
 
 
 def _record(carry: _Carry, active: Array) -> _Carry:
-    """Note where and when the round's phases ran."""
+    """Record on which lane and in which round the active lanes' phases ran."""
     num_trials, num_phases = carry.lane.shape
     trial = jnp.where(active, carry.trial, num_trials)
     phase = jnp.minimum(carry.ledger.reported[carry.trial], num_phases - 1)
@@ -186,7 +195,7 @@ def _record(carry: _Carry, active: Array) -> _Carry:
 
 
 def _report(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -> Ledger:
-    """All lanes' scores, in the order of the lanes."""
+    """Report the scores of all lanes, in the order of the lanes."""
 
     def step(ledger: Ledger, lane: tuple[Array, Array]) -> tuple[Ledger, None]:
         trial, score = lane
@@ -197,14 +206,14 @@ def _report(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -
 
 
 def _assign(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-    """Trials for the free lanes, in the order of the lanes."""
+    """Assign trials to the free lanes, in the order of the lanes; return every lane's trial."""
 
     def step(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
         after, found = schedulers.assign(ledger)
         ledger = jax.tree.map(lambda old, new: jnp.where(trial >= 0, old, new), ledger, after)
         return ledger, jnp.where(trial >= 0, trial, found)
 
-    # A lane's own trial may be judged ready: it is then assigned anew, like any other.
+    # A trial that pauses and is READY at once gives up its lane, and is assigned like any other.
     return jax.lax.scan(step, ledger, jnp.where(_is_running(ledger, trial), trial, -1))
 
 

@@ -12,13 +12,14 @@ from jaxrl.tuning.sweeps.storage import import_optuna
 
 
 def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
-    """HyperTrick as an `optuna.pruners.BasePruner`, for any `objective(trial)` that reports a score
-    for the steps 0, 1, 2, ... and asks `trial.should_prune()` after each; scores are maximized or
-    minimized as the study says.
+    """Return HyperTrick as an `optuna.pruners.BasePruner`.
+
+    It works with any `objective(trial)` that reports a score for the steps 0, 1, 2, ... and asks
+    `trial.should_prune()` after each, in studies that maximize and in studies that minimize.
 
     Args:
       num_trials: N, how many trials the study will run.
-      eviction_rate: r, the share of trials to stop in each phase.
+      eviction_rate: r, the share of trials that stop at the end of each phase.
     """
     pruners = import_optuna().pruners
     rule = HyperTrick(num_trials, num_phases=1, eviction_rate=eviction_rate)
@@ -34,11 +35,13 @@ def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
                 for t in study.get_trials(deepcopy=False)
                 if phase in t.intermediate_values and t.number != trial.number
             ]
-            scores = np.full(max(num_trials, len(others)), np.nan, np.float32)  # one shape for all
+            # Always of the same shape, for which JAX compiles once.
+            scores = np.full(max(num_trials, len(others)), np.nan, np.float32)
             scores[: len(others)] = others
             score = jnp.float32(sign * trial.intermediate_values[phase])
             num_reported = jnp.int32(len(others) + 1)
-            evicts = rule.evicts(score, jnp.asarray(scores), jnp.int32(phase), num_reported)
-            return bool(evicts)
+            return bool(
+                rule.should_stop(score, jnp.asarray(scores), jnp.int32(phase), num_reported)
+            )
 
     return HyperTrickPruner()

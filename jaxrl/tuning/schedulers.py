@@ -1,14 +1,14 @@
-"""Schedulers: which trials of a search go on, which stop, and what a free lane runs next.
+"""Schedulers: which trials of a search continue, which stop, and which one a free lane runs next.
 
-A search trains N trials for at most P phases each; after each phase a trial reports a score, higher
-is better. A `Ledger` holds all that has been reported. A scheduler is a frozen dataclass with one
-pure function of it, `judge`, which says what a report means for every trial. The same function
-runs inside a jitted search and on the host, where the ledger comes from a study's storage.
+A search trains N trials for at most P phases each. After each phase a trial reports a score; higher
+is better. A `Ledger` holds all reports. A scheduler is a frozen dataclass with one pure function of
+the ledger, `judge`, which returns the status of every trial after a report. The same function runs
+inside a jitted search and on the host, where the ledger comes from a study.
 
-Scores: NaN means that no episode ended in the phase; such a trial is not ranked and goes on, except
-where ranks decide who goes on (successive halving), where it is last but for -inf, the score of
-a diverged trial. Equal scores count half below and half above, or go by trial number where exactly
-so many must be chosen.
+A score is NaN if no episode ended in the phase, and -inf if the trial diverged. HyperTrick doesn't
+rank NaN and lets the trial continue; successive halving ranks it above -inf and below all others.
+Where scores are equal, HyperTrick counts half of them as lower; successive halving prefers the
+smaller trial index.
 """
 
 from __future__ import annotations
@@ -27,22 +27,31 @@ from jaxrl.types import Array
 
 
 class Status(enum.IntEnum):
-    """Where a trial stands."""
+    """The status of a trial, as checkpoints store it; statuses from STOPPED on have ended."""
 
-    WAITING = 0  # not yet begun
-    RUNNING = 1  # on a lane
-    PAUSED = 2  # off its lane, until others have reported
-    READY = 3  # was paused, may go on
-    STOPPED = 4  # terminated early
-    COMPLETED = 5  # reported all its phases
+    WAITING = 0
+    """Not yet begun."""
+    RUNNING = 1
+    """On a lane."""
+    PAUSED = 2
+    """Off its lane until others have reported."""
+    READY = 3
+    """Was paused and may continue."""
+    STOPPED = 4
+    """Ended early."""
+    COMPLETED = 5
+    """Reported all its phases."""
 
 
 class Ledger(NamedTuple):
-    """What a search of N trials and P phases knows."""
+    """All reports of a search of N trials and P phases."""
 
-    scores: Array  # [N, P] float32; NaN where there is none
-    reported: Array  # [N] int32, phases
-    status: Array  # [N] int32, of `Status`
+    scores: Array
+    """`[N, P]` float32; NaN where there is none."""
+    reported: Array
+    """`[N]` int32: how many phases each trial has reported."""
+    status: Array
+    """`[N]` int32, of `Status`."""
 
 
 class Scheduler(Protocol):
@@ -51,25 +60,30 @@ class Scheduler(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    def num_trials(self) -> int: ...
+    def num_trials(self) -> int:
+        """N, the trials of the search."""
+        ...
 
     @property
     def num_phases(self) -> int:
-        """Of a trial that is never stopped."""
+        """P, the phases of a trial that is never stopped."""
         ...
 
     @property
     def pauses(self) -> bool:
-        """Whether a trial may leave its lane and go on later, so that its state must be kept."""
+        """Whether trials may leave their lanes and continue later, so that agents must be kept."""
         ...
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
-        """The status `[N]` of every trial after `trial` has reported a phase but its last."""
+        """Return the status `[N]` of every trial after `trial` has reported a phase.
+
+        The status that it returns for `trial` is disregarded after the trial's last phase.
+        """
         ...
 
 
 def start(scheduler: Scheduler) -> Ledger:
-    """Before the first report."""
+    """Return the ledger before the first report."""
     num_trials = scheduler.num_trials
     return Ledger(
         scores=jnp.full((num_trials, scheduler.num_phases), jnp.nan, jnp.float32),
@@ -79,7 +93,7 @@ def start(scheduler: Scheduler) -> Ledger:
 
 
 def begin(ledger: Ledger, trial: int) -> Ledger:
-    """A trial runs from its start, whatever was known of it."""
+    """Return the ledger with a trial that runs from its start; its earlier scores are dropped."""
     return Ledger(
         scores=ledger.scores.at[trial].set(jnp.nan),
         reported=ledger.reported.at[trial].set(0),
@@ -89,7 +103,7 @@ def begin(ledger: Ledger, trial: int) -> Ledger:
 
 @functools.partial(jax.jit, static_argnums=0)
 def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> Ledger:
-    """Take in the score of a trial's next phase, and judge."""
+    """Return the ledger with the score of a trial's next phase, and what the scheduler judged."""
     phase = ledger.reported[trial]
     ledger = ledger._replace(
         scores=ledger.scores.at[trial, phase].set(score), reported=ledger.reported.at[trial].add(1)
@@ -102,8 +116,10 @@ def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> 
 
 @jax.jit
 def assign(ledger: Ledger) -> tuple[Ledger, Array]:
-    """The trial for a free lane: of those that may go on the one furthest ahead, else the first
-    that waits; -1 if there is none."""
+    """Return the ledger and the trial that a free lane runs next, -1 if there is none.
+
+    The READY trial that has reported the most phases comes first, then the first WAITING one.
+    """
     is_ready = ledger.status == Status.READY
     is_waiting = ledger.status == Status.WAITING
     furthest = jnp.argmax(jnp.where(is_ready, ledger.reported, -1))
@@ -115,7 +131,7 @@ def assign(ledger: Ledger) -> tuple[Ledger, Array]:
 
 @dataclass(frozen=True)
 class RandomSearch:
-    """Every trial runs to its end."""
+    """Random search: every trial runs to its end."""
 
     num_trials: int
     num_phases: int
@@ -130,18 +146,19 @@ class RandomSearch:
 
 @dataclass(frozen=True)
 class HyperTrick:
-    """Asynchronous early termination without waiting (arXiv 1902.02725).
+    """HyperTrick: early termination without waiting for other trials (arXiv 1902.02725).
 
-    Of the trials that report phase p, the earliest `N (1 - sqrt r) (1 - r)^p` go on; a later one
-    stops if it is in the bottom `sqrt r` quantile of the scores reported for p so far. A share r of
-    those that reach a phase is expected to stop at its end, and trials are worth
-    `E[alpha] = (1 - (1 - r)^P) / (r P)` of their full work on average. No lane ever waits.
+    With N trials, P phases and eviction rate r: of the trials that report phase p (from 0), the
+    earliest `N (1 - sqrt r) (1 - r)^p` continue. A later one stops if it lies in the bottom
+    `sqrt r` quantile of the scores reported for p so far. For exchangeable scores, a share r of the
+    trials that reach a phase stops at its end, and the expected share of full work is
+    `E[alpha] = (1 - (1 - r)^P) / (r P)`.
     """
 
     num_trials: int
     num_phases: int
     eviction_rate: float = 0.25
-    """r, the share of trials to stop in each phase."""
+    """r, the share of trials that stop at the end of each phase."""
     pauses: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -155,16 +172,17 @@ class HyperTrick:
         phase = ledger.reported[trial] - 1
         score = ledger.scores[trial, phase]
         others = ledger.scores[:, phase].at[trial].set(jnp.nan)
-        evict = self.evicts(score, others, phase, num_reported=(ledger.reported > phase).sum())
-        status = jnp.where(evict, Status.STOPPED, ledger.status[trial])
+        num_reported = (ledger.reported > phase).sum()
+        stops = self.should_stop(score, others, phase, num_reported)
+        status = jnp.where(stops, Status.STOPPED, ledger.status[trial])
         return ledger.status.at[trial].set(status)
 
-    def evicts(self, score: Array, others: Array, phase: Array, num_reported: Array) -> Array:
-        """Whether a trial with this score stops.
+    def should_stop(self, score: Array, others: Array, phase: Array, num_reported: Array) -> Array:
+        """Return whether a trial with this score stops after the phase.
 
         Args:
           others: the other trials' scores of the phase, NaN where there is none.
-          num_reported: trials that have reported the phase, this one included.
+          num_reported: how many trials have reported the phase, including this one.
         """
         root = math.sqrt(self.eviction_rate)
         spared = self.num_trials * (1 - root) * (1 - self.eviction_rate) ** phase
@@ -174,7 +192,7 @@ class HyperTrick:
 
 
 def check_counts(**counts: int) -> None:
-    """Raise `ValueError` unless all are integers from 1."""
+    """Raise `ValueError` by name unless all values are integers >= 1."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an integer >= 1, got {value!r}")

@@ -1,12 +1,11 @@
 """Search spaces: a distribution for each hyperparameter that is searched.
 
-Any field of a config can be searched, and `num_envs` besides. Traced fields (learning rate, gamma)
-are numbers in one compiled program; static ones (rollout length, widths) change the program, so
-trials that differ in them are compiled apart, once for each combination. `QLogUniform` bounds how
-many by a ladder of rungs.
+Any field of a config can be searched, and `num_envs` as well. Traced fields (learning rate, gamma)
+are numbers in one compiled program. Static fields (rollout length, widths) change the program, so
+each combination of their values is compiled; `QLogUniform` limits their number by a ladder.
 
-A trial's values depend on its key alone: drawn inside a jitted search, on the host, or on another
-machine, they are the same.
+A trial's values depend on its key only. They are the same inside a jitted search, on the host and
+on another machine.
 """
 
 from __future__ import annotations
@@ -37,9 +36,11 @@ class Uniform:
         _check_bounds(self, self.low, self.high)
 
     def draw(self, key: Array) -> Array:
+        """Draw a traced value."""
         return jax.random.uniform(key, (), minval=self.low, maxval=self.high)
 
     def value(self, drawn: Any) -> float:
+        """Return what was drawn as a plain Python value."""
         return float(drawn)
 
 
@@ -85,8 +86,8 @@ class Integer:
 class QLogUniform:
     """Multiples of `q` from `low` to `high`, uniform in their logarithm.
 
-    With `rungs`, values are moved to the nearest rung of a ladder of at most so many, evenly spaced
-    in the logarithm: each value of a static field is a program to compile.
+    With `rungs`, each value is moved to the nearest one of at most `rungs` values that are evenly
+    spaced in the logarithm. Use it for static fields: each of their values is compiled.
     """
 
     low: int
@@ -100,11 +101,11 @@ class QLogUniform:
         if self.q < 1 or self.low % self.q or self.high % self.q:
             raise ValueError(f"{self}: low and high must be multiples of q, an integer >= 1")
         if self.rungs is not None and (type(self.rungs) is not int or self.rungs < 2):
-            raise ValueError(f"{self}: a ladder needs a whole number of rungs, at least 2")
+            raise ValueError(f"{self}: rungs must be an integer >= 2")
 
     @property
     def ladder(self) -> tuple[int, ...]:
-        """Every value that can be drawn."""
+        """All values that can be drawn, ascending."""
         if self.rungs is None:
             return tuple(range(self.low, self.high + 1, self.q))
         exact = np.geomspace(self.low, self.high, self.rungs)
@@ -120,7 +121,7 @@ class QLogUniform:
         return ladder[jnp.argmin(jnp.abs(jnp.log(ladder) - drawn))]
 
     def value(self, drawn: Any) -> int:
-        """The nearest rung, if there is a ladder."""
+        """Return the drawn value, exactly one of the ladder if there are rungs."""
         if self.rungs is None:
             return int(drawn)
         return min(self.ladder, key=lambda rung: abs(math.log(rung / float(drawn))))
@@ -128,7 +129,7 @@ class QLogUniform:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values, all as likely."""
+    """One of several equally likely values."""
 
     values: tuple[Any, ...]
 
@@ -138,63 +139,68 @@ class Choice:
             raise ValueError(f"Choice takes a tuple of values, got {self.values!r}")
 
     def draw(self, key: Array) -> Array:
-        """A number if all values are numbers, else an index."""
+        """Return one of the values if all are numbers, else the index of one."""
         index = jax.random.randint(key, (), 0, len(self.values))
         return jnp.asarray(self.values)[index] if self.are_numbers else index
 
     def value(self, drawn: Any) -> Any:
         if not self.are_numbers:
             return self.values[int(drawn)]
-        drawn = float(drawn)  # infinity is 0 from itself
+        drawn = float(drawn)
+        # Single precision may have rounded it. The comparison is for infinity: inf - inf is NaN.
         return min(self.values, key=lambda value: value != drawn and abs(value - drawn))
 
     @property
     def are_numbers(self) -> bool:
+        """Whether all values are numbers, which a traced field can take."""
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
 
 Distribution = Uniform | LogUniform | Integer | QLogUniform | Choice
 Space = Mapping[str, Distribution]
-"""From names of config fields (or `num_envs`) to their distributions."""
+"""The distributions by the names of config fields, or `num_envs`."""
 
 
 def draw(space: Space, key: Array) -> dict[str, Array]:
-    """One value for each name, traced; the order of the names does not matter."""
+    """Draw one value for each name, as `value` of its distribution takes it.
+
+    The order of the names in the space does not matter.
+    """
     keys = jax.random.split(key, len(space))
     return {name: space[name].draw(key) for name, key in zip(sorted(space), keys, strict=True)}
 
 
 def values(space: Space, drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """What was drawn, as plain Python values that a config takes."""
+    """Return what was drawn as plain Python values, which a config takes."""
     return {name: space[name].value(drawn[name]) for name in sorted(space)}
 
 
 def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
-    """The searched names that change the program.
+    """Return the searched names that change the program, sorted.
 
     Raises:
-      ValueError: for a name that is no field of the config, or values that its fields refuse.
+      ValueError: for a name that is no field of the config.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     unknown = sorted(set(space) - set(fields) - {"num_envs"})
     if unknown:
         raise ValueError(
-            f"{config_class.__name__} has no fields {unknown}; it has {sorted(fields)}"
+            f"{config_class.__name__} has no fields {unknown}; its fields are {sorted(fields)}"
         )
     names = [name for name in space if name == "num_envs" or is_static(fields[name])]
     return tuple(sorted(names))
 
 
 def check(space: Space, config: Any) -> None:
-    """Raise `ValueError` if the config refuses a value that can be drawn, before any work."""
-    others = {name: _typical(part)[0] for name, part in space.items() if name != "num_envs"}
+    """Raise `ValueError`, before any work, if the config refuses a value that can be drawn."""
+    others = {name: _tested_values(part)[0] for name, part in space.items() if name != "num_envs"}
     static = static_names(space, type(config))
     for name, distribution in space.items():
         if name not in static and isinstance(distribution, Choice) and not distribution.are_numbers:
             raise ValueError(
-                f"{name} is traced, so each of its values must be a number, got {distribution}"
+                f"{name} is traced, so all its values must be numbers, got {distribution}"
             )
-        for value in _typical(distribution):
+        for value in _tested_values(distribution):
             if name == "num_envs":
                 if not isinstance(value, int) or value < 1:
                     raise ValueError(f"num_envs must be an integer >= 1, got {value!r}")
@@ -202,8 +208,8 @@ def check(space: Space, config: Any) -> None:
                 config.replace(**others | {name: value})
 
 
-def _typical(distribution: Distribution) -> tuple[Any, ...]:
-    """One from within, and the extremes; all of a choice."""
+def _tested_values(distribution: Distribution) -> tuple[Any, ...]:
+    """Return all values of a choice; else the extremes, of real numbers after one from within."""
     match distribution:
         case Choice(values):
             return values
@@ -213,10 +219,10 @@ def _typical(distribution: Distribution) -> tuple[Any, ...]:
 
 
 def possible(distribution: Distribution) -> tuple[Any, ...]:
-    """All values of a distribution over a static field.
+    """Return all values of a distribution over a static field.
 
     Raises:
-      ValueError: if they cannot be counted.
+      ValueError: if they are real numbers.
     """
     match distribution:
         case Choice(values):
@@ -225,11 +231,11 @@ def possible(distribution: Distribution) -> tuple[Any, ...]:
             return tuple(range(low, high + 1))
         case QLogUniform():
             return distribution.ladder
-    raise ValueError(f"{distribution} has no end of values, of which each would be a program")
+    raise ValueError(f"{distribution} has infinitely many values, but each must be compiled")
 
 
 def _use_plain_numbers(distribution: Any) -> None:
-    """In place of NumPy's, which JSON and databases refuse."""
+    """Replace NumPy's numbers in a distribution's fields: JSON and databases refuse them."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -247,7 +253,7 @@ def _check_bounds(distribution: Any, low: float, high: float, positive: bool = F
         if not (isinstance(low, int) and isinstance(high, int)):
             raise ValueError(f"{distribution}: low and high must be integers")
         if not -(2**31) <= low < high < 2**31 - 1:
-            raise ValueError(f"{distribution}: integers have 32 bits")
+            raise ValueError(f"{distribution}: integers must fit in 32 bits")
     if positive and low <= 0:
         raise ValueError(f"{distribution}: low must be greater than 0")
 
@@ -257,4 +263,6 @@ GA3C_SPACE: Space = {
     "num_steps": QLogUniform(2, 100, rungs=10),
     "gamma": Choice((0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999)),
 }
-"""What arXiv 1902.02725 searched for GA3C: learning rate, t_max (here on ten rungs) and gamma."""
+"""The space that arXiv 1902.02725 searched for GA3C: learning rate, t_max and gamma.
+
+Here t_max has ten values only."""

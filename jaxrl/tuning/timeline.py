@@ -1,7 +1,7 @@
-"""When each trial ran on each lane: spans, their occupancy, and a simulation of a search.
+"""Timelines of a search: when each trial ran on which lane, and a simulation of it.
 
-`simulate` plays a scheduler against given phase durations and scores, to see what a schedule
-costs before paying for it; a real search records the same spans.
+`simulate` runs a scheduler on given phase durations and scores, to see what a schedule costs
+before it is run. A sweep records the same spans.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ class Span(NamedTuple):
     trial: int
     phase: int
     begin: float
+    """In seconds from the search's beginning, or in the unit of the simulation's durations."""
     end: float
 
 
 def simulate(
     scheduler: Scheduler, num_lanes: int, durations: np.ndarray, scores: np.ndarray
 ) -> tuple[list[Span], Ledger]:
-    """A search whose trials last and score as given.
+    """Simulate a search whose phases last and score as given.
 
-    Lanes that become free at the same time report first, in their order, then take their next
-    trials in the same order.
+    Lanes whose phases end at the same time first report, in the order of the lanes; then the free
+    ones take their next trials in the same order.
 
     Args:
-      durations: `[N, P]`, of each phase of each trial, > 0.
-      scores: `[N, P]`, what it reports then.
+      durations: `[N, P]`, > 0: how long each phase of each trial lasts.
+      scores: `[N, P]`: what each trial reports after each phase.
 
     Returns:
-      The spans in the order of their ends, and all that was reported.
+      The spans in the order of their ends, and the ledger with all reports.
     """
     durations = np.asarray(durations, np.float64)
     ledger = start(scheduler)
@@ -76,14 +77,15 @@ def simulate(
 def _phase(
     ledger: Ledger, lane: int, trial: int, now: float, durations: np.ndarray
 ) -> tuple[float, int, int]:
+    """Return the end, lane and trial of the phase that a trial begins now."""
     return now + float(durations[trial, int(ledger.reported[trial])]), lane, trial
 
 
 def wall_time(spans: Sequence[Span]) -> float:
-    """From the first beginning to the last end."""
+    """Return the time from the first span's beginning to the last one's end."""
     return max(s.end for s in spans) - min(s.begin for s in spans)
 
 
 def occupancy(spans: Sequence[Span], num_lanes: int) -> float:
-    """The share of all lanes' time in which they trained."""
+    """Return the share of the wall time in which lanes trained, a mean over lanes."""
     return sum(s.end - s.begin for s in spans) / (num_lanes * wall_time(spans))
