@@ -1,1 +1,16 @@
-"""Compare, draw and film what runs and searches left behind."""
+"""Compare, plot and film finished runs and searches, on self-contained HTML pages."""
+
+__all__ = [
+    "atari57",
+    "comparison",
+    "comparison_page",
+    "figures",
+    "importance",
+    "page",
+    "parallel_coordinates",
+    "statistics",
+    "sweep_axes",
+    "sweep_figures",
+    "sweep_report",
+    "video",
+]

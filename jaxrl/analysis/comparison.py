@@ -1,7 +1,6 @@
-"""Runs side by side: which of them differ by their seed alone, how they learned, what they scored.
+"""Read runs, group those that differ by their seed alone, and compute their curves and scores.
 
-Runs of one algorithm with the same settings are a method's; those of one method on one environment
-are a group, which differ by their seeds.
+A method is an algorithm with its settings. A group is all runs of one method on one environment.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,16 +19,17 @@ from jaxrl.analysis.statistics import Estimate, estimate
 from jaxrl.envs.host.base import SPEED_ONLY
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
+from jaxrl.training.loop import SUMMARY
 from jaxrl.training.progress import Row
 from jaxrl.tuning.sweeps import state as sweeps
 
 _CURVE_POINTS = 200
-_MOST_TOLD = 3
-_FACTS = ("algorithm", "env", "config", "seed", "command", "versions", "git_commit", "hardware")
+_MOST_NAMED = 3  # settings in a method's label; with more it has a number
+_REQUIRED = ("algorithm", "env", "config", "seed", "command", "versions", "git_commit", "hardware")
 
 
 class Run(NamedTuple):
-    """What a run left in its directory."""
+    """A run's directory, with its manifest and its rows of metrics."""
 
     directory: Path
     manifest: dict[str, Any]
@@ -45,18 +45,30 @@ class Run(NamedTuple):
 
     @property
     def final_return(self) -> float:
-        """Mean of the last 100 episodes."""
+        """The mean return of the last 100 training episodes."""
         return float(smoothed_returns(self.rows)[1][-1])
 
     @property
     def evaluation(self) -> float | None:
-        """Mean return of the last evaluation, None without one."""
+        """The mean return of the last evaluation, None without one."""
         found = [row["eval_return"] for row in self.rows if "eval_return" in row]
         return found[-1] if found else None
 
+    @property
+    def commands(self) -> list[str]:
+        """The command that started the run, and those that resumed it."""
+        resumptions = self.manifest.get("resumptions", [])
+        return [self.manifest["command"], *(again["command"] for again in resumptions)]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run trained to its end."""
+        path = self.directory / SUMMARY
+        return path.exists() and not json.loads(path.read_text())["interrupted"]
+
 
 class Group(NamedTuple):
-    """Runs that differ by their seeds."""
+    """Runs of one method on one environment; they differ by their seeds."""
 
     method: str
     env_id: str
@@ -65,15 +77,15 @@ class Group(NamedTuple):
 
     @property
     def final_returns(self) -> np.ndarray:
-        """`[num_runs, 1]`, as `jaxrl.analysis.statistics` takes them."""
+        """The runs' final returns `[num_runs, 1]`, as `jaxrl.analysis.statistics` takes them."""
         return np.array([[run.final_return] for run in self.runs])
 
 
 def read_run(directory: Path) -> Run:
-    """A run that has trained.
+    """Read a run's manifest and metrics.
 
     Raises:
-      FileNotFoundError, ValueError: if there is none, or nothing to compare in it.
+      FileNotFoundError, ValueError: if `directory` is not a run's, or no episode ended in the run.
     """
     if not directory.exists():
         raise FileNotFoundError(
@@ -81,27 +93,26 @@ def read_run(directory: Path) -> Run:
         )
     if (directory / sweeps.NAME).exists():
         raise ValueError(
-            f"{directory} holds a sweep, not a run; leave it out, its own page is "
-            f"{directory / 'report.html'}"
+            f"{directory} holds a sweep, not a run; leave it out (its page is "
+            f"{directory / 'report.html'})"
         )
     manifest = manifests.read(directory)
-    if missing := [name for name in _FACTS if name not in manifest]:
+    if missing := [name for name in _REQUIRED if name not in manifest]:
         raise ValueError(
-            f"{directory / manifests.NAME} lacks {', '.join(missing)}; give runs of jaxrl.run"
+            f"{directory / manifests.NAME} lacks {', '.join(missing)}; give directories "
+            "that jaxrl.run wrote"
         )
     path = directory / "metrics.jsonl"
     if not path.exists():
         raise FileNotFoundError(f"{directory} has no {path.name}; train the run, or leave it out")
     rows = read_jsonl(path)
     if not any(row.get("episode_count") for row in rows):
-        raise ValueError(
-            f"{path} has no row in which an episode ended; train it for longer, or leave it out"
-        )
+        raise ValueError(f"no episode ended in {path}; train the run for longer, or leave it out")
     return Run(directory, manifest, rows)
 
 
-def settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides what a run computes but its algorithm, environment and seed."""
+def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide a result, besides algorithm, environment and seed."""
     env = manifest["env"]
     return {
         "total_steps": manifest.get("total_steps"),
@@ -112,8 +123,8 @@ def settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
-    """Runs by environment, then by method, in the order of the first of each.
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Group runs by environment, then by method, in the order in which each first appears.
 
     Raises:
       ValueError: if two runs of a group have the same seed, or there are no runs.
@@ -128,25 +139,32 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     labels = _labels(runs)
     env_ids = list(dict.fromkeys(run.env_id for run in runs))
     return [
-        Group(labels[method], env_id, settings(together[0].manifest), tuple(together))
+        Group(labels[method], env_id, run_settings(together[0].manifest), tuple(together))
         for (env_id, method), together in sorted(
             found.items(), key=lambda item: env_ids.index(item[0][0])
         )
     ]
 
 
-def differing(columns: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of what is not the same in all of them; a name that one lacks is."""
-    columns = list(columns)
+def differing_names(columns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names whose values are unequal, or missing, in some of the columns."""
     names = dict.fromkeys(itertools.chain(*columns))
-    values = lambda name: {json.dumps(x[name]) if name in x else None for x in columns}  # noqa: E731
-    return [name for name in names if len(values(name)) > 1]
+    return [
+        name
+        for name in names
+        if len({json.dumps(column[name]) if name in column else None for column in columns}) > 1
+    ]
 
 
-def curve(group: Group, over: str) -> tuple[np.ndarray, Estimate]:
-    """Mean over seeds of the return of the last 100 episodes, against `steps` or `seconds`.
+def mean_curve(group: Group, over: str) -> tuple[np.ndarray, Estimate]:
+    """Return a learning curve: the return of the last 100 episodes, mean over seeds.
 
-    Both are `[num_points]`, and end where the first of the seeds does.
+    Args:
+      over: `steps` or `seconds`.
+
+    Returns:
+      Points on that axis and estimates, leaves `[num_points]`. Both end where the seed that is
+      shortest ends.
     """
     curves = [smoothed_returns(run.rows, over=over) for run in group.runs]
     stop = min(x[-1] for x, _ in curves)
@@ -156,13 +174,20 @@ def curve(group: Group, over: str) -> tuple[np.ndarray, Estimate]:
     return grid, estimate(lambda scores: scores.mean(-2), returns)
 
 
-def is_atari(groups: Sequence[Group]) -> bool:
-    """Whether all environments have human-normalized scores."""
+def has_human_scores(groups: Sequence[Group]) -> bool:
+    """Return whether all environments are Atari games with a human's score."""
     return all(game_of(group.env_id) is not None for group in groups)
 
 
-def over_games(groups: Sequence[Group]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Human-normalized scores `[num_runs, num_games]` by method; why others have none."""
+def scores_over_games(
+    groups: Sequence[Group],
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return human-normalized scores over all games by method.
+
+    Returns:
+      Scores `[num_runs, num_games]` of the methods that have equally many runs on each game, and
+      for each other method the reason why it is left out.
+    """
     env_ids = dict.fromkeys(group.env_id for group in groups)
     scores, left_out = {}, {}
     for method in dict.fromkeys(group.method for group in groups):
@@ -180,24 +205,31 @@ def over_games(groups: Sequence[Group]) -> tuple[dict[str, np.ndarray], dict[str
 
 
 def _identity(run: Run) -> str:
-    return json.dumps([run.manifest["algorithm"], settings(run.manifest)], sort_keys=True)
+    """Return a text that is equal for runs of one method."""
+    return json.dumps([run.manifest["algorithm"], run_settings(run.manifest)], sort_keys=True)
 
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Short names of the methods: the algorithm, and what tells it from others or, where that would
-    be long, a number."""
-    methods = {_identity(run): (run.manifest["algorithm"], settings(run.manifest)) for run in runs}
+    """Return short names of the methods by identity.
+
+    A name is the algorithm and the settings that differ among its methods, or a number if more than
+    `_MOST_NAMED` settings differ.
+    """
+    methods = {
+        _identity(run): (run.manifest["algorithm"], run_settings(run.manifest)) for run in runs
+    }
     labels = {}
     for identity, (algorithm, own) in methods.items():
         rivals = [others for name, others in methods.values() if name == algorithm]
-        names = differing(rivals)
+        names = differing_names(rivals)
         values = ", ".join(f"{name}={own[name]}" for name in names if name in own)
         number = f"#{rivals.index(own) + 1}"
-        labels[identity] = f"{algorithm} {values if len(names) <= _MOST_TOLD else number}".strip()
+        labels[identity] = f"{algorithm} {values if len(names) <= _MOST_NAMED else number}".strip()
     return labels
 
 
 def _check_seeds(runs: Sequence[Run]) -> None:
+    """Raise ValueError if two runs have the same seed."""
     by_seed: dict[int, Run] = {}
     for run in runs:
         if run.seed in by_seed:

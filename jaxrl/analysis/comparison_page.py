@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.analysis import atari57, page, statistics
-from jaxrl.analysis.comparison import Group, Run, curve, differing, is_atari, over_games
-from jaxrl.analysis.figures import Line, plot_lines
-from jaxrl.analysis.page import code, text
+from jaxrl.analysis import atari57, statistics
+from jaxrl.analysis.comparison import (
+    Group,
+    Run,
+    differing_names,
+    has_human_scores,
+    mean_curve,
+    scores_over_games,
+)
+from jaxrl.analysis.figures import Line, plot_lines, time_unit
+from jaxrl.analysis.page import Picture, count, format_number, format_range, write_page
 from jaxrl.analysis.statistics import Estimate, estimate
-from jaxrl.analysis.sweep_scores import time_unit
-from jaxrl.training.loop import SUMMARY
+from jaxrl.analysis.video import Film, videos_in
 
 _STATISTICS = {
     "mean": statistics.mean,
@@ -25,245 +30,175 @@ _STATISTICS = {
     "optimality gap": statistics.optimality_gap,
 }
 _PROFILE_POINTS = 200
-_PLACE = ("versions", "git_commit", "hardware")
-_INTERVALS = (
-    "Brackets and bands are 95 % intervals over seeds, by the stratified bootstrap (Agarwal et al. "
-    "2021). Those of a few seeds are too narrow, and a single seed has none."
-)
+
+
+class ScoreRow(NamedTuple):
+    """A group's row in the table of final scores."""
+
+    group: Group
+    estimates: list[Estimate]  # mean, IQM and, on Atari, human-normalized IQM
+    evaluation: str
+    steps: str
+    training_time: str
+
+
+class Games(NamedTuple):
+    """Scores over several Atari games."""
+
+    statistics: list[str]
+    estimates: dict[str, list[Estimate]]  # of each method, in the order of `statistics`
+    num_runs: dict[str, int]  # of each method on each game
+    left_out: dict[str, str]  # methods without such scores, and the reasons
+    profiles: Picture | None
+
+
+class Columns(NamedTuple):
+    """Named columns of values, as rows that begin with the name of a value."""
+
+    names: list[str]
+    different: list[list[Any]]  # a cell for each column
+    same: list[list[Any]]  # one cell, as all columns are equal
 
 
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:
-    """Compare groups of runs on one page, with their pictures and videos in it.
+    """Write one self-contained page that compares groups of runs, and return its path.
 
-    Videos are those in the runs' `video/`, .mp4 or .gif; from 8 MB on they are linked.
+    The page shows the .mp4 and .gif files in the runs' `video/`; it links those from 8 MB on.
 
     Raises:
       OSError: if `path` cannot be written.
     """
-    colors = _colors(groups)
-    runs = [(group, run) for group in groups for run in group.runs]
-    parts = [f"<p>{_INTERVALS}</p>", "<h2>Learning curves</h2>"]
-    for env_id in dict.fromkeys(group.env_id for group in groups):
-        parts.append(_curves([group for group in groups if group.env_id == env_id], colors))
-    parts += ["<h2>Final scores</h2>", _scores(groups)]
-    if is_atari(groups) and len({group.env_id for group in groups}) > 1:
-        parts += ["<h2>Over all games, human-normalized</h2>", _games(groups, colors)]
-    methods = {group.method: group.settings for group in groups}
-    parts += ["<h2>Settings</h2>", _beside(methods, "settings")]
-    parts += ["<h2>Runs</h2>", _runs(runs), "<h3>Versions and machines</h3>", _places(runs)]
-    if videos := _videos(runs, path.parent):
-        parts += ["<h2>Videos</h2>", page.side_by_side(videos)]
-    return page.write(path, f"Comparison of {_count(len(runs), 'run')}", parts)
-
-
-def summary(group: Group) -> str:
-    """A group's scores in a line."""
-    found = estimate(statistics.interquartile_mean, group.final_returns)
-    seeds = _count(len(group.runs), "seed")
-    return (
-        f"{group.method} on {group.env_id}: IQM {_number(found.value)} "
-        f"({_number(found.low)} to {_number(found.high)}) of {seeds}"
+    colors = {method: f"C{i}" for i, method in enumerate(dict.fromkeys(x.method for x in groups))}
+    env_ids = dict.fromkeys(group.env_id for group in groups)
+    is_atari = has_human_scores(groups)
+    num_runs = sum(len(group.runs) for group in groups)
+    return write_page(
+        path,
+        "comparison.html",
+        title=f"Comparison of {count(num_runs, 'run')}",
+        groups=groups,
+        curves=[_curves([x for x in groups if x.env_id == env_id], colors) for env_id in env_ids],
+        has_human_scores=is_atari,
+        scores=[_score_row(group, is_atari) for group in groups],
+        games=_games(groups, colors) if is_atari and len(env_ids) > 1 else None,
+        settings=_columns({group.method: group.settings for group in groups}),
+        places=_columns(_places([run for group in groups for run in group.runs])),
+        videos=[film for group in groups for run in group.runs for film in _films(group, run)],
     )
 
 
-def _curves(groups: Sequence[Group], colors: Mapping[str, str]) -> str:
-    """One environment's, against steps and against time."""
-    env_id = groups[0].env_id
-    by_steps = []
+def summary_line(group: Group) -> str:
+    """Return a group's score in one line of text."""
+    found = estimate(statistics.interquartile_mean, group.final_returns)
+    value, low, high = map(format_number, found)
+    seeds = count(len(group.runs), "seed")
+    return f"{group.method} on {group.env_id}: IQM {value} ({low} to {high}) of {seeds}"
+
+
+def _curves(groups: Sequence[Group], colors: Mapping[str, str]) -> list[Picture]:
+    """Draw the learning curves of one environment against steps and against time."""
+    env_id, returns = groups[0].env_id, "return, mean of last 100 episodes"
+    by_steps, by_time = [], [mean_curve(group, "seconds") for group in groups]
     for group in groups:
         rows = [row for run in group.runs for row in run.rows if "eval_return" in row]
         dots = [(row["steps"], row["eval_return"]) for row in rows]
-        label = f"{group.method}, {_count(len(group.runs), 'seed')}"
-        by_steps.append(Line(label, colors[group.method], *curve(group, "steps"), dots=dots))
-    by_time = [curve(group, "seconds") for group in groups]
-    length, unit = time_unit(max(x[-1] for x, _ in by_time))
+        label = f"{group.method}, {count(len(group.runs), 'seed')}"
+        by_steps.append(Line(label, colors[group.method], *mean_curve(group, "steps"), dots=dots))
+    length, unit = time_unit(max(seconds[-1] for seconds, _ in by_time))
     lines = [
-        line._replace(x=seconds / length, estimate=returns, dots=())
-        for line, (seconds, returns) in zip(by_steps, by_time, strict=True)
+        line._replace(x=seconds / length, estimate=found, dots=())
+        for line, (seconds, found) in zip(by_steps, by_time, strict=True)
     ]
-    name = "return, mean of last 100 episodes"
-    by_steps_about = "Against environment steps. Dots are evaluations."
-    by_time_about = (
+    steps_caption = "Against environment steps. Dots are evaluations."
+    time_caption = (
         "Against time spent training, without compilation, evaluation and checkpoints, until the "
         "first seed is done."
     )
-    return page.side_by_side(
-        [
-            _figure(by_steps, env_id, "environment steps", name, by_steps_about),
-            _figure(lines, env_id, f"wall time, {unit}", name, by_time_about),
-        ]
+    return [
+        _picture(by_steps, env_id, "environment steps", returns, steps_caption),
+        _picture(lines, env_id, f"wall time, {unit}", returns, time_caption),
+    ]
+
+
+def _picture(lines: Sequence[Line], title: str, xlabel: str, ylabel: str, caption: str) -> Picture:
+    """Draw lines, with a text that describes the picture to a screen reader."""
+    labels = "; ".join(line.label for line in lines)
+    alt = f"{title}: {ylabel}, against {xlabel}, of {labels}"
+    return Picture(plot_lines(lines, title, xlabel, ylabel), "image/svg+xml", alt, caption)
+
+
+def _score_row(group: Group, is_atari: bool) -> ScoreRow:
+    """Estimate a group's final scores."""
+    scores, iqm = group.final_returns, statistics.interquartile_mean
+    estimates = [estimate(statistics.mean, scores), estimate(iqm, scores)]
+    if is_atari:
+        estimates.append(estimate(iqm, atari57.human_normalized(group.env_id, scores)))
+    evaluations = [run.evaluation for run in group.runs if run.evaluation is not None]
+    seconds = [max(row.get("seconds", 0.0) for row in run.rows) for run in group.runs]
+    length, unit = time_unit(max(seconds))
+    return ScoreRow(
+        group,
+        estimates,
+        evaluation=format_number(np.mean(evaluations)) if evaluations else "none",
+        steps=format_range([run.rows[-1]["steps"] for run in group.runs]),
+        training_time=f"{format_range([x / length for x in seconds])} {unit}",
     )
 
 
-def _figure(lines: Sequence[Line], title: str, xlabel: str, ylabel: str, caption: str) -> str:
-    picture = plot_lines(lines, title, xlabel, ylabel)
-    labels = "; ".join(line.label for line in lines)
-    alt = f"{title}: {ylabel}, against {xlabel}, of {labels}"
-    return page.figure(page.image(picture, "image/svg+xml", alt), caption)
+def _games(groups: Sequence[Group], colors: Mapping[str, str]) -> Games:
+    """Estimate aggregates over games, and draw performance profiles."""
+    scores, left_out = scores_over_games(groups)
+    estimates = {
+        method: [estimate(statistic, matrix) for statistic in _STATISTICS.values()]
+        for method, matrix in scores.items()
+    }
+    num_runs = {method: len(matrix) for method, matrix in scores.items()}
+    picture = _profiles(scores, colors) if scores else None
+    return Games(list(_STATISTICS), estimates, num_runs, left_out, picture)
 
 
-def _scores(groups: Sequence[Group]) -> str:
-    """A row for each group."""
-    normalizes = is_atari(groups)
-    head = ["method", "environment", "seeds", "mean", "IQM", "evaluation", "steps", "training time"]
-    if normalizes:
-        head.insert(5, "IQM, human-normalized")
-    rows = []
-    for group in groups:
-        scores = group.final_returns
-        evaluations = [run.evaluation for run in group.runs if run.evaluation is not None]
-        cells = [
-            text(group.method),
-            text(group.env_id),
-            str(len(group.runs)),
-            _estimated(statistics.mean, scores),
-            _estimated(statistics.interquartile_mean, scores),
-            _number(np.mean(evaluations)) if evaluations else "none",
-            page.small(_range([run.rows[-1]["steps"] for run in group.runs])),
-            page.small(_time(group.runs)),
-        ]
-        if normalizes:
-            normalized = atari57.human_normalized(group.env_id, scores)
-            cells.insert(5, _estimated(statistics.interquartile_mean, normalized))
-        rows.append(cells)
-    about = "Scores are means of a run's last 100 training episodes."
-    if normalizes:
-        about += " Human-normalized, 0 is random play and 1 a human tester's (Wang et al. 2016)."
-    return page.table(rows, "final scores", head) + f"\n<p>{about}</p>"
-
-
-def _games(groups: Sequence[Group], colors: Mapping[str, str]) -> str:
-    """Aggregates over games, and performance profiles."""
-    scores, left_out = over_games(groups)
-    parts = [f"<p>{text(method)} is left out: {text(why)}.</p>" for method, why in left_out.items()]
-    if not scores:
-        return "\n".join(parts)
-    rows = [
-        [text(method), *(_estimated(statistic, of) for statistic in _STATISTICS.values())]
-        for method, of in scores.items()
-    ]
-    highest = max(float(of.max()) for of in scores.values())
+def _profiles(scores: Mapping[str, np.ndarray], colors: Mapping[str, str]) -> Picture:
+    """Draw each method's share of runs above each score."""
+    highest = max(float(matrix.max()) for matrix in scores.values())
     thresholds = np.linspace(0, max(1.0, highest), _PROFILE_POINTS)
     profile = lambda x: statistics.performance_profile(x, thresholds)  # noqa: E731
     lines = [
-        Line(method, colors[method], thresholds, estimate(profile, of))
-        for method, of in scores.items()
+        Line(method, colors[method], thresholds, estimate(profile, matrix))
+        for method, matrix in scores.items()
     ]
     caption = "The share of all runs of all games that score more. Higher is better."
     axis = "human-normalized score"
-    return "\n".join(
-        [
-            page.table(rows, "scores over all games", ["method", *_STATISTICS]),
-            *parts,
-            _figure(lines, "performance profiles", axis, "share of runs above", caption),
-        ]
+    return _picture(lines, "performance profiles", axis, "share of runs above", caption)
+
+
+def _columns(columns: Mapping[str, Mapping[str, Any]]) -> Columns:
+    """Separate the rows whose values differ from those that are the same in all columns."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    different = differing_names(list(columns.values()))
+    row = lambda name: [column.get(name, "none") for column in columns.values()]  # noqa: E731
+    return Columns(
+        list(columns),
+        [[name, *row(name)] for name in different],
+        [[name, row(name)[0]] for name in names if name not in different],
     )
 
 
-def _beside(columns: Mapping[str, Mapping[str, Any]], label: str) -> str:
-    """Columns of values: the rows that differ, marked, and the others folded away."""
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    marked = differing(columns.values())
-    row = lambda name: [_value(column, name) for column in columns.values()]  # noqa: E731
-    head = ["", *(text(column) for column in columns)]
-    unequal = [[page.marked(text(name)), *row(name)] for name in marked]
-    equal = [[text(name), row(name)[0]] for name in names if name not in marked]
-    parts = [page.table(unequal, f"{label} that differ", head)] if unequal else []
-    if equal:
-        same = f"{_count(len(equal), 'value')} that {'are' if len(equal) > 1 else 'is'} the same"
-        parts.append(page.folded(same, page.table(equal, f"{label} that are the same")))
-    return "\n".join(parts)
-
-
-def _runs(runs: Sequence[tuple[Group, Run]]) -> str:
-    """A row for each run, with the commands that made it."""
-    rows = []
-    for group, run in runs:
-        resumptions = run.manifest.get("resumptions", [])
-        commands = [run.manifest["command"], *(again["command"] for again in resumptions)]
-        rows.append(
-            [
-                text(run.directory),
-                text(group.method),
-                text(group.env_id),
-                str(run.seed),
-                _number(run.final_return),
-                "finished" if _is_finished(run) else "unfinished",
-                "<br>".join(code(command) for command in commands),
-            ]
-        )
-    head = ["run", "method", "environment", "seed", "score", "state", "command"]
-    return page.table(rows, "runs", head)
-
-
-def _places(runs: Sequence[tuple[Group, Run]]) -> str:
-    """Versions, commits and machines; runs that share theirs share a column."""
-    together: dict[str, list[Run]] = {}
-    for _, run in runs:
-        key = json.dumps([run.manifest[name] for name in _PLACE], sort_keys=True)
-        together.setdefault(key, []).append(run)
+def _places(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Return versions, commits and machines; runs with the same ones share a column."""
+    sharing: dict[str, list[Run]] = {}
+    for run in runs:
+        facts = [run.manifest[name] for name in ("versions", "git_commit", "hardware")]
+        sharing.setdefault(json.dumps(facts, sort_keys=True), []).append(run)
     columns = {}
-    for same in together.values():
-        manifest, (first, *others) = same[0].manifest, same
+    for first, *others in sharing.values():
         name = f"{first.directory}" + (f" and {len(others)} more" if others else "")
-        columns[name] = (
-            manifest["versions"] | {"commit": manifest["git_commit"]} | manifest["hardware"]
-        )
-    return _beside(columns, "versions")
+        commit = {"commit": first.manifest["git_commit"]}
+        columns[name] = first.manifest["versions"] | commit | first.manifest["hardware"]
+    return columns
 
 
-def _videos(runs: Sequence[tuple[Group, Run]], folder: Path) -> list[str]:
-    return [
-        page.video(
-            path, f"{group.method} on {group.env_id}, {run.directory.name}: {path.name}", folder
-        )
-        for group, run in runs
-        for path in page.videos_in(run.directory / "video")
-    ]
-
-
-def _colors(groups: Sequence[Group]) -> dict[str, str]:
-    """A method has the same colour in all figures."""
-    methods = dict.fromkeys(group.method for group in groups)
-    return {method: f"C{number}" for number, method in enumerate(methods)}
-
-
-def _estimated(statistic: statistics.Statistic, scores: np.ndarray) -> str:
-    """A value and, of several runs, its interval."""
-    found: Estimate = estimate(statistic, scores)
-    if len(scores) == 1:
-        return _number(found.value)
-    interval = f"[{_number(found.low)}, {_number(found.high)}]"
-    return f"{_number(found.value)} {page.small(interval)}"
-
-
-def _is_finished(run: Run) -> bool:
-    path = run.directory / SUMMARY
-    return path.exists() and not json.loads(path.read_text())["interrupted"]
-
-
-def _time(runs: Sequence[Run]) -> str:
-    seconds = [max(row.get("seconds", 0.0) for row in run.rows) for run in runs]
-    length, unit = time_unit(max(seconds))
-    return f"{_range([x / length for x in seconds])} {unit}"
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = _number(min(values)), _number(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
-def _number(value: Any) -> str:
-    """For people: four digits or a few more."""
-    if not math.isfinite(value):
-        return str(value)
-    before_point = math.floor(math.log10(max(abs(value), 1))) + 1
-    return f"{value:,.{max(0, 4 - before_point)}f}"
-
-
-def _value(column: Mapping[str, Any], name: str) -> str:
-    return text(column[name]) if name in column else "none"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _films(group: Group, run: Run) -> list[Film]:
+    """Return a run's videos, with captions that name the run."""
+    label = f"{group.method} on {group.env_id}, {run.directory.name}"
+    found = videos_in(run.directory / "video")
+    return [film._replace(caption=f"{label}: {film.caption}") for film in found]

@@ -1,4 +1,4 @@
-"""Draw estimates with their intervals as SVG."""
+"""Pictures of estimates with their intervals, and what several pictures share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from jaxrl.analysis.statistics import Estimate
 
+DIVERGED_COLOR = "tab:red"
+_SCORE_COLORS = "viridis_r"  # the best are dark and stand out from a white page
+
 
 class Line(NamedTuple):
-    """An estimate along an axis, its interval as a band, and dots beside it."""
+    """An estimate along an axis, drawn with its interval as a band, and single dots."""
 
     label: str
     color: str
@@ -22,10 +31,7 @@ class Line(NamedTuple):
 
 
 def plot_lines(lines: Sequence[Line], title: str, xlabel: str, ylabel: str) -> bytes:
-    """Lines with a legend below them, as SVG."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
-
+    """Draw lines with a legend below them, and return the picture as SVG."""
     figure = Figure(figsize=(6, 4 + 0.22 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     for line in lines:
@@ -43,3 +49,31 @@ def plot_lines(lines: Sequence[Line], title: str, xlabel: str, ylabel: str) -> b
     picture = io.BytesIO()
     figure.savefig(picture, format="svg")
     return picture.getvalue()
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the length in seconds and the name of the unit that suits a duration."""
+    if seconds >= 2 * 3600:
+        return 3600.0, "hours"
+    return (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")
+
+
+def show_text(figure: Figure, axes: Axes, text: str) -> None:
+    """Show a sentence in place of a picture."""
+    figure.set_size_inches(8, 2)
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, wrap=True)
+
+
+def color_scale(scores: Sequence[float]) -> ScalarMappable:
+    """Return a map from scores to colours; equal scores lie in its middle."""
+    low, high = min(scores), max(scores)
+    if low == high:
+        margin = max(abs(low), 1.0) / 2
+        low, high = low - margin, high + margin
+    return ScalarMappable(Normalize(low, high), matplotlib.colormaps[_SCORE_COLORS])
+
+
+def shorten(text: str, length: int) -> str:
+    """Return the text, or its beginning and two dots if it is too long."""
+    return text if len(text) <= length else f"{text[: length - 2]}.."

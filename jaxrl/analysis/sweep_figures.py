@@ -7,36 +7,32 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from jaxrl.analysis.sweep_scores import (
-    Sweep,
-    best_so_far,
-    duration,
-    importances,
-    leaderboard,
-    phase_scores,
-    position,
-    positions,
-    ticks,
-    time_unit,
-)
+from jaxrl.analysis.figures import DIVERGED_COLOR, color_scale, shorten, show_text, time_unit
+from jaxrl.analysis.importance import importances
+from jaxrl.analysis.page import count
+from jaxrl.analysis.parallel_coordinates import draw_parallel_coordinates
+from jaxrl.tuning.sweeps.ranking import leaderboard, phase_scores
 
-_COLORS = "viridis_r"  # the best are dark, and stand out from a white page
-_DIVERGED = "tab:red"
+Sweep = Mapping[str, Any]
+"""The content of `sweep.json`."""
+
+
+class PictureKind(NamedTuple):
+    """A kind of picture: its caption and the function that draws it."""
+
+    caption: str
+    draw: Callable[[Figure, Sweep], None]
 
 
 def plot(sweep: Sweep, directory: Path) -> list[Path]:
-    """Every picture of a sweep, as PNG."""
+    """Draw all `PICTURES` of a sweep to `directory`, and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, (_, draw) in PICTURES.items():
@@ -48,22 +44,40 @@ def plot(sweep: Sweep, directory: Path) -> list[Path]:
 
 
 def title(sweep: Sweep) -> str:
-    """What was trained on what, and in how many trials."""
-    count = len(sweep["trials"])
-    return f"{sweep['algorithm']} on {sweep['env']}: {count} trial{'' if count == 1 else 's'}"
+    """Return the algorithm, the environment and the number of trials in words."""
+    return f"{sweep['algorithm']} on {sweep['env']}: {count(len(sweep['trials']), 'trial')}"
+
+
+def duration(sweep: Sweep) -> float:
+    """Return the seconds that a sweep took so far; never 0, as it is the length of an axis."""
+    return max([sweep.get("seconds") or 0.0, *(span["end"] for span in sweep["spans"])]) or 1.0
+
+
+def best_so_far(sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of phases with a finite score in seconds, and the best score until each."""
+    scores = {trial["trial"]: phase_scores(trial) for trial in sweep["trials"]}
+    ends, reported = [], []
+    for span in sorted(sweep["spans"], key=lambda span: span["end"]):
+        of_trial = scores.get(span["trial"], np.empty(0))
+        # The last phases of an interrupted sweep have spans but no scores.
+        if span["phase"] < len(of_trial) and math.isfinite(of_trial[span["phase"]]):
+            ends.append(span["end"])
+            reported.append(of_trial[span["phase"]])
+    return np.array(ends, float), np.maximum.accumulate(np.array(reported, float))
 
 
 def _draw_phases(figure: Figure, sweep: Sweep) -> None:
+    """Draw the score of each phase, one line for each trial."""
     axes = figure.add_subplot()
-    ranking = leaderboard(sweep)
+    ranking = leaderboard(sweep["trials"])
     axes.set_title(title(sweep), parse_math=False)
     if not ranking:
-        _say(figure, axes, "No trial has a finite score.")
+        show_text(figure, axes, "No trial has a finite score.")
         return
     scores = {trial["trial"]: phase_scores(trial) for trial in sweep["trials"]}
     finite = {row["trial"]: np.flatnonzero(np.isfinite(scores[row["trial"]])) for row in ranking}
     final = {trial: scores[trial][phases[-1]] for trial, phases in finite.items()}
-    colors = _color_scale(list(final.values()))
+    colors = color_scale(list(final.values()))
     for row in reversed(ranking):  # the best on top
         trial, is_best = row["trial"], row is ranking[0]
         axes.plot(
@@ -71,11 +85,11 @@ def _draw_phases(figure: Figure, sweep: Sweep) -> None:
             scores[trial][finite[trial]],
             color=colors.to_rgba(final[trial]),
             linewidth=3 if is_best else 0.8,
-            marker="o",  # else a single score would not show
+            marker="o",  # a single score has no line
             markersize=5 if is_best else 2,
             label=f"best: trial {trial}" if is_best else None,
         )
-    _cross_out(axes, sweep["trials"])
+    _mark_ends(axes, sweep["trials"])
     longest = max(len(of_trial) for of_trial in scores.values())
     axes.margins(y=0.1)  # room for crosses at the bottom
     axes.set_xlim(0.8, max(longest, 2) + 0.2)
@@ -87,37 +101,38 @@ def _draw_phases(figure: Figure, sweep: Sweep) -> None:
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
 
-def _cross_out(axes: Axes, trials: Sequence[Mapping[str, Any]]) -> None:
-    """Where trials were stopped, at their last score, and where they diverged, at the bottom."""
+def _mark_ends(axes: Axes, trials: Sequence[Mapping[str, Any]]) -> None:
+    """Draw crosses where trials were stopped or diverged; at the bottom without a finite score."""
     stopped: list[tuple[int, float]] = []
-    sunk: dict[str, list[int]] = {"stopped": [], "diverged": []}
+    bottom: dict[str, list[int]] = {"stopped": [], "diverged": []}
     for trial in trials:
         scores = phase_scores(trial)
         finite = np.flatnonzero(np.isfinite(scores))
         if np.isneginf(scores).any():
-            sunk["diverged"].append(int(np.argmax(np.isneginf(scores))) + 1)
+            bottom["diverged"].append(int(np.argmax(np.isneginf(scores))) + 1)
         elif trial["status"] == "stopped" and len(finite):
             stopped.append((int(finite[-1]) + 1, float(scores[finite[-1]])))
         elif trial["status"] == "stopped" and len(scores):
-            sunk["stopped"].append(len(scores))
+            bottom["stopped"].append(len(scores))
     style: dict[str, Any] = {"marker": "x", "linestyle": "none", "markersize": 5, "zorder": 3}
-    if stopped or sunk["stopped"]:
+    if stopped or bottom["stopped"]:
         x, y = zip(*stopped, strict=True) if stopped else ((), ())
         axes.plot(x, y, color="black", label="stopped", **style)
     edge = axes.get_xaxis_transform()
-    for name, color, height in (("stopped", "black", 0.06), ("diverged", _DIVERGED, 0.02)):
-        if sunk[name]:
+    for name, color, height in (("stopped", "black", 0.06), ("diverged", DIVERGED_COLOR, 0.02)):
+        if phases := bottom[name]:
             label = name if name == "diverged" else None
-            heights = np.full(len(sunk[name]), height)
-            axes.plot(sunk[name], heights, color=color, label=label, transform=edge, **style)
+            heights = np.full(len(phases), height)
+            axes.plot(phases, heights, color=color, label=label, transform=edge, **style)
 
 
 def _draw_best(figure: Figure, sweep: Sweep) -> None:
+    """Draw the best score until each point of time."""
     axes = figure.add_subplot()
     axes.set_title("best score so far")
     ends, best = best_so_far(sweep)
     if not len(ends):
-        _say(figure, axes, "No phase has ended with a finite score.")
+        show_text(figure, axes, "No phase has ended with a finite score.")
         return
     seconds, unit = time_unit(duration(sweep))
     until = np.append(ends, max(duration(sweep), ends[-1])) / seconds
@@ -129,76 +144,17 @@ def _draw_best(figure: Figure, sweep: Sweep) -> None:
     axes.grid(alpha=0.3)
 
 
-def _draw_parallel(figure: Figure, sweep: Sweep) -> None:
-    space = sweep["space"]
-    figure.set_size_inches(max(8.0, 1.7 * (len(space) + 1)), 4.6)
-    axes = figure.add_subplot()
-    axes.set_title("hyperparameters and best score", pad=24)
-    ranking = leaderboard(sweep)
-    if not ranking:
-        _say(figure, axes, "No trial has a finite score.")
-        return
-    best = [row["best_score"] for row in ranking]
-    colors = _color_scale(best)
-    assert colors.norm.vmin is not None
-    assert colors.norm.vmax is not None
-    score = {"kind": "Uniform", "low": colors.norm.vmin, "high": colors.norm.vmax}
-    columns = {name: (space[name], ticks(space[name])) for name in space}
-    columns["score"] = (score, ticks(score))
-
-    scored = {row["trial"] for row in ranking}
-    diverged = [
-        trial
-        for trial in sweep["trials"]
-        if trial["trial"] not in scored and np.isneginf(phase_scores(trial)).any()
-    ]
-    bottom = -0.1
-    for trial in diverged:
-        heights = [*positions(space, trial["values"]), bottom]
-        axes.plot(heights, color=_DIVERGED, linewidth=0.8, linestyle=":", alpha=0.7)
-    for row in reversed(ranking):
-        axes.plot(
-            [*positions(space, row["values"]), position(score, row["best_score"])],
-            color=colors.to_rgba(row["best_score"]),
-            linewidth=3 if row is ranking[0] else 1,
-            alpha=1 if row is ranking[0] else 0.7,
-            marker="o" if not space else None,
-        )
-    if diverged:
-        columns["score"][1].append((bottom, "diverged"))
-
-    outline = [withStroke(linewidth=3, foreground="white")]
-    for x, (name, (_, labels)) in enumerate(columns.items()):
-        axes.plot([x, x], [0, 1], color="black", linewidth=1)
-        axes.text(x, 1.05, _short(name, 20), ha="center", va="bottom", parse_math=False)
-        is_last = x == len(columns) - 1
-        for y, label in labels:
-            axes.plot([x - 0.02, x + 0.02], [y, y], color="black", linewidth=1)
-            axes.text(
-                x + (0.04 if is_last else -0.04),
-                y,
-                _short(label, 14),
-                ha="left" if is_last else "right",
-                va="center",
-                fontsize=8,
-                path_effects=outline,
-                parse_math=False,
-                zorder=3,
-            )
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_axis_off()
-
-
 def _draw_importance(figure: Figure, sweep: Sweep) -> None:
+    """Draw a bar for each hyperparameter's importance."""
     axes = figure.add_subplot()
     axes.set_title("importance for the best score (PED-ANOVA)")
     try:
         shares = importances(sweep)
     except (ValueError, ImportError) as error:
-        _say(figure, axes, f"It cannot be computed: {error}.")
+        show_text(figure, axes, f"The importances cannot be computed: {error}.")
         return
     figure.set_size_inches(8, max(2.5, 1.2 + 0.4 * len(shares)))
-    bars = axes.barh([_short(name, 30) for name in shares], list(shares.values()), height=0.6)
+    bars = axes.barh([shorten(name, 30) for name in shares], list(shares.values()), height=0.6)
     axes.bar_label(bars, [f"{100 * share:.0f} %" for share in shares.values()], padding=4)
     axes.invert_yaxis()
     axes.set(xlabel="share", xlim=(0, 1.1 * max(shares.values())))
@@ -207,77 +163,64 @@ def _draw_importance(figure: Figure, sweep: Sweep) -> None:
 
 
 def _draw_lanes(figure: Figure, sweep: Sweep) -> None:
+    """Draw a row for each lane, in it a bar for each phase in the colour of its trial."""
     axes = figure.add_subplot()
     occupancy = sweep.get("occupancy")
     is_known = occupancy is not None and math.isfinite(occupancy)
     axes.set_title(f"lanes: {100 * occupancy:.0f} % occupied" if is_known else "lanes")
     spans = sweep["spans"]
     if not spans:
-        _say(figure, axes, "No phase has ended.")
+        show_text(figure, axes, "No phase has ended.")
         return
-    length = duration(sweep)
-    seconds, unit = time_unit(length)
+    seconds, unit = time_unit(duration(sweep))
+    length = duration(sweep) / seconds
     num_lanes = max(sweep["lanes"], *(span["lane"] + 1 for span in spans))
     figure.set_size_inches(8, float(np.clip(1.4 + 0.22 * num_lanes, 2.5, 9)))
-    is_roomy = num_lanes <= 40
+    has_room = num_lanes <= 40
     for lane in {span["lane"] for span in spans}:
-        mine = sorted((s for s in spans if s["lane"] == lane), key=lambda s: s["begin"])
+        own = sorted((span for span in spans if span["lane"] == lane), key=lambda x: x["begin"])
+        begins = np.array([span["begin"] for span in own]) / seconds
+        ends = np.array([span["end"] for span in own]) / seconds
+        trials = [span["trial"] for span in own]
         axes.broken_barh(
-            [(s["begin"] / seconds, (s["end"] - s["begin"]) / seconds) for s in mine],
+            list(zip(begins, ends - begins, strict=True)),
             (lane - 0.45, 0.9),
-            facecolors=[_trial_color(s["trial"]) for s in mine],
+            facecolors=[_trial_color(trial) for trial in trials],
             edgecolor="white",
-            linewidth=0.5 if is_roomy else 0,
+            linewidth=0.5 if has_room else 0,
         )
-        for trial, phases in itertools.groupby(mine, key=lambda s: s["trial"]):
-            ends = [(s["begin"], s["end"]) for s in phases]
-            begin, end = ends[0][0], ends[-1][1]
-            if is_roomy and end - begin > 0.03 * length:
-                x = (begin + end) / (2 * seconds)
+        for trial, phases in itertools.groupby(range(len(own)), key=trials.__getitem__):
+            first, *others = phases
+            last = others[-1] if others else first
+            if has_room and ends[last] - begins[first] > 0.03 * length:
+                x = (begins[first] + ends[last]) / 2
                 axes.text(x, lane, str(trial), ha="center", va="center", fontsize=8, color="black")
-    axes.set(xlabel=f"wall time, {unit}", ylabel="lane", xlim=(0, length / seconds))
+    axes.set(xlabel=f"wall time, {unit}", ylabel="lane", xlim=(0, length))
     axes.set_ylim(num_lanes - 0.5, -0.5)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def _say(figure: Figure, axes: Axes, text: str) -> None:
-    """Words in place of a picture."""
-    figure.set_size_inches(8, 2)
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, wrap=True)
-
-
-def _color_scale(scores: Sequence[float]) -> ScalarMappable:
-    low, high = min(scores), max(scores)
-    if low == high:
-        margin = max(abs(low), 1.0) / 2
-        low, high = low - margin, high + margin
-    return ScalarMappable(Normalize(low, high), matplotlib.colormaps[_COLORS])
-
-
 def _trial_color(trial: int) -> tuple[float, float, float]:
-    """Steps of the golden ratio around the colour circle keep neighbours apart."""
+    """Return a colour; steps of the golden ratio around the circle keep successive trials apart."""
     return colorsys.hls_to_rgb(trial * 0.618034 % 1, 0.72, 0.6)
 
 
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 2]}.."
-
-
-PICTURES: dict[str, tuple[str, Callable[[Figure, Sweep], None]]] = {
-    "phases": (
+PICTURES = {
+    "phases": PictureKind(
         "Score by phase, a line for each trial. Crosses mark trials that were stopped or diverged.",
         _draw_phases,
     ),
-    "best": ("Best score so far over wall time.", _draw_best),
-    "parallel": ("Every trial's hyperparameters and its best score.", _draw_parallel),
-    "importance": (
+    "best": PictureKind("Best score so far over wall time.", _draw_best),
+    "parallel": PictureKind(
+        "Every trial's hyperparameters and its best score.", draw_parallel_coordinates
+    ),
+    "importance": PictureKind(
         "How much each hyperparameter decides whether a trial is among the best.",
         _draw_importance,
     ),
-    "lanes": (
-        "What each lane did: a bar is a phase, its colour and number are the trial's.",
+    "lanes": PictureKind(
+        "Each lane's phases over time. The colour and the number of a bar are the trial's.",
         _draw_lanes,
     ),
 }
-"""Names of pictures, their captions, and what draws them."""
+"""The pictures by the names of their files."""

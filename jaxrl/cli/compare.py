@@ -13,8 +13,8 @@ from pathlib import Path
 
 import tyro
 
-from jaxrl.analysis.comparison import groups, read_run
-from jaxrl.analysis.comparison_page import summary, write_comparison
+from jaxrl.analysis.comparison import group_runs, read_run
+from jaxrl.analysis.comparison_page import summary_line, write_comparison
 
 
 @dataclasses.dataclass
@@ -30,9 +30,9 @@ class CompareArguments:
 def main(argv: Sequence[str], prog: str | None = None) -> int:
     """Write the page and print a line for each group of runs; return the exit status."""
     args = tyro.cli(CompareArguments, args=argv, prog=prog)
-    found = groups([read_run(directory) for directory in args.run_dirs])
+    found = group_runs([read_run(directory) for directory in args.run_dirs])
     path = write_comparison(found, args.out)
     for group in found:
-        print(summary(group))
+        print(summary_line(group))
     print(f"page: {path}")
     return 0

@@ -31,7 +31,6 @@ from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.sweep_report import write_report
-from jaxrl.analysis.sweep_scores import leaderboard
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
 from jaxrl.cli.arguments import LargeInteger, parse_env_options, set_fields, split_pairs
 from jaxrl.cli.autotune_flags import Report, powers_of_two
@@ -43,6 +42,7 @@ from jaxrl.training import population
 from jaxrl.training.autotune import autotune, lanes_per_second
 from jaxrl.training.policy import load_policy
 from jaxrl.tuning.sweeps import state
+from jaxrl.tuning.sweeps.ranking import leaderboard
 from jaxrl.types import Algorithm, Env
 
 ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
@@ -251,7 +251,7 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     table = Table(title=str(result.run_dir))
     for column in ("trial", "best score", "last score", "phases", "status", "values"):
         table.add_column(column)
-    for row in leaderboard(result.summary)[:10]:
+    for row in leaderboard(result.summary["trials"])[:10]:
         scores = (f"{row[name]:.2f}" for name in ("best_score", "last_score"))
         values = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}"
                            for k, v in row["values"].items())  # fmt: skip

@@ -1,0 +1,93 @@
+"""Axes of hyperparameters: the position of a value between 0 and 1, and labelled ticks.
+
+A distribution is a mapping as `sweep.json` describes it: `kind` and its arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+
+def position(distribution: Mapping[str, Any], value: Any) -> float:
+    """Return the position of a value on its axis, from 0 to 1; NaN if it is not on the axis.
+
+    Numbers lie between `low` and `high`, on a logarithmic axis if they are drawn in the logarithm.
+    The values of a choice are evenly spaced in their order.
+    """
+    if distribution["kind"] == "Choice":
+        labels = choice_labels(distribution)
+        if choice_label(value) not in labels:
+            return math.nan
+        return labels.index(choice_label(value)) / (len(labels) - 1) if len(labels) > 1 else 0.5
+    if value is None:
+        return math.nan
+    scale = math.log if is_log(distribution) else float
+    low, high = scale(distribution["low"]), scale(distribution["high"])
+    return (scale(clip(distribution, value)) - low) / (high - low)
+
+
+def positions(space: Mapping[str, Any], values: Mapping[str, Any]) -> list[float]:
+    """Return the position of a trial's value on each axis; NaN where the trial has no value."""
+    return [
+        position(distribution, values[name]) if name in values else math.nan
+        for name, distribution in space.items()
+    ]
+
+
+def ticks(distribution: Mapping[str, Any], max_choices: int = 12) -> list[tuple[float, str]]:
+    """Return positions and labels along an axis; of a choice at most `max_choices`."""
+    if distribution["kind"] == "Choice":
+        labels = choice_labels(distribution)
+        shown = labels[:: -(-len(labels) // max_choices)]
+        spaces = len(labels) - 1
+        return [(labels.index(label) / spaces if spaces else 0.5, label) for label in shown]
+    low, high = distribution["low"], distribution["high"]
+    if is_log(distribution):
+        numbers = _log_ticks(low, high)
+    else:
+        locator = MaxNLocator(10, integer=True) if is_integer(distribution) else MaxNLocator(5)
+        numbers = locator.tick_values(low, high)
+    return [(position(distribution, x), f"{x:.4g}") for x in numbers if low <= x <= high]
+
+
+def is_log(distribution: Mapping[str, Any]) -> bool:
+    """Return whether numbers are drawn in the logarithm."""
+    return distribution["kind"] in ("LogUniform", "QLogUniform")
+
+
+def is_integer(distribution: Mapping[str, Any]) -> bool:
+    """Return whether only integers are drawn."""
+    return distribution["kind"] in ("Integer", "QLogUniform")
+
+
+def clip(distribution: Mapping[str, Any], value: Any) -> Any:
+    """Return a number within its bounds; single precision may have put it just outside."""
+    return min(max(value, distribution["low"]), distribution["high"])
+
+
+def choice_label(value: Any) -> str:
+    """Return the text of one value of a choice; 1 and 1.0 have the same."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:.12g}" if is_number else str(value)
+
+
+def choice_labels(distribution: Mapping[str, Any]) -> list[str]:
+    """Return the texts of all values of a choice."""
+    return list(dict.fromkeys(choice_label(value) for value in distribution["values"]))
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return both bounds, and round numbers between them that leave room for their labels."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1,) if len(decades) > 3 else (1, 2, 5)
+    room = 0.08 * math.log(high / low)
+    kept = [low, high]
+    for digit in digits:  # powers of ten come before others
+        for number in (digit * 10.0**decade for decade in decades):
+            if low < number < high and min(abs(math.log(number / x)) for x in kept) > room:
+                kept.append(number)
+    return sorted(kept)
