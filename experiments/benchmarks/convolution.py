@@ -21,6 +21,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -116,7 +117,7 @@ def training_rate(
     # Other frames at each step: what depends on them alone must not move out of the loop.
     frames = jax.random.randint(jax.random.key(0), (steps, batch, *FRAME), 0, 256, jnp.uint8)
     params = network.init(jax.random.key(1), frames[0, :1])
-    optimizer = optimizers.adam(1e-5, 0.5)
+    optimizer = optimizers.adam(1e-4, 1e-5, 0.5)
 
     def loss(params: Any, frames: jax.Array) -> jax.Array:
         outputs: Any = network.apply(params, frames)
@@ -126,7 +127,7 @@ def training_rate(
     def learn(learner: Any, frames: jax.Array) -> tuple[Any, None]:
         params, opt_state = learner
         updates, opt_state = optimizer.update(jax.grad(loss)(params, frames), opt_state, params)
-        return (optimizers.apply_updates(params, updates, 1e-4), opt_state), None
+        return (optax.apply_updates(params, updates), opt_state), None
 
     step = jax.jit(lambda learner, frames: learn(learner, frames)[0])
     loop = jax.jit(lambda learner, frames: jax.lax.scan(learn, learner, frames)[0])

@@ -31,7 +31,6 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +172,12 @@ def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float
     """Milliseconds a step of all environments, in rollouts of a policy."""
     config = build.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
     agent = Agent(env, None, build.actor_critic, build.find_actor_critic_problem)
-    params, simulation = agent.start(config, *jax.random.split(jax.random.key(0)))
-    behave = partial(agent.unroll, config, params)
+    params, simulation, _ = agent.start(config, jax.random.key(0))
+    apply = agent.apply(config)
 
     @jax.jit
     def collect(simulation: Any, key: jax.Array) -> Any:
-        after, trajectory = actor_critic.collect(env, behave, simulation, key, num_steps)
+        after, trajectory = actor_critic.collect(env, apply, params, simulation, key, num_steps)
         return after, trajectory.extras.value.sum()
 
     def measure() -> float:

@@ -13,8 +13,8 @@ import numpy as np
 
 import jaxrl
 from jaxrl.algos import ppo as ppo_module
+from jaxrl.algos.actor_critic import PolicyExtras
 from jaxrl.networks import build, recurrent
-from jaxrl.ops import optimizers
 from jaxrl.ops.minibatches import shuffled_indices
 from tasks import Measure, Task, random_actions
 from timing import calls_for, seconds_of
@@ -67,7 +67,7 @@ class Parts:
         """A forward pass and a sample for each step's stored observations."""
         network, params, batch = self.stored
         shape = (self.task.config.num_steps, self.env.num_envs)
-        obs = batch.inputs.obs.reshape(*shape, *batch.inputs.obs.shape[2:])
+        obs = batch.trajectory.inputs.obs.reshape(*shape, *batch.trajectory.inputs.obs.shape[2:])
 
         def function(data: Any, carry: None, key: jax.Array) -> tuple[None, Any]:
             params, obs = data
@@ -87,17 +87,15 @@ class Parts:
     def learning(self) -> Part:
         """All epochs on a stored batch, shuffling included."""
         network, params, batch = self.stored
-        config = self.task.config
-
-        def objective(params: Any, minibatch: Any) -> Any:
-            _, (distribution, value) = recurrent.unroll(network, params, (), minibatch.inputs)
-            return ppo_module.loss(config, distribution, value, minibatch)
+        config, apply = self.task.config, functools.partial(recurrent.apply, network)
 
         def function(batch: Any, learner: Any, key: jax.Array) -> tuple[Any, Any]:
-            params, opt_state, losses = ppo_module.learn(config, objective, learner, batch, key)
+            params, opt_state, _, losses = ppo_module.learn(
+                config, learner, apply, ppo_module.clipped_surrogate, batch, key
+            )
             return learner._replace(params=params, opt_state=opt_state), losses
 
-        opt_state = optimizers.adam(config.adam_eps, config.max_grad_norm).init(params)
+        opt_state = ppo_module.optimizer_of(config, jnp.int32(0)).init(params)
         learner = ppo_module.PPOState(params, opt_state, *(jnp.int32(0),) * 3, None, None)
         return Part(function, batch, learner)
 
@@ -137,19 +135,19 @@ class Parts:
         assert isinstance(space, jaxrl.Box)
         image = space.dtype == np.uint8
         obs = rng.integers(0, 256 if image else 2, (1, steps, *space.shape)).astype(space.dtype)
-        number = np.linspace(-1, 1, steps, dtype=np.float32)[None]
-        action = np.arange(steps, dtype=np.int32)[None] % self.num_actions
-        ones = np.ones((1, steps), np.float32)
-        columns = (
-            jaxrl.Inputs(obs, *map(jnp.asarray, (ones > 1, action, number))),
-            action,
-            -ones,
-            number,
-            number,
-            number,
-            ones,
+        number = jnp.linspace(-1, 1, steps)[None]
+        action = jnp.arange(steps, dtype=jnp.int32)[None] % self.num_actions
+        ones = jnp.ones((1, steps))
+        trajectory = jaxrl.Trajectory(
+            inputs=jaxrl.Inputs(jnp.asarray(obs), ones > 1, action, number),
+            action=action,
+            reward=ones,
+            terminated=ones > 1,
+            truncated=ones > 1,
+            valid=ones > 0,
+            extras=PolicyExtras(log_prob=-ones, value=number),
         )
-        batch = ppo_module.Batch(*jax.tree.map(jnp.asarray, columns), core=())
+        batch = ppo_module.Batch(trajectory, number, number, number, core=())
         params = jax.jit(network.init)(jax.random.key(0), obs[0, :1])
         return network, params, batch
 

@@ -18,34 +18,25 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import build, reuse
 from jaxrl.ops import normalization, optimizers, returns
 from jaxrl.ops.distributions import Categorical
-from jaxrl.rollouts import pipelined
-from jaxrl.rollouts.agent import Agent
-from jaxrl.rollouts.rollout import episode_metrics
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, HostEnv, Memory, Metrics, PyTree, Trajectory
+from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class A2CConfig(build.NetworkConfig):
+class A2CConfig(actor_critic.ActorCriticConfig):
     """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 7e-4
-    anneal_updates: float = 0
-    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
-    gamma: float = 0.99
     gae_lambda: float = 1.0
-    value_coef: float = 0.5
-    entropy_coef: float = 0.01
     final_entropy_coef: float | None = None
     """Where `entropy_coef` has fallen to, linearly, after `anneal_updates`; None keeps it."""
-    max_grad_norm: float = 0.5
     rmsprop_decay: float = 0.99
     rmsprop_eps: float = 1e-5
     rmsprop_initial: float = 0.0
@@ -61,16 +52,11 @@ class A2CConfig(build.NetworkConfig):
     """RMSProp's epsilon inside the root, as in A3C's paper, or outside, as in PyTorch."""
     sum_losses: bool = fields.static(False)
     """Sum the losses of a batch, as A3C and GA3C do, instead of averaging them."""
-    normalize_observations: bool = fields.static(False)
-    """By the running mean and variance of each element; of images, each pixel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_bound(self, "max_grad_norm")
         fields.check_positive(self, "rmsprop_eps")
-        fields.check_not_negative(self, "learning_rate", "anneal_updates", "log_eps")
-        fields.check_not_negative(self, "rmsprop_initial")
-        fields.check_not_negative(self, "value_coef", "entropy_coef")
+        fields.check_not_negative(self, "log_eps", "rmsprop_initial")
         if self.final_entropy_coef is not None:
             fields.check_not_negative(self, "final_entropy_coef")
         if self.final_entropy_coef is not None and fields.is_zero(self.anneal_updates):
@@ -78,13 +64,13 @@ class A2CConfig(build.NetworkConfig):
                 f"A2CConfig.final_entropy_coef = {self.final_entropy_coef} is reached after "
                 "anneal_updates, which is 0; set both"
             )
-        fields.check_unit_interval(self, "gamma", "gae_lambda", "rmsprop_decay")
-        fields.check_count(self, "num_steps", "min_training_batch")
-        fields.check_switch(self, "eps_inside_root", "sum_losses", "normalize_observations")
+        fields.check_unit_interval(self, "gae_lambda", "rmsprop_decay")
+        fields.check_count(self, "min_training_batch")
+        fields.check_switch(self, "eps_inside_root", "sum_losses")
 
 
 class A2CState(NamedTuple):
-    """Everything A2C carries from update to update; arrays only."""
+    """The arrays that A2C carries from update to update."""
 
     params: PyTree
     opt_state: PyTree
@@ -95,103 +81,76 @@ class A2CState(NamedTuple):
 
 
 def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
-    """A2C on `env`.
+    """Return A2C on `env`.
 
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent = Agent(env, network, build.actor_critic, build.find_actor_critic_problem)
-    axis = axis_of(env)
-
-    def optimizer_of(config: A2CConfig) -> Any:
-        return optimizers.rmsprop(
-            config.rmsprop_decay,
-            config.rmsprop_eps,
-            config.max_grad_norm,
-            config.eps_inside_root,
-            config.rmsprop_initial,
-        )
+    agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
     def num_steps(config: A2CConfig) -> int:
-        """Steps of each environment in an update: whole rollouts."""
+        """Return the steps of each environment in an update: those of whole rollouts."""
         transitions = env.num_envs * axis.size * config.num_steps
         rollouts = -(-config.min_training_batch // transitions)
         return rollouts * config.num_steps
 
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
-        network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(
-            config, network_key, env_key, simulation, actor_critic.no_extras(env)
-        )
-        obs_statistics = normalization.init_obs_statistics(
-            env.observation_space, config.normalize_observations
-        )
-        opt_state = optimizer_of(config).init(params)
+        params, simulation, key = actor_critic.start(agent, config, key, simulation)
+        opt_state = optimizer_of(config, jnp.int32(0)).init(params)
+        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
         return A2CState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
-        unroll = partial(agent.unroll, config, obs_statistics=state.obs_statistics)
-        behave = partial(unroll, state.params)
+        apply = agent.apply(config, state.obs_statistics)
+
         simulation, trajectory = actor_critic.collect(
-            env,
-            behave,
-            state.simulation,
-            rollout_key,
-            num_steps(config),
-            keep_layers=network is None and reuses_layers(config, env),
+            env, apply, state.params, state.simulation, rollout_key, num_steps(config)
         )
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), trajectory.extras.layers)
-        last_value = actor_critic.bootstrap(behave, simulation)
+        last_value = actor_critic.bootstrap(apply, state.params, simulation)
 
         def objective(params: PyTree) -> tuple[Array, Metrics]:
-            _, (distribution, value) = reuse.replayed(
-                rows, unroll, params, state.simulation.core, trajectory.inputs
-            )
+            _, (distribution, value) = apply(params, state.simulation.core, trajectory.inputs)
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
             return loss(config, distribution, value, advantage, trajectory, state.num_updates, axis)
 
-        learning_rate = optimizers.linear_decay(
-            config.learning_rate, state.num_updates, config.anneal_updates
-        )
         params, opt_state, losses = optimizers.gradient_step(
-            optimizer_of(config), objective, state.params, state.opt_state, learning_rate, axis
+            optimizer_of(config, state.num_updates), objective, state.params, state.opt_state, axis
         )
-        metrics = episode_metrics(env, simulation, trajectory) | axis.mean(losses)
-        metrics["learning_rate"] = jnp.asarray(learning_rate, jnp.float32)
-        metrics |= {
-            "gradient_steps": jnp.int32(1),
-            "policy_lag": jnp.float32(pipelined.lag(env, num_steps(config))),
-        }
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
+        num_updates = state.num_updates + 1
         return A2CState(
-            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics
-        ), metrics
+            params, opt_state, simulation, key, num_updates, obs_statistics
+        ), actor_critic.metrics(
+            env, config, state.num_updates, simulation, trajectory, axis.mean(losses)
+        )
 
-    def act(
-        config: A2CConfig, state: A2CState, memory: Any, obs: PyTree, key: Array, greedy: bool
-    ) -> tuple[Memory, Array]:
-        return actor_critic.act(agent, config, state, memory, obs, key, greedy)
-
+    act = partial(actor_critic.act, agent)
     return Algorithm(
         init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
     )
 
 
-def reuses_layers(config: A2CConfig, env: Env) -> bool:
-    """Whether jaxrl's network acts on each step as it learns from all, by the same parameters."""
-    sends_ahead = isinstance(env, HostEnv) and env.send_ahead
-    return config.core is None and not sends_ahead
+def optimizer_of(config: A2CConfig, num_updates: Array) -> optax.GradientTransformation:
+    """Return the optimizer of the update after `num_updates`."""
+    return optimizers.rmsprop(
+        actor_critic.learning_rate(config, num_updates),
+        config.rmsprop_decay,
+        config.rmsprop_eps,
+        config.max_grad_norm,
+        config.eps_inside_root,
+        config.rmsprop_initial,
+    )
 
 
 def advantages(
     config: A2CConfig, trajectory: Trajectory, values: Array, last_value: Array
 ) -> Array:
-    """n-step (or GAE) advantages `[T, N]`; no return reaches beyond its own rollout."""
+    """Return n-step (or GAE) advantages `[T, N]`; no return reaches beyond its own rollout."""
 
     def split(x: Array) -> Array:
-        """`[T, N]` as rollouts side by side, `[num_steps, R * N]`."""
+        """Return `[T, N]` as R rollouts side by side, `[num_steps, R * N]`."""
         rollouts = x.reshape(-1, config.num_steps, x.shape[1])
         return jnp.moveaxis(rollouts, 0, 1).reshape(config.num_steps, -1)
 
@@ -218,7 +177,7 @@ def loss(
     num_updates: Array,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, Metrics]:
-    """Policy gradient, value and entropy losses, over valid transitions; all `[T, N]`."""
+    """Return the loss of a rollout over its valid transitions, and its parts; all `[T, N]`."""
     valid = trajectory.valid.astype(jnp.float32)
     count = axis.mean_count(valid)
     total = jnp.float32(1 / axis.size) if config.sum_losses else count
@@ -252,10 +211,10 @@ def loss(
 def smoothed(
     distribution: Categorical, action: Array, log_eps: Array | float
 ) -> tuple[Array, Array]:
-    """`log(pi(a|s) + log_eps)` and `-sum pi log(pi + log_eps)`; exact for `log_eps = 0`."""
+    """Return `log(pi(a|s) + log_eps)` and `-sum pi log(pi + log_eps)`; exact for `log_eps = 0`."""
     log_probs = distribution.log_probs()
     probs = jnp.exp(log_probs)
-    # Where it is off, any positive number keeps the unused branch's gradient finite.
+    # Without log_eps, any positive number keeps the gradient of the unused branch finite.
     smooth = jnp.log(probs + jnp.where(log_eps > 0, log_eps, 1.0))
     smooth = jnp.where(log_eps > 0, smooth, log_probs)
     chosen = jax.nn.one_hot(action, probs.shape[-1], dtype=probs.dtype)

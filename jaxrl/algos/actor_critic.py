@@ -1,89 +1,161 @@
-"""What the actor-critic algorithms share: how such a network acts, and what it remembers of it."""
+"""The parts that PPO, A2C and IMPALA share: hyperparameters, acting, rollouts and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl import config as fields
 from jaxrl.device_axis import axis_of
-from jaxrl.networks import recurrent, reuse
-from jaxrl.ops.distributions import Distribution
+from jaxrl.networks import build, recurrent
+from jaxrl.networks.recurrent import Apply
+from jaxrl.ops import optimizers
+from jaxrl.rollouts import pipelined
 from jaxrl.rollouts.agent import Agent
-from jaxrl.rollouts.rollout import rollout
+from jaxrl.rollouts.rollout import episode_metrics, rollout
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
+from jaxrl.types import Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
-Apply = Callable[[PyTree, Inputs], tuple[PyTree, tuple[Distribution, Array]]]
-"""`apply(core, inputs) -> (core, (distribution, value))` over inputs `[T, N, ...]`."""
+
+@fields.config
+class ActorCriticConfig(build.NetworkConfig):
+    """Hyperparameters that the algorithms share; the defaults are PPO's."""
+
+    learning_rate: float = 2.5e-4
+    anneal_updates: float = 0
+    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
+    gamma: float = 0.99
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    max_grad_norm: float = 0.5
+    num_steps: int = fields.static(128)
+    """Steps of each environment in a rollout (T)."""
+    normalize_observations: bool = fields.static(False)
+    """By the running mean and variance of each element; of images, each pixel."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fields.check_bound(self, "max_grad_norm")
+        fields.check_not_negative(self, "learning_rate", "anneal_updates")
+        fields.check_not_negative(self, "value_coef", "entropy_coef")
+        fields.check_unit_interval(self, "gamma")
+        fields.check_count(self, "num_steps")
+        fields.check_switch(self, "normalize_observations")
 
 
 class PolicyExtras(NamedTuple):
-    """What the behaviour policy knew when it acted; leaves `[T, N]`."""
+    """Numbers that the behaviour policy gave when it acted; leaves `[T, N]`."""
 
     log_prob: Array
     value: Array
-    layers: reuse.Layers | tuple[()] = ()
-    """What the network's layers gave, for a learner with the same parameters (`jaxrl.networks.reuse`)."""
 
 
-def no_extras(env: Env) -> PolicyExtras:
-    """Of no action, `[N]`."""
-    return PolicyExtras(jnp.zeros(env.num_envs), jnp.zeros(env.num_envs))
+def agent_of(env: Env, network: nn.Module | None) -> Agent:
+    """Return the agent with the caller's network, or with the one that a config describes."""
+    return Agent(env, network, build.actor_critic, build.find_actor_critic_problem)
+
+
+def start(
+    agent: Agent, config: Any, key: Array, simulation: Simulation | None
+) -> tuple[PyTree, Simulation, Array]:
+    """Return new parameters, the beginning of N episodes, and a key for what follows."""
+    extras = PolicyExtras(jnp.zeros(agent.env.num_envs), jnp.zeros(agent.env.num_envs))
+    return agent.start(config, key, simulation, extras)
 
 
 def collect(
-    env: Env,
-    apply: Apply,
-    simulation: Simulation,
-    key: Array,
-    num_steps: int,
-    keep_layers: bool = False,
+    env: Env, apply: Apply, params: PyTree, simulation: Simulation, key: Array, num_steps: int
 ) -> tuple[Simulation, Trajectory]:
-    """A rollout of the policy, with `PolicyExtras`."""
-
-    def evaluate(core: PyTree, inputs: Inputs) -> tuple[PyTree, tuple[Distribution, Array]]:
-        core, outputs = apply(core, recurrent.one_step(inputs))
-        return core, jax.tree.map(lambda x: x[0], outputs)
+    """Return the simulation after a rollout of the policy, and the rollout with `PolicyExtras`."""
 
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PolicyExtras]:
-        if keep_layers:
-            (core, (distribution, value)), layers = reuse.recorded(evaluate, core, inputs)
-        else:
-            (core, (distribution, value)), layers = evaluate(core, inputs), ()
+        core, (distribution, value) = recurrent.apply_step(apply, params, core, inputs)
         action = distribution.from_noise(noise)
-        return core, action, PolicyExtras(distribution.log_prob(action), value, layers)
+        return core, action, PolicyExtras(distribution.log_prob(action), value)
 
-    _, (distribution, _) = jax.eval_shape(evaluate, simulation.core, simulation.inputs)
-    of_all = jax.tree.map(
+    _, (distribution, _) = jax.eval_shape(
+        lambda core, inputs: recurrent.apply_step(apply, params, core, inputs),
+        simulation.core,
+        simulation.inputs,
+    )
+    of_all_devices = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((len(x) * axis_of(env).size, *x.shape[1:]), x.dtype),
         distribution,
     )
-    return rollout(env, policy, of_all.noise, simulation, key, num_steps)
+    return rollout(env, policy, of_all_devices.noise, simulation, key, num_steps)
 
 
-def bootstrap(apply: Apply, simulation: Simulation) -> Array:
-    """The value `[N]` of where the environments stand."""
-    _, (_, value) = apply(simulation.core, recurrent.one_step(simulation.inputs))
-    return value[0]
+def bootstrap(apply: Apply, params: PyTree, simulation: Simulation) -> Array:
+    """Return the value `[N]` of the observations at which the rollout stopped."""
+    _, (_, value) = recurrent.apply_step(apply, params, simulation.core, simulation.inputs)
+    return value
+
+
+def values_of(network: nn.Module, apply: Apply, params: PyTree, trajectory: Trajectory) -> Array:
+    """Return the values `[T, N]` of a rollout's observations, by the policy that collected it."""
+    if not build.has_own_critic(network):
+        return trajectory.extras.value
+    # The critic takes the rollout as one batch, so the compiler drops it from the rollout's steps.
+    _, (_, values) = apply(params, (), trajectory.inputs)
+    return values
+
+
+def learning_rate(config: Any, num_updates: Array) -> Array:
+    """Return the learning rate of the update after `num_updates`."""
+    return optimizers.linear_decay(config.learning_rate, num_updates, config.anneal_updates)
+
+
+def metrics(
+    env: Env,
+    config: Any,
+    num_updates: Array,
+    simulation: Simulation,
+    trajectory: Trajectory,
+    losses: Metrics,
+    gradient_steps: Array | int = 1,
+    policy_lag: Array | float = 0.0,
+) -> Metrics:
+    """Return the metrics of an update.
+
+    Args:
+      num_updates: before this one.
+      losses: their means over all devices.
+      policy_lag: gradient steps between acting and learning, without those that actions sent ahead
+        of learning add (`HostEnv.send_ahead`).
+    """
+    steps = jnp.int32(gradient_steps)
+    lag_of_sent = pipelined.lag(env, len(trajectory.reward))
+    return (
+        episode_metrics(env, simulation, trajectory)
+        | losses
+        | {
+            "learning_rate": jnp.asarray(learning_rate(config, num_updates), jnp.float32),
+            "gradient_steps": steps,
+            "policy_lag": jnp.asarray(policy_lag, jnp.float32) + steps * lag_of_sent,
+        }
+    )
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a variation of an algorithm: that of its function, `own_ppo` without."""
+    return getattr(getattr(function, "func", function), "__name__", "own_ppo")
 
 
 def act(
     agent: Agent, config: Any, state: Any, memory: Any, obs: PyTree, key: Array, greedy: bool
 ) -> tuple[Memory, Array]:
-    """One action for each observation `[N, ...]`, and the memory after it.
+    """Return the memory after acting on observations `[N, ...]`, and the actions `[N, ...]`.
 
     Args:
       state: the algorithm's, with `params` and `obs_statistics`.
       memory: a `Memory`, or `()` at the start of episodes.
     """
-    memory = memory or agent.start_memory(config, obs)
-    inputs = recurrent.one_step(recurrent.recall(memory, obs))
-    core, (distribution, _) = agent.unroll(
-        config, state.params, memory.core, inputs, state.obs_statistics
-    )
-    distribution = jax.tree.map(lambda x: x[0], distribution)
-    action = distribution.mode() if greedy else distribution.sample(key)
-    return recurrent.remember(memory, core, action), action
+
+    def choose(outputs: Any) -> Array:
+        distribution, _ = outputs
+        return distribution.mode() if greedy else distribution.sample(key)
+
+    return agent.act(config, state.params, memory, obs, choose, state.obs_statistics)

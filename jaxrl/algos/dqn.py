@@ -1,7 +1,7 @@
 """DQN: deep Q-learning (Mnih et al. 2015), with its usual extensions as options.
 
-Each update steps the environments epsilon-greedily, stores what they showed, and takes
-`num_gradient_steps` on batches of the replay that move Q(s, a) towards
+Each update steps the environments epsilon-greedily, stores the transitions in a replay, and takes
+`num_gradient_steps` on batches of it that move Q(s, a) towards
 
     r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n (1 - terminated) Q_target(s_{t+n}, a*)
 
@@ -26,15 +26,15 @@ from jaxrl import config as fields
 from jaxrl.algos import epsilon_greedy, q_learning
 from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import build, recurrent
+from jaxrl.networks import recurrent
+from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import optimizers
 from jaxrl.replay import ring, transitions
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.transitions import Batch
-from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.rollout import episode_metrics
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree
 
 
 @fields.config
@@ -58,14 +58,14 @@ class DQNConfig(q_learning.QLearningConfig):
 
 
 class DQNState(NamedTuple):
-    """Everything DQN carries from update to update; arrays only."""
+    """The arrays that DQN carries from update to update."""
 
     params: PyTree
     target_params: PyTree
     opt_state: PyTree
     simulation: Simulation
     memory: Replay
-    priorities: Array | None  # [capacity, N], 0 for rows that can't be learned from
+    priorities: Array | None  # [capacity, N], 0 for rows that cannot be drawn
     max_priority: Array | None
     key: Array
     num_updates: Array
@@ -76,22 +76,17 @@ QValues = Callable[[PyTree, PyTree], Array]
 
 
 def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
-    """DQN on `env`, whose actions must be `Discrete`.
+    """Return DQN on `env`; its actions must be `Discrete`.
 
     Args:
       network: a Flax module, `obs [B, ...] -> action values [B, A]`; None builds one from the
         config.
     """
-    agent = Agent(env, network, q_learning.q_network, build.find_q_network_problem)
-    axis = axis_of(env)
-
-    def q_values_of(config: DQNConfig) -> QValues:
-        return lambda params, obs: jnp.asarray(agent.network_of(config).apply(params, obs))
+    agent, axis = q_learning.agent_of(env, network), axis_of(env)
 
     def init(config: DQNConfig, key: Array, simulation: Simulation | None = None) -> DQNState:
         check_sizes(config, env, agent.network_of(config))
-        network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key, simulation)
+        params, simulation, key = agent.start(config, key, simulation)
         row = transitions.as_row(config, q_learning.first_row(simulation))
         memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
         priorities = (memory.capacity, env.num_envs) if config.prioritized else None
@@ -106,20 +101,16 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
-        q_values = q_values_of(config)
-        steps_per_update = env.num_envs * axis.size * config.num_steps
+        apply = agent.apply(config)
         epsilon = optimizers.linear_schedule(
             config.initial_epsilon,
             config.final_epsilon,
             state.num_updates,
-            config.exploration_steps / steps_per_update,
+            config.exploration_steps / q_learning.steps_per_update(config, env),
         )
 
-        def behave(core: PyTree, inputs: Inputs) -> tuple[PyTree, Array]:
-            return core, q_values(state.params, inputs.obs)
-
         simulation, trajectory = epsilon_greedy.collect(
-            env, behave, epsilon, state.simulation, rollout_key, config.num_steps
+            env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps
         )
         memory = ring.add(state.memory, transitions.as_row(config, trajectory))
         state = state._replace(
@@ -129,14 +120,15 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-        enough = state.num_updates >= config.learning_starts / steps_per_update
-        enough &= memory.size >= config.n_step + config.frame_stack
+
+        is_ready = q_learning.has_started(config, env, state.num_updates)
+        is_ready &= memory.size >= config.n_step + config.frame_stack
         state, losses = q_learning.learn(
             config,
             state,
-            enough,
+            is_ready,
             partial(sample, config, axis, memory),
-            partial(objective, config, axis, q_values, state.target_params),
+            partial(objective, config, axis, partial(q_values, apply), state.target_params),
             learn_key,
             axis,
         )
@@ -144,13 +136,19 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def act(
         config: DQNConfig, state: DQNState, memory: Any, obs: PyTree, key: Array, greedy: bool
-    ) -> tuple[Any, Array]:
-        values = q_values_of(config)(state.params, obs)
-        return memory, epsilon_greedy.act(
-            env.action_space, values, config.final_epsilon, key, greedy
-        )
+    ) -> tuple[Memory, Array]:
+        def choose(values: Array) -> Array:
+            return epsilon_greedy.act(env.action_space, values, config.final_epsilon, key, greedy)
+
+        return agent.act(config, state.params, memory, obs, choose)
 
     return Algorithm(init, update, act, env, network, "dqn", DQNConfig, make=dqn)
+
+
+def q_values(apply: Apply, params: PyTree, obs: PyTree) -> Array:
+    """Return the action values `[B, A]` of observations `[B, ...]`."""
+    _, values = recurrent.apply_step(apply, params, (), recurrent.without_memory(obs))
+    return values
 
 
 def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
@@ -171,7 +169,7 @@ def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
 def sample(
     config: DQNConfig, axis: Axis, memory: Replay, priorities: Array | None, key: Array
 ) -> Sample:
-    """A batch of transitions, this device's share of it."""
+    """Draw this device's share of a batch of transitions."""
     num_envs = memory.rows.first.shape[1]
     before, after = config.frame_stack - 1, config.n_step
     if priorities is None:
@@ -181,7 +179,7 @@ def sample(
         weights = jnp.ones_like(slots, jnp.float32)
     else:
         count = (memory.size - before - after) * num_envs
-        slots, envs, weights = q_learning.prioritized(config, axis, priorities, count, key)
+        slots, envs, weights = q_learning.draw_by_priority(config, axis, priorities, count, key)
     return Sample(transitions.read(config, memory, slots, envs), weights, slots, envs)
 
 
@@ -193,7 +191,7 @@ def objective(
     params: PyTree,
     sample: Sample,
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """The loss of a batch; its priorities `[B]` and metrics."""
+    """Return the loss of a batch; its priorities `[B]` and metrics."""
     batch: Batch = sample.batch
     target = jax.lax.stop_gradient(q_targets(config, q_values, params, target_params, batch))
     value = q_learning.value_of(q_values(params, batch.obs), batch.action)
@@ -205,17 +203,17 @@ def objective(
 def q_targets(
     config: DQNConfig, q_values: QValues, params: PyTree, target_params: PyTree, batch: Batch
 ) -> Array:
-    """What Q of each transition should be, `[B]`."""
+    """Return the target of Q for each transition, `[B]`."""
     next_values = q_values(target_params, batch.last_obs)
     chooser = q_values(params, batch.last_obs) if config.double else next_values
-    bootstrap = q_learning.value_of(next_values, epsilon_greedy.best(chooser))
+    bootstrap = q_learning.value_of(next_values, epsilon_greedy.greedy_actions(chooser))
     return batch.reward + batch.discount * bootstrap
 
 
 def loss(
     value: Array, target: Array, weights: Array, valid: Array, axis: Axis = SINGLE_DEVICE
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """Huber loss over valid transitions; `[B]`."""
+    """Return the Huber loss over valid transitions; the errors `[B]` and metrics."""
     error = target - value
     total = axis.mean_count(valid)
     loss = (optax.losses.huber_loss(error) * weights).sum() / total

@@ -1,22 +1,24 @@
-"""Epsilon-greedy behaviour: the best action by its value, or now and then a random one."""
+"""Epsilon-greedy behaviour: the action of the largest value, or sometimes a random one."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.device_axis import axis_of
+from jaxrl.networks import recurrent
 from jaxrl.networks.heads import MASKED_LOGIT
+from jaxrl.networks.recurrent import Apply
 from jaxrl.rollouts.rollout import Draw, rollout
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import ActionSpace, Array, Discrete, Env, Inputs, PyTree, Trajectory
 
 
 def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float) -> Draw:
-    """`draw(key) -> (whether to explore, a number of [0, 1) that chooses the random action)`, each
-    `[num_envs]`: what `explore` takes.
+    """Return `draw(key) -> noise`, the noise that `explore` takes.
+
+    It consists of flags that say where to explore, and of numbers in [0, 1) that choose the random
+    actions, each `[num_envs]`.
 
     Args:
       epsilon: one number or `[num_envs]`.
@@ -35,45 +37,46 @@ def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float)
     return draw
 
 
-def best(q_values: Array) -> Array:
-    """Greedy actions `[...]` of values `[..., A]`."""
+def greedy_actions(q_values: Array) -> Array:
+    """Return the actions `[...]` of the largest values `[..., A]`."""
     return jnp.argmax(q_values, axis=-1).astype(jnp.int32)
 
 
 def explore(q_values: Array, noise: tuple[Array, Array]) -> Array:
-    """Epsilon-greedy actions `[N]` of values `[N, A]`; random ones among those not forbidden."""
+    """Return epsilon-greedy actions `[N]` of values `[N, A]`; masked actions are never drawn."""
     explores, place = noise
     rank = jnp.cumsum(q_values > MASKED_LOGIT, axis=-1)
     random_action = jnp.argmax(rank > place[:, None] * rank[:, -1:], axis=-1).astype(jnp.int32)
-    return jnp.where(explores, random_action, best(q_values))
+    return jnp.where(explores, random_action, greedy_actions(q_values))
 
 
 def act(
     space: ActionSpace, q_values: Array, epsilon: Array | float, key: Array, greedy: bool
 ) -> Array:
-    """Actions `[N]` of values `[N, A]`: greedy ones, or epsilon-greedy ones."""
+    """Return greedy or epsilon-greedy actions `[N]` of values `[N, A]`."""
     if greedy:
-        return best(q_values)
+        return greedy_actions(q_values)
     return explore(q_values, exploration_noise(space, len(q_values), epsilon)(key))
 
 
 def collect(
     env: Env,
-    q_values: Callable[[PyTree, Inputs], tuple[PyTree, Array]],
+    apply: Apply,
+    params: PyTree,
     epsilon: Array | float,
     simulation: Simulation,
     key: Array,
     num_steps: int,
 ) -> tuple[Simulation, Trajectory]:
-    """An epsilon-greedy rollout.
+    """Return the simulation after an epsilon-greedy rollout, and the rollout.
 
     Args:
-      q_values: `q_values(core, inputs) -> (core, values [N, A])` over inputs `[N, ...]`.
+      apply: gives action values `[T, N, A]`.
       epsilon: one number, or one for each of all devices' environments.
     """
 
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, None]:
-        core, values = q_values(core, inputs)
+        core, values = recurrent.apply_step(apply, params, core, inputs)
         return core, explore(values, noise), None
 
     draw = exploration_noise(env.action_space, env.num_envs * axis_of(env).size, epsilon)

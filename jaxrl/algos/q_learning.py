@@ -1,4 +1,4 @@
-"""What the Q-learning algorithms share: hyperparameters, and gradient steps on batches of a replay,
+"""The parts that DQN and R2D2 share: hyperparameters, and gradient steps on batches of a replay
 towards the values of a target network.
 """
 
@@ -18,13 +18,14 @@ from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import build
 from jaxrl.ops import optimizers
 from jaxrl.replay import ring
+from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import ActionSpace, Array, Env, Metrics, ObservationSpace, PyTree, Trajectory
 
 
 @fields.config
 class QLearningConfig(build.NetworkConfig):
-    """The hyperparameters that the algorithms share; the defaults are DQN's."""
+    """Hyperparameters that the algorithms share; the defaults are DQN's."""
 
     learning_rate: float = 1e-4
     anneal_updates: float = 0
@@ -47,7 +48,7 @@ class QLearningConfig(build.NetworkConfig):
     replay_size: int = fields.static(1_000_000)
     """Steps kept, over all environments."""
     frame_stack: int = fields.static(1)
-    """Images are stacks of so many frames, of which the replay stores each once (Atari: 4)."""
+    """Frames in an observation; the replay stores each frame once (Atari: 4). 1 for no stacks."""
     n_step: int = fields.static(1)
     dueling: bool = fields.static(False)
 
@@ -69,12 +70,20 @@ class QLearningConfig(build.NetworkConfig):
 def q_network(
     observation_space: ObservationSpace, action_space: ActionSpace, config: QLearningConfig
 ) -> nn.Module:
-    """The network that the config describes."""
+    """Return the network that the config describes."""
     return build.q_network(observation_space, action_space, config, config.dueling)
 
 
+def agent_of(env: Env, network: nn.Module | None) -> Agent:
+    """Return the agent with the caller's network, or with the one that a config describes."""
+    return Agent(env, network, q_network, build.find_q_network_problem)
+
+
 def check_frame_stack(config: QLearningConfig, env: Env) -> None:
-    """Raise unless images are stacks as claimed. Planes of features, such as MinAtar's, are not."""
+    """Raise unless observations are stacks of `config.frame_stack` images.
+
+    Planes of features, such as MinAtar's, are not.
+    """
     if config.frame_stack == 1:
         return
     claim = f"{type(config).__name__}.frame_stack = {config.frame_stack}, but observations of"
@@ -84,8 +93,8 @@ def check_frame_stack(config: QLearningConfig, env: Env) -> None:
     dtype = getattr(env.observation_space, "dtype", None)
     if dtype != np.uint8:
         raise ValueError(
-            f"{claim} {env.id} have dtype {dtype}, so their channels are no frames, whose dtype is "
-            "uint8; leave frame_stack = 1"
+            f"{claim} {env.id} have dtype {dtype}; frames are of dtype uint8, so leave "
+            "frame_stack = 1"
         )
 
 
@@ -93,30 +102,40 @@ LOSSES = ("loss", "q_value", "td_error")
 
 
 class Learner(NamedTuple):
-    """What gradient steps change; fields of every algorithm's state."""
+    """The fields of an algorithm's state that gradient steps change."""
 
     params: PyTree
     opt_state: PyTree
-    priorities: Array | None  # [rows, N], 0 for what can't be learned from; None to draw uniformly
+    priorities: Array | None  # [rows, N], 0 for rows never drawn; None to draw uniformly
     max_priority: Array | None
 
 
 class Sample(NamedTuple):
-    """A batch from the replay, and what its priorities belong to; `[B]`."""
+    """A batch from the replay, its importance weights, and its places in `priorities`; `[B]`."""
 
     batch: PyTree
-    weights: Array  # importance weights
+    weights: Array
     rows: Array
     envs: Array
 
 
 def num_rows(config: QLearningConfig, env: Env) -> int:
-    """Rows of N environments that the replay is to keep, on each device."""
+    """Return the rows of N environments that the replay of each device keeps."""
     return -(-config.replay_size // (env.num_envs * axis_of(env).size))
 
 
+def has_started(config: QLearningConfig, env: Env, num_updates: Array) -> Array:
+    """Return True once the environments took `learning_starts` steps."""
+    return num_updates >= config.learning_starts / steps_per_update(config, env)
+
+
+def steps_per_update(config: QLearningConfig, env: Env) -> int:
+    """Return the environment steps of an update, over all environments and devices."""
+    return env.num_envs * axis_of(env).size * config.num_steps
+
+
 def check_batch(config: QLearningConfig, env: Env) -> None:
-    """Raise unless every device can draw the same part of a batch."""
+    """Raise unless every device can draw the same share of a batch."""
     num_devices = axis_of(env).size
     if config.batch_size % num_devices:
         name = f"{type(config).__name__}.batch_size = {config.batch_size}"
@@ -124,7 +143,7 @@ def check_batch(config: QLearningConfig, env: Env) -> None:
 
 
 def first_row(simulation: Simulation) -> Trajectory:
-    """A row `[N, ...]` of the shapes that rollouts will have."""
+    """Return a row `[N, ...]` of the shapes that rollouts will have."""
     timestep = simulation.timestep
     return Trajectory(
         inputs=simulation.inputs,
@@ -137,40 +156,48 @@ def first_row(simulation: Simulation) -> Trajectory:
     )
 
 
-def optimizer_of(config: QLearningConfig) -> optax.GradientTransformation:
-    return optimizers.adam(config.adam_eps, config.max_grad_norm)
+def optimizer_of(config: QLearningConfig, num_updates: Array) -> optax.GradientTransformation:
+    """Return the optimizer of the update after `num_updates`."""
+    learning_rate = optimizers.linear_decay(
+        config.learning_rate, num_updates, config.anneal_updates
+    )
+    return optimizers.adam(learning_rate, config.adam_eps, config.max_grad_norm)
 
 
 def start_learner(
     config: QLearningConfig, params: PyTree, priorities: tuple[int, int] | None
 ) -> Learner:
-    """A learner before its first step; `priorities` is their shape, None for none."""
-    opt_state = optimizer_of(config).init(params)
+    """Return a learner before its first step.
+
+    Args:
+      priorities: their shape; None to draw uniformly.
+    """
+    opt_state = optimizer_of(config, jnp.int32(0)).init(params)
     if priorities is None:
         return Learner(params, opt_state, None, None)
     return Learner(params, opt_state, jnp.zeros(priorities, jnp.float32), jnp.float32(1))
 
 
 def value_of(q_values: Array, action: Array) -> Array:
-    """The values `[...]` of actions `[...]`, of values `[..., A]`."""
+    """Return the values `[...]` of actions `[...]`, given the values `[..., A]` of all actions."""
     return jnp.take_along_axis(q_values, action[..., None], axis=-1)[..., 0]
 
 
 def priority_of(config: QLearningConfig, error: Array) -> Array:
-    """Of errors' sizes `[B]`: proportional prioritization (Schaul et al. 2016, section 3.3)."""
+    """Return the priorities of errors' sizes `[B]` (Schaul et al. 2016, section 3.3)."""
     return (error + 1e-6) ** config.priority_exponent
 
 
-def prioritized(
+def draw_by_priority(
     config: QLearningConfig, axis: Axis, priorities: Array, count: Array, key: Array
 ) -> tuple[Array, Array, Array]:
-    """Draws from priorities `[rows, N]`: rows, environments and importance weights, each `[B]`.
+    """Draw by priorities `[rows, N]`: rows, environments and importance weights, each `[B]`.
 
     Every device draws the same share of a batch in proportion to its own priorities; the weights
     correct for it.
 
     Args:
-      count: how many can be drawn on this device.
+      count: the number of entries that can be drawn on this device.
     """
     num_envs = priorities.shape[1]
     share = config.batch_size // axis.size
@@ -184,27 +211,25 @@ def prioritized(
 def learn(
     config: QLearningConfig,
     state: Any,
-    enough: Array,
+    is_ready: Array,
     draw: Callable[[Array | None, Array], Sample],
     objective: Callable[[PyTree, Sample], tuple[Array, tuple[Array, Metrics]]],
     key: Array,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Any, Metrics]:
-    """An update's gradient steps, and a new target network every `target_period` updates.
+    """Take an update's gradient steps, and renew the target network every `target_period` updates.
 
     Args:
       state: has the fields of `Learner`, `target_params`, and `num_updates` with this one counted.
-      enough: whether there is enough to learn from; the learner waits otherwise.
+      is_ready: True if the replay holds enough to learn from; otherwise nothing is learned.
       draw: `draw(priorities, key) -> Sample`.
       objective: `objective(params, sample) -> (loss, (priority [B], losses))`.
 
     Returns:
-      The state, and its metrics: the means of `LOSSES`, zeros if it waited, and `gradient_steps`.
+      The state, and its metrics: the means of `LOSSES`, zeros if nothing was learned, and
+      `gradient_steps`.
     """
-    optimizer = optimizer_of(config)
-    learning_rate = optimizers.linear_decay(
-        config.learning_rate, state.num_updates - 1, config.anneal_updates
-    )
+    optimizer = optimizer_of(config, state.num_updates - 1)
 
     def step(learner: Learner, key: Array) -> tuple[Learner, Metrics]:
         sample = draw(learner.priorities, key)
@@ -213,7 +238,6 @@ def learn(
             lambda params: objective(params, sample),
             learner.params,
             learner.opt_state,
-            learning_rate,
             axis,
         )
         learner = learner._replace(params=params, opt_state=opt_state)
@@ -232,13 +256,13 @@ def learn(
     def wait(learner: Learner) -> tuple[Learner, Metrics]:
         return learner, dict.fromkeys(LOSSES, jnp.float32(0))
 
-    # Priorities are all that a branch returns of the replay: the rows would be copied.
+    # The branches return only the priorities of the replay: its rows would be copied.
     learner = Learner(*(getattr(state, name) for name in Learner._fields))
-    learner, losses = jax.lax.cond(enough, steps, wait, learner)
+    learner, losses = jax.lax.cond(is_ready, steps, wait, learner)
     period = jnp.maximum(jnp.round(config.target_period), 1).astype(jnp.int32)
     is_time = state.num_updates % period == 0
     target_params = jax.tree.map(
         lambda new, old: jnp.where(is_time, new, old), learner.params, state.target_params
     )
-    metrics = losses | {"gradient_steps": jnp.where(enough, config.num_gradient_steps, 0)}
+    metrics = losses | {"gradient_steps": jnp.where(is_ready, config.num_gradient_steps, 0)}
     return state._replace(target_params=target_params, **learner._asdict()), metrics

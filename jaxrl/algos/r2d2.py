@@ -16,7 +16,6 @@ A sequence can begin where a rollout of `num_steps` did, so its stored memory is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,15 +27,15 @@ from jaxrl import config as fields
 from jaxrl.algos import epsilon_greedy, q_learning
 from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import build, recurrent
+from jaxrl.networks import recurrent
+from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import returns
 from jaxrl.replay import ring, sequences
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.sequences import Layout, Row, Sequences
-from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.rollout import episode_metrics
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Inputs, Memory, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree
 
 
 @fields.config
@@ -78,7 +77,7 @@ class R2D2Config(q_learning.QLearningConfig):
 
 
 class R2D2State(NamedTuple):
-    """Everything R2D2 carries from update to update; arrays only."""
+    """The arrays that R2D2 carries from update to update."""
 
     params: PyTree
     target_params: PyTree
@@ -92,31 +91,18 @@ class R2D2State(NamedTuple):
     num_updates: Array
 
 
-Unroll = Callable[[PyTree, PyTree, Inputs], tuple[PyTree, Array]]
-"""`unroll(params, core, inputs) -> (core, action values)`, `[L, B, ...] -> [L, B, A]`."""
-
-
 def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
-    """R2D2 on `env`, whose actions must be `Discrete`.
+    """Return R2D2 on `env`; its actions must be `Discrete`.
 
     Args:
-      network: a Flax module with a memory (`jaxrl.networks.recurrent`) whose outputs are action values;
+      network: a Flax module with a memory (`jaxrl.networks.recurrent`) that gives action values;
         None builds one from the config.
     """
-    agent = Agent(env, network, q_learning.q_network, build.find_q_network_problem)
-    axis = axis_of(env)
-
-    def step(
-        config: R2D2Config, params: PyTree, core: PyTree, inputs: Inputs
-    ) -> tuple[PyTree, Array]:
-        """Action values `[N, A]` of inputs `[N, ...]`."""
-        core, values = agent.unroll(config, params, core, recurrent.one_step(inputs))
-        return core, values[0]
+    agent, axis = q_learning.agent_of(env, network), axis_of(env)
 
     def init(config: R2D2Config, key: Array, simulation: Simulation | None = None) -> R2D2State:
         check_sizes(config, env, agent.network_of(config))
-        network_key, env_key, key = jax.random.split(key, 3)
-        params, simulation = agent.start(config, network_key, env_key, simulation)
+        params, simulation, key = agent.start(config, key, simulation)
         row = sequences.as_row(layout_of(config), q_learning.first_row(simulation))
         memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
         num_rollouts = memory.capacity // config.num_steps
@@ -132,13 +118,11 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def update(config: R2D2Config, state: R2D2State) -> tuple[R2D2State, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
+        apply = agent.apply(config)
+        epsilon = epsilons(config, env.num_envs * axis.size)
+
         simulation, trajectory = epsilon_greedy.collect(
-            env,
-            partial(step, config, state.params),
-            epsilons(config, env.num_envs * axis.size),
-            state.simulation,
-            rollout_key,
-            config.num_steps,
+            env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps
         )
         layout = layout_of(config)
         cores = ring.add(state.cores, recurrent.one_step(state.simulation.core))
@@ -150,15 +134,15 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-        steps_per_update = env.num_envs * axis.size * config.num_steps
-        enough = state.num_updates >= config.learning_starts / steps_per_update
-        enough &= state.num_updates > layout.rollouts_after + layout.rollouts_before
+
+        is_ready = q_learning.has_started(config, env, state.num_updates)
+        is_ready &= state.num_updates > layout.rollouts_after + layout.rollouts_before
         state, losses = q_learning.learn(
             config,
             state,
-            enough,
+            is_ready,
             partial(sample, config, axis, state.memory, state.cores),
-            partial(objective, config, axis, partial(agent.unroll, config), state.target_params),
+            partial(objective, config, axis, apply, state.target_params),
             learn_key,
             axis,
         )
@@ -167,11 +151,11 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
     def act(
         config: R2D2Config, state: R2D2State, memory: Any, obs: PyTree, key: Array, greedy: bool
     ) -> tuple[Memory, Array]:
-        memory = memory or agent.start_memory(config, obs)
-        core, values = step(config, state.params, memory.core, recurrent.recall(memory, obs))
-        smallest = jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
-        action = epsilon_greedy.act(env.action_space, values, smallest, key, greedy)
-        return recurrent.remember(memory, core, action), action
+        def choose(values: Array) -> Array:
+            smallest = jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
+            return epsilon_greedy.act(env.action_space, values, smallest, key, greedy)
+
+        return agent.act(config, state.params, memory, obs, choose)
 
     return Algorithm(
         init, update, act, env, network, "r2d2", R2D2Config, agent.initial_core, make=r2d2
@@ -195,13 +179,13 @@ def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
 
 
 def layout_of(config: R2D2Config) -> Layout:
-    """Where sequences lie; their last row only bootstraps."""
+    """Return how sequences lie in the replay; their last row only bootstraps."""
     length = config.burn_in + config.unroll_length + 1
     return Layout(length, config.num_steps, config.frame_stack)
 
 
 def epsilons(config: R2D2Config, num_envs: int) -> Array:
-    """The exploration of each environment, `[N]`."""
+    """Return the epsilon of each environment, `[N]`."""
     place = jnp.arange(num_envs) / max(num_envs - 1, 1)
     return jnp.asarray(config.epsilon_base) ** (1 + place * (config.epsilon_exponent - 1))
 
@@ -214,9 +198,9 @@ def sample(
     priorities: Array | None,
     key: Array,
 ) -> Sample:
-    """A batch of sequences, this device's share of it."""
+    """Draw this device's share of a batch of sequences."""
     assert priorities is not None
-    rollouts, envs, weights = q_learning.prioritized(
+    rollouts, envs, weights = q_learning.draw_by_priority(
         config, axis, priorities, (priorities > 0).sum(), key
     )
     batch = sequences.read(layout_of(config), memory, cores, rollouts, envs)
@@ -226,36 +210,39 @@ def sample(
 def objective(
     config: R2D2Config,
     axis: Axis,
-    unroll: Unroll,
+    apply: Apply,
     target_params: PyTree,
     params: PyTree,
     sample: Sample,
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """The loss of a batch; its priorities `[B]` and metrics."""
-    values = burnt_in(config, unroll, params, sample.batch)
-    target_values = jax.lax.stop_gradient(burnt_in(config, unroll, target_params, sample.batch))
+    """Return the loss of a batch; its priorities `[B]` and metrics."""
+    values = values_after_burn_in(config, apply, params, sample.batch)
+    target_values = values_after_burn_in(config, apply, target_params, sample.batch)
+    target_values = jax.lax.stop_gradient(target_values)
     rows = jax.tree.map(lambda x: x[config.burn_in :], sample.batch.rows)
     total, (error, losses) = loss(config, values, target_values, rows, sample.weights, axis)
     return total, (q_learning.priority_of(config, error), losses)
 
 
-def burnt_in(config: R2D2Config, unroll: Unroll, params: PyTree, batch: Sequences) -> Array:
-    """Action values `[unroll_length + 1, B, A]` after the burn-in."""
+def values_after_burn_in(
+    config: R2D2Config, apply: Apply, params: PyTree, batch: Sequences
+) -> Array:
+    """Return the action values `[unroll_length + 1, B, A]` after the burn-in."""
     core, inputs = batch.core, batch.rows.inputs
     if config.burn_in:
         before = jax.tree.map(lambda x: x[: config.burn_in], inputs)
-        core, _ = unroll(params, core, before)
+        core, _ = apply(params, core, before)
         core = jax.lax.stop_gradient(core)
-    _, values = unroll(params, core, jax.tree.map(lambda x: x[config.burn_in :], inputs))
+    _, values = apply(params, core, jax.tree.map(lambda x: x[config.burn_in :], inputs))
     return values
 
 
 def targets(config: R2D2Config, values: Array, target_values: Array, rows: Row) -> Array:
-    """n-step double-Q targets `[unroll_length, B]`, under the rescaling if it is on."""
-    chosen = q_learning.value_of(target_values, epsilon_greedy.best(values))[1:]
+    """Return n-step double-Q targets `[unroll_length, B]`, rescaled if `rescale_values`."""
+    chosen = q_learning.value_of(target_values, epsilon_greedy.greedy_actions(values))[1:]
     values_next = returns.unscale_value(chosen) if config.rescale_values else chosen
     rows = jax.tree.map(lambda x: x[:-1], rows)._replace(inputs=rows.inputs)
-    # A row that led to a new episode without an end (after a resumed run) is none; sums end there.
+    # A resumed run starts new episodes although the ones before it did not end; sums stop there.
     broken = jnp.concatenate([rows.inputs.first[2:], jnp.zeros_like(rows.ended[:1])])
     total = returns.n_step_returns(
         rows.reward,
@@ -276,7 +263,7 @@ def loss(
     weights: Array,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """Squared errors over valid steps, summed over time; priorities `[B]` and metrics.
+    """Return squared errors over valid steps, summed over time; priorities `[B]` and metrics.
 
     Args:
       values, target_values: `[unroll_length + 1, B, A]`, online and target network's.

@@ -1,13 +1,14 @@
 """Memory: a GRU or LSTM between torso and head, unrolled over time with resets at episode starts.
 
-One convention everywhere: a network with memory takes `Inputs` with leaves `[T, N, ...]` and the
-core's state before them, and forgets that state wherever `first` holds. A step is an unroll with
-T = 1. Networks without memory take observations `[B, ...]`; `unroll` treats both alike.
+One convention everywhere: a network with a memory takes `Inputs` with leaves `[T, N, ...]` and the
+core's state before them, and forgets that state wherever `first` holds. A step is a sequence with
+T = 1. Networks without a memory take observations `[B, ...]`; `apply` treats both alike.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +22,6 @@ from jaxrl.types import (
     Array,
     Discrete,
     Inputs,
-    Memory,
     MultiDiscrete,
     PyTree,
 )
@@ -32,8 +32,9 @@ CORES = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 class Recurrent(nn.Module):
     """`head(core(torso(obs)))`; the core is one of `CORES`.
 
-    With `use_last_action_reward` the core also takes the last action (one-hot if discrete) and the last reward,
-    clipped to [-1, 1], as in IMPALA and R2D2 (Espeholt et al. 2018, Kapturowski et al. 2019).
+    With `use_last_action_reward` the core also takes the last action (one-hot if discrete) and the
+    last reward, clipped to [-1, 1], as in IMPALA and R2D2 (Espeholt et al. 2018, Kapturowski et al.
+    2019).
     """
 
     action_space: ActionSpace
@@ -43,10 +44,10 @@ class Recurrent(nn.Module):
     core_size: int
     use_last_action_reward: bool = False
     masked: bool = False
-    """Whether the head is given the observation's action mask."""
+    """True if the head takes the observation's action mask."""
 
     def initial_core(self, num_envs: int) -> PyTree:
-        """The state at the start of episodes: zeros, leaves `[num_envs, core_size]`."""
+        """Return the state at the start of episodes: zeros, leaves `[num_envs, core_size]`."""
         zeros = jnp.zeros((num_envs, self.core_size), jnp.float32)
         return (zeros, zeros) if self.core == "lstm" else zeros
 
@@ -75,7 +76,7 @@ class Recurrent(nn.Module):
 
 
 def _as_vector(space: ActionSpace, action: Array) -> Array:
-    """Actions `[T, N, ...]` as features `[T, N, F]`."""
+    """Return actions `[T, N, ...]` as features `[T, N, F]`."""
     if isinstance(space, Discrete):
         return jax.nn.one_hot(action, space.n)
     if isinstance(space, MultiDiscrete):
@@ -85,17 +86,17 @@ def _as_vector(space: ActionSpace, action: Array) -> Array:
 
 
 def is_recurrent(network: nn.Module) -> bool:
-    """Whether a network has a memory, and so takes sequences."""
+    """Return True if a network has a memory, and so takes sequences."""
     return hasattr(network, "initial_core")
 
 
 def initial_core(network: nn.Module, num_envs: int) -> PyTree:
-    """The memory at the start of N episodes; `()` for a network without one."""
+    """Return the memory at the start of N episodes; `()` for a network without one."""
     return network.initial_core(num_envs) if is_recurrent(network) else ()
 
 
 def init(network: nn.Module, key: Array, inputs: Inputs) -> PyTree:
-    """Parameters, given inputs `[T, N, ...]` of the right shapes."""
+    """Return new parameters, given inputs `[T, N, ...]` of the right shapes."""
     if is_recurrent(network):
         return network.init(key, inputs, initial_core(network, inputs.first.shape[1]))
     return network.init(key, jax.tree.map(lambda x: x[0], inputs.obs))
@@ -105,8 +106,15 @@ class NoBatchError(ValueError):
     """A network gave an array that does not lead with the batch."""
 
 
-def unroll(network: nn.Module, params: PyTree, core: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
-    """The core's state after `inputs`, `[T, N, ...]`, and the network's outputs, `[T, N, ...]`."""
+def apply(network: nn.Module, params: PyTree, core: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
+    """Apply a network, with or without a memory, to inputs `[T, N, ...]`.
+
+    Args:
+      core: the memory before the inputs, leaves `[N, ...]`.
+
+    Returns:
+      The memory after the inputs, and the network's outputs `[T, N, ...]`.
+    """
     if is_recurrent(network):
         return network.apply(params, inputs, core)
     lead = inputs.first.shape
@@ -121,28 +129,22 @@ def unroll(network: nn.Module, params: PyTree, core: PyTree, inputs: Inputs) -> 
     return core, jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), outputs)
 
 
+Apply = Callable[[PyTree, PyTree, Inputs], tuple[PyTree, Any]]
+"""`apply(params, core, inputs) -> (core, outputs)`: `apply` above for one network."""
+
+
+def apply_step(apply: Apply, params: PyTree, core: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
+    """Apply a network to one step: inputs and outputs `[N, ...]`."""
+    core, outputs = apply(params, core, one_step(inputs))
+    return core, jax.tree.map(lambda x: x[0], outputs)
+
+
+def without_memory(obs: PyTree) -> Inputs:
+    """Return the inputs `[N, ...]` of a network that sees observations alone."""
+    unseen = jnp.zeros(len(jax.tree.leaves(obs)[0]))
+    return Inputs(obs, unseen, unseen, unseen)
+
+
 def one_step(tree: PyTree) -> PyTree:
-    """`[N, ...]` as a sequence of one step."""
+    """Return leaves `[N, ...]` as a sequence of one step, `[1, N, ...]`."""
     return jax.tree.map(lambda x: x[None], tree)
-
-
-def start_memory(network: nn.Module, action_space: ActionSpace, obs: PyTree) -> Memory:
-    """The memory at the start of episodes whose first observations are `obs`, `[N, ...]`."""
-    num_envs = jax.tree.leaves(obs)[0].shape[0]
-    return Memory(
-        core=initial_core(network, num_envs),
-        last_action=jnp.zeros((num_envs, *action_space.shape), action_space.dtype),
-        last_reward=jnp.zeros(num_envs, jnp.float32),
-        first=jnp.ones(num_envs, bool),
-    )
-
-
-def recall(memory: Memory, obs: PyTree) -> Inputs:
-    """What the agent sees of the next step, leaves `[N, ...]`."""
-    return Inputs(obs, memory.first, memory.last_action, memory.last_reward)
-
-
-def remember(memory: Memory, core: PyTree, action: Array) -> Memory:
-    """The memory after acting; its reward is 0 until the caller fills in what was paid."""
-    reward = jnp.zeros_like(memory.last_reward)
-    return Memory(core, action, reward, jnp.zeros_like(memory.first))

@@ -74,7 +74,7 @@ class ConvNet(nn.Module):
         return MLP(self.hidden_sizes, self.activation, self.dtype)(x)
 
     def blocks(self, obs: Array) -> list[Array]:
-        """What the convolutions take one after another (`jaxrl.networks.reuse` records them as one)."""
+        """Return the blocks of a batch that the convolutions take one after another."""
         return convolution.blocks(obs)
 
 

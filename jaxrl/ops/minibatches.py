@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.device_axis import SINGLE_DEVICE, Axis
-from jaxrl.types import Array, Metrics, PyTree
+from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.types import Array, Env, Metrics, PyTree
 
 ROUNDS = 8
 
@@ -24,19 +24,20 @@ def learn_in_epochs(
     should_continue: Callable[[Metrics], Array | bool],
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Any, Array, Metrics]:
-    """Learn from a batch several times, each time from another split of it.
+    """Learn from a batch several times, each time from another split into minibatches.
 
-    Over several devices, a minibatch is made of one of each.
+    A minibatch of several devices consists of one from each device.
 
     Args:
       step: `step(learner, minibatch) -> (learner, losses)`.
       batch: leaves `[L, B, ...]`, split along B.
-      sizes: how many epochs there are at most, and minibatches in each.
+      sizes: the largest number of epochs, and the number of minibatches in each.
       names: of the losses, which are scalars.
-      should_continue: `should_continue(losses)`: whether another epoch follows one with these mean losses.
+      should_continue: `should_continue(losses)`: True if another epoch follows one with these mean
+        losses.
 
     Returns:
-      The learner, how many epochs there were, and mean losses over them.
+      The learner, the number of epochs, and mean losses over them.
     """
     num_epochs, num_minibatches = sizes
 
@@ -59,12 +60,28 @@ def learn_in_epochs(
     return learner, count, jax.tree.map(lambda x: x / count, sums)
 
 
-def shuffled_indices(key: Array, num_minibatches: int, size: int) -> Array:
-    """A random split of `0 .. size - 1`, `[num_minibatches, size of each]`.
+def check_split(config: Any, env: Env, by_env: bool) -> None:
+    """Raise unless a rollout splits evenly into `config.num_minibatches`.
 
-    Each number goes to its place by a keyed bijection, a Feistel network (Luby & Rackoff 1988)
-    over the next power of two, applied again to what falls outside; so nothing is sorted, as in
-    Mitchell et al. 2021 (arXiv 2106.06161). Sorting is what a shuffle costs otherwise.
+    Args:
+      by_env: minibatches hold whole sequences of some environments, not single transitions.
+    """
+    size, product = env.num_envs, f"num_envs = {env.num_envs}"
+    if not by_env:
+        size *= config.num_steps
+        product = f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size}"
+    if size % config.num_minibatches:
+        where = f" on each of {axis_of(env).size} devices" if axis_of(env).size > 1 else ""
+        minibatches = f"{type(config).__name__}.num_minibatches = {config.num_minibatches}"
+        raise ValueError(f"{product}{where} is not divisible by {minibatches}")
+
+
+def shuffled_indices(key: Array, num_minibatches: int, size: int) -> Array:
+    """Return a random split of `0 .. size - 1`, `[num_minibatches, size of each]`.
+
+    A keyed bijection sends each number to its place: a Feistel network (Luby & Rackoff 1988) over
+    the next power of two, applied again to numbers that fall outside, as in Mitchell et al. 2021
+    (arXiv 2106.06161). So nothing is sorted, and sorting is most of the cost of other shuffles.
 
     Raises:
       ValueError: if `size` is not a multiple of `num_minibatches`.
@@ -84,8 +101,8 @@ def shuffled_indices(key: Array, num_minibatches: int, size: int) -> Array:
 
 
 def _permute(x: Array, round_keys: Array, bits: int) -> Array:
-    """A bijection of the integers of so many bits: halves take turns to be xored with a hash of
-    the other."""
+    """Return a keyed bijection of integers of so many bits: each round xors one half of the bits
+    with a hash of the other half, and swaps them."""
     left_bits, right_bits = bits - bits // 2, bits // 2
     left, right = x >> right_bits, x & ((1 << right_bits) - 1)
     for i in range(ROUNDS):
@@ -95,7 +112,7 @@ def _permute(x: Array, round_keys: Array, bits: int) -> Array:
 
 
 def _hash(x: Array) -> Array:
-    """A bijection of 32-bit words whose high bits depend on all bits (MurmurHash3's finalizer)."""
+    """Map 32-bit words one to one, so that high bits depend on all bits (MurmurHash3's finalizer)."""
     x = (x ^ x >> 16) * jnp.uint32(0x85EBCA6B)
     x = (x ^ x >> 13) * jnp.uint32(0xC2B2AE35)
     return x ^ x >> 16

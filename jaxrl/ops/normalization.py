@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ EPSILON = 1e-8
 
 
 class RunningStatistics(NamedTuple):
-    """Mean and variance of everything seen; `mean` and `variance` of one element's shape."""
+    """Count, mean and variance of all values so far; `mean` and `variance` have one's shape."""
 
     count: Array
     mean: Array
@@ -23,19 +23,19 @@ class RunningStatistics(NamedTuple):
 
 
 def start(shape: tuple[int, ...]) -> RunningStatistics:
-    """A unit prior of negligible weight."""
+    """Return mean 0 and variance 1 with a weight that is negligible beside any batch."""
     return RunningStatistics(
         jnp.asarray(1e-4, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32)
     )
 
 
-def init_obs_statistics(space: ObservationSpace, wanted: bool) -> RunningStatistics | None:
-    """For observations of a `Box`, if `wanted`.
+def init_obs_statistics(config: Any, space: ObservationSpace) -> RunningStatistics | None:
+    """Return the start of observation statistics, None unless `config.normalize_observations`.
 
     Raises:
-      ValueError: if they are a `Dict`.
+      ValueError: if observations are not a `Box`.
     """
-    if not wanted:
+    if not config.normalize_observations:
         return None
     if not isinstance(space, Box):
         raise ValueError(
@@ -48,11 +48,11 @@ def init_obs_statistics(space: ObservationSpace, wanted: bool) -> RunningStatist
 def update(
     statistics: RunningStatistics, batch: Array, valid: Array, axis: Axis = SINGLE_DEVICE
 ) -> RunningStatistics:
-    """Merge a weighted batch (Chan et al. 1979, parallel variance), of all devices.
+    """Merge a batch of all devices into the statistics (Chan et al. 1979, parallel variance).
 
     Args:
       batch: `[..., *shape]`.
-      valid: the leading axes of `batch`; rows where it is false do not count.
+      valid: has the leading axes of `batch`; rows where it is false do not count.
     """
     lead = valid.ndim
     batch = batch.astype(jnp.float32).reshape(-1, *batch.shape[lead:])
@@ -71,7 +71,7 @@ def update(
 
 
 def standardize(statistics: RunningStatistics | None, x: Array) -> Array:
-    """`(x - mean) / std`, clipped to +-10; None leaves `x` as it is."""
+    """Return `(x - mean) / std`, clipped to +-10; without statistics return `x`."""
     if statistics is None:
         return x
     z = (x - statistics.mean) * jax.lax.rsqrt(statistics.variance + EPSILON)
@@ -79,14 +79,14 @@ def standardize(statistics: RunningStatistics | None, x: Array) -> Array:
 
 
 def rescale(statistics: RunningStatistics, x: Array) -> Array:
-    """`x / std`, clipped to +-10; the mean stays, so signs do."""
+    """Return `x / std`, clipped to +-10; without subtracting the mean, so signs stay."""
     return jnp.clip(x * jax.lax.rsqrt(statistics.variance + EPSILON), -CLIP, CLIP)
 
 
 def discounted_sums(
     rewards: Array, ended: Array, running: Array, gamma: Array | float
 ) -> tuple[Array, Array]:
-    """Discounted sums of past rewards, whose spread is the scale of the rewards.
+    """Return discounted sums of past rewards; their spread is the scale of the rewards.
 
     Args:
       rewards, ended: `[T, N]`.
@@ -111,8 +111,10 @@ class RewardScale(NamedTuple):
     running: Array  # [N] discounted sums of the running episodes
 
 
-def init_reward_scale(num_envs: int) -> RewardScale:
-    """Nothing seen yet."""
+def init_reward_scale(config: Any, num_envs: int) -> RewardScale | None:
+    """Return the start of a reward scale, None unless `config.normalize_rewards`."""
+    if not config.normalize_rewards:
+        return None
     return RewardScale(start(()), jnp.zeros(num_envs, jnp.float32))
 
 
@@ -124,7 +126,7 @@ def scale_rewards(
     gamma: Array | float,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[RewardScale, Array]:
-    """Take in a rollout's rewards `[T, N]` and divide them by the spread seen so far."""
+    """Return the scale after a rollout's rewards `[T, N]`, and the rewards divided by it."""
     running, sums = discounted_sums(rewards, ended, scale.running, gamma)
     statistics = update(scale.statistics, sums, valid, axis)
     return RewardScale(statistics, running), rescale(statistics, rewards)
@@ -133,7 +135,7 @@ def scale_rewards(
 def update_obs_statistics(
     statistics: RunningStatistics | None, trajectory: Trajectory, axis: Axis = SINGLE_DEVICE
 ) -> RunningStatistics | None:
-    """Statistics after a rollout; None stays."""
+    """Return the statistics after a rollout; None stays None."""
     if statistics is None:
         return None
     return update(statistics, trajectory.obs, trajectory.valid, axis)
@@ -145,10 +147,13 @@ def update_reward_scale(
     gamma: Array | float,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[RewardScale | None, Trajectory]:
-    """The scale after a rollout, and the rollout with scaled rewards; None leaves it as it is."""
+    """Return the scale after a rollout, and the rollout with scaled rewards.
+
+    Without a scale (None) the rewards stay as they are.
+    """
     if scale is None:
         return None, trajectory
-    # Of a resumed run the episodes before it have no end.
+    # A resumed run starts new episodes, although the ones before it did not end.
     begun = trajectory.inputs.first[0]
     scale = scale._replace(running=jnp.where(begun, 0.0, scale.running))
     ended = trajectory.terminated | trajectory.truncated

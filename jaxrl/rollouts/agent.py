@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from jaxrl.networks import recurrent
+from jaxrl.networks.recurrent import Apply
 from jaxrl.ops.normalization import RunningStatistics, standardize
 from jaxrl.rollouts.simulation import Simulation, start
-from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree
+from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree, zeros
 
 STEPS_CHECKED = 7
 
 
 @dataclass(frozen=True)
 class Agent:
-    """The caller's network, or else the one that `build` makes of a config."""
+    """The caller's network, or else the one that `build` makes from a config."""
 
     env: Env
     network: nn.Module | None
     build: Callable[[ObservationSpace, ActionSpace, Any], nn.Module]
     check: Callable[[ActionSpace, Any], str]
-    """`check(action_space, outputs) -> problem` of what the caller's network gives, `[B, ...]`, or
-    "" if there is none."""
+    """`check(action_space, outputs) -> problem`: says what is wrong with the outputs `[B, ...]` of
+    the caller's network, "" if nothing is."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.env, "observation_space"):
@@ -36,37 +37,37 @@ class Agent:
             raise ValueError(f"a network is an instance of a flax.linen.Module, got {self.network}")
 
     def network_of(self, config: Any) -> nn.Module:
+        """Return the network for a config."""
         if self.network is not None:
             return self.network
         return self.build(self.env.observation_space, self.env.action_space, config)
 
     def start(
-        self,
-        config: Any,
-        network_key: Array,
-        env_key: Array,
-        simulation: Simulation | None = None,
-        extras: PyTree = None,
-    ) -> tuple[PyTree, Simulation]:
-        """Parameters, and the beginning of N episodes, in the environments of `simulation` if it is
-        given; `extras` are what the agent's policy gives beside actions."""
+        self, config: Any, key: Array, simulation: Simulation | None = None, extras: PyTree = None
+    ) -> tuple[PyTree, Simulation, Array]:
+        """Return new parameters, the beginning of N episodes, and a key for what follows.
+
+        Args:
+          simulation: environments to take over where they stand, instead of new ones.
+          extras: what the agent's policy gives beside actions, leaves `[N, ...]`.
+        """
+        network_key, env_key, key = jax.random.split(key, 3)
         core = self.initial_core(config, self.env.num_envs)
         simulation = start(self.env, env_key, core, simulation, extras)
         inputs = recurrent.one_step(simulation.inputs)
         params = recurrent.init(self.network_of(config), network_key, inputs)
         if self.network is not None:
             self._check(config, params, core, inputs)
-        return params, simulation
+        return params, simulation, key
 
     def _check(self, config: Any, params: PyTree, core: PyTree, inputs: Inputs) -> None:
         """Raise `ValueError` if the caller's network does not fit the environment."""
-        # Of several steps, so that what has no batch is not as long as one.
+        # Several steps, so that an output without a batch axis does not pass for a batch of one.
         steps = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((STEPS_CHECKED, *x.shape[1:]), x.dtype), inputs
         )
-        unroll = partial(self.unroll, config)
         try:
-            _, outputs = jax.eval_shape(unroll, params, core, steps)
+            _, outputs = jax.eval_shape(self.apply(config), params, core, steps)
             problem = self.check(self.env.action_space, jax.tree.map(_of_step, outputs))
         except recurrent.NoBatchError as error:
             problem = str(error)
@@ -74,26 +75,58 @@ class Agent:
             name = type(self.network).__name__
             raise ValueError(f"the network {name} does not fit {self.env.id}: {problem}")
 
-    def unroll(
+    def apply(self, config: Any, obs_statistics: RunningStatistics | None = None) -> Apply:
+        """Return `apply(params, core, inputs) -> (core, outputs)` over inputs `[T, N, ...]`.
+
+        Args:
+          obs_statistics: standardize observations by them; None leaves observations as they are.
+        """
+        network = self.network_of(config)
+
+        def apply(params: PyTree, core: PyTree, inputs: Inputs) -> tuple[PyTree, Any]:
+            inputs = inputs._replace(obs=standardize(obs_statistics, inputs.obs))
+            return recurrent.apply(network, params, core, inputs)
+
+        return apply
+
+    def act(
         self,
         config: Any,
         params: PyTree,
-        core: PyTree,
-        inputs: Inputs,
+        memory: Any,
+        obs: PyTree,
+        choose: Callable[[Any], Array],
         obs_statistics: RunningStatistics | None = None,
-    ) -> tuple[PyTree, Any]:
-        """The core's state after `inputs`, and the network's outputs, both `[T, N, ...]`;
-        observations are standardized by their statistics, if there are any."""
-        inputs = inputs._replace(obs=standardize(obs_statistics, inputs.obs))
-        return recurrent.unroll(self.network_of(config), params, core, inputs)
+    ) -> tuple[Memory, Array]:
+        """Return the memory after acting on observations `[N, ...]`, and the actions `[N, ...]`.
+
+        Args:
+          memory: a `Memory`, or `()` at the start of episodes.
+          choose: `choose(outputs) -> actions`, from the network's outputs `[N, ...]`.
+        """
+        memory = memory or self._start_memory(config, obs)
+        inputs = Inputs(obs, memory.first, memory.last_action, memory.last_reward)
+        apply = self.apply(config, obs_statistics)
+        core, outputs = recurrent.apply_step(apply, params, memory.core, inputs)
+        action = choose(outputs)
+        # The reward is 0 until the caller fills in what was paid.
+        return Memory(
+            core, action, jnp.zeros_like(memory.last_reward), jnp.zeros_like(memory.first)
+        ), action
 
     def initial_core(self, config: Any, num_envs: int) -> PyTree:
-        """The memory at the start of N episodes; `()` for a network without one."""
+        """Return the memory at the start of N episodes; `()` for a network without one."""
         return recurrent.initial_core(self.network_of(config), num_envs)
 
-    def start_memory(self, config: Any, obs: PyTree) -> Memory:
-        """The memory at the start of episodes whose first observations are `obs`, `[N, ...]`."""
-        return recurrent.start_memory(self.network_of(config), self.env.action_space, obs)
+    def _start_memory(self, config: Any, obs: PyTree) -> Memory:
+        """Return the memory at the start of episodes with first observations `[N, ...]`."""
+        num_envs = jax.tree.leaves(obs)[0].shape[0]
+        return Memory(
+            core=self.initial_core(config, num_envs),
+            last_action=zeros(self.env.action_space, num_envs),
+            last_reward=jnp.zeros(num_envs, jnp.float32),
+            first=jnp.ones(num_envs, bool),
+        )
 
 
 def _of_step(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -10,7 +10,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algos import a2c as a2c_module
-from jaxrl.networks import convolution, recurrent, reuse
+from jaxrl.networks import recurrent
 from jaxrl.ops.distributions import Categorical
 from jaxrl.types import Inputs, Trajectory
 
@@ -86,7 +86,7 @@ def test_the_gradient_is_the_one_by_hand(seed, sum_losses):
     params = network.init(jax.random.key(seed), jnp.zeros((1, D)))
 
     def objective(params):
-        _, (distribution, value) = recurrent.unroll(network, params, (), trajectory.inputs)
+        _, (distribution, value) = recurrent.apply(network, params, (), trajectory.inputs)
         advantage = a2c_module.advantages(
             config, trajectory, jax.lax.stop_gradient(value), jnp.asarray(last_value)
         )
@@ -162,59 +162,3 @@ def test_the_entropy_coefficient_falls_to_its_final_value():
 def test_what_would_have_no_effect_is_refused():
     with pytest.raises(ValueError, match=r"final_entropy_coef = 0\.02 is reached after anneal_upd"):
         jaxrl.A2CConfig(final_entropy_coef=0.02)
-
-
-@pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize(
-    ("env_id", "fields"),
-    [
-        ("CartPole-v1", {}),
-        ("Breakout-MinAtar", {"torso": "minatar_cnn", "min_training_batch": 16}),
-        ("Breakout-MinAtar", {"torso": "minatar_cnn", "compute_dtype": "bfloat16"}),
-        ("Breakout-MinAtar", {"torso": "minatar_cnn", "block_size": 400}),
-        ("Pendulum-v1", {"normalize_observations": True}),
-    ],
-)
-def test_learning_reuses_the_rollouts_layers_to_the_same_end(env_id, fields, monkeypatch):
-    env = jaxrl.make(env_id, 2)
-    if "block_size" in fields:  # of acting and of learning, not the same
-        monkeypatch.setattr(convolution, "BLOCK_SIZE", fields["block_size"])
-        fields = {name: value for name, value in fields.items() if name != "block_size"}
-    config = jaxrl.A2CConfig(hidden_sizes=(8,), rmsprop_eps=0.1, **fields)
-    network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)
-    # Of a network of the caller's own it knows nothing, so it learns by itself.
-    algorithms = jaxrl.a2c(env), jaxrl.a2c(env, network)
-    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
-    ends = [train(algo, config, jax.random.key(0), 4)[0].params for algo in algorithms]
-    tolerance = 1e-2 if "compute_dtype" in fields else 1e-5
-    assert all(
-        np.allclose(a, b, rtol=tolerance, atol=tolerance)
-        for a, b in zip(*map(jax.tree.leaves, ends), strict=True)
-    )
-
-    def operations(algo):
-        state = jax.eval_shape(algo.init, config, jax.random.key(0))
-        program: Any = jax.jit(algo.update).lower(config, state).compile()
-        return program.cost_analysis()["flops"]
-
-    fewer, more = map(operations, algorithms)
-    assert fewer < 0.95 * more
-
-
-def test_layers_are_recorded_and_replayed_with_their_own_gradients():
-    network = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
-    x = jax.random.normal(jax.random.key(0), (5, 3))
-    params = network.init(jax.random.key(1), x)
-    apply: Any = network.apply
-    result, layers = reuse.recorded(apply, params, x)
-    shapes = {name: [call.shape for call in calls] for name, calls in layers.items()}
-    assert shapes == {"layers_0": [(5, 4)], "layers_2": [(5, 2)]}
-
-    def total(outputs, params, x):
-        return (reuse.replayed(outputs, apply, params, x) ** 2).sum()
-
-    expected = jax.value_and_grad(total, (1, 2))({}, params, x)
-    found = jax.value_and_grad(total, (1, 2))(layers, params, x)
-    jax.tree.map(np.testing.assert_allclose, found, expected)
-    others = jax.tree.map(lambda output: output + 1, layers)
-    np.testing.assert_array_equal(reuse.replayed(others, apply, params, x), result + 1)

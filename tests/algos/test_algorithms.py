@@ -755,7 +755,7 @@ def test_acting_step_by_step_equals_the_unrolled_sequence(name):
     last_action = np.stack([np.zeros_like(actions[0]), *actions[:-1]])
     inputs = jaxrl.Inputs(*map(jnp.asarray, (obs, first, last_action, reward)))
     network = network_of(name, config)
-    core, outputs = jax.jit(functools.partial(recurrent.unroll, network))(
+    core, outputs = jax.jit(functools.partial(recurrent.apply, network))(
         state.params, recurrent.initial_core(network, num_envs), inputs
     )
     assert_close(memory.core, core, rtol=1e-4, atol=1e-5)

@@ -225,7 +225,9 @@ def test_only_rows_that_can_be_learned_from_have_priority():
 def test_what_is_drawn_of_nothing_has_no_weight():
     config, key = jaxrl.DQNConfig(batch_size=4), jax.random.key(0)
     for priorities, weight in ((jnp.zeros((5, 2)), 0), (jnp.ones((5, 2)), 1)):
-        *_, weights = q_learning.prioritized(config, SINGLE_DEVICE, priorities, jnp.int32(10), key)
+        *_, weights = q_learning.draw_by_priority(
+            config, SINGLE_DEVICE, priorities, jnp.int32(10), key
+        )
         np.testing.assert_array_equal(weights, weight)
 
 

@@ -1,5 +1,6 @@
 """Every algorithm but PPO learns: the probes that apply, CartPole; and a memory probe for all."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -65,12 +66,15 @@ def value(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
         network = jaxrl.networks.q_network(
             env.observation_space, env.action_space, config, config.dueling
         )
-    memory = recurrent.start_memory(network, env.action_space, obs)
-    inputs = jax.tree.map(lambda x: x[None], recurrent.recall(memory, obs))
-    _, outputs = recurrent.unroll(network, state.params, memory.core, inputs)
+    nothing = jnp.zeros(len(obs))
+    action = jnp.zeros((len(obs), *env.action_space.shape), env.action_space.dtype)
+    inputs = jaxrl.Inputs(obs, jnp.ones(len(obs), bool), action, nothing)
+    core = recurrent.initial_core(network, len(obs))
+    apply = functools.partial(recurrent.apply, network)
+    _, outputs = recurrent.apply_step(apply, state.params, core, inputs)
     if algo.name in ACTOR_CRITICS:
-        return np.asarray(outputs[1][0])
-    values = outputs[0].max(-1)
+        return np.asarray(outputs[1])
+    values = outputs.max(-1)
     return np.asarray(returns.unscale_value(values) if algo.name == "r2d2" else values)
 
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl.algos import ppo as ppo_module
+from jaxrl.algos.actor_critic import PolicyExtras
 from jaxrl.algos.ppo import Batch
 from jaxrl.ops.distributions import Categorical, DiagonalNormal
+from jaxrl.types import Trajectory
 
 NOTHING: Any = None
 
@@ -23,16 +25,22 @@ def small_config(**changes):
     return jaxrl.PPOConfig(num_steps=16, num_minibatches=2, num_epochs=2, **changes)
 
 
+def acted(action, valid, log_prob):
+    """A rollout of which only these are asked for."""
+    extras = PolicyExtras(log_prob, NOTHING)
+    return Trajectory(NOTHING, action, NOTHING, NOTHING, NOTHING, valid, extras)
+
+
 def reference_loss(config, logits, value, batch):
     """The clipped surrogate of the paper, a row at a time, over the valid rows alone."""
-    rows = [i for i in range(len(value)) if batch.valid[i]]
+    rows = [i for i in range(len(value)) if batch.trajectory.valid[i]]
     advantage = np.array([batch.advantage[i] for i in rows], np.float64)
     if config.normalize_advantages:
         advantage = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
     policy_losses, value_losses, entropies = [], [], []
     for a, i in zip(advantage, rows, strict=True):
         probs = np.exp(logits[i] - np.log(np.exp(logits[i]).sum()))
-        ratio = probs[batch.action[i]] / np.exp(batch.log_prob[i])
+        ratio = probs[batch.trajectory.action[i]] / np.exp(batch.trajectory.extras.log_prob[i])
         eps = config.clip_epsilon
         policy_losses.append(-min(ratio * a, min(max(ratio, 1 - eps), 1 + eps) * a))
         error = (value[i] - batch.target[i]) ** 2
@@ -59,15 +67,13 @@ def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_val
     rng = np.random.default_rng(seed)
     valid = rng.random(size) < 0.7
     valid[0] = valid[1] = True
+    action, log_prob = rng.integers(0, 3, size), np.log(rng.uniform(0.1, 0.9, size))
     batch = Batch(
-        inputs=NOTHING,
-        core=(),
-        action=rng.integers(0, 3, size),
-        log_prob=np.log(rng.uniform(0.1, 0.9, size)),
+        acted(action, valid, log_prob),
         value=rng.normal(size=size),
         advantage=rng.normal(size=size),
         target=rng.normal(size=size),
-        valid=valid.astype(np.float64),
+        core=(),
     )
     logits, value = rng.normal(size=(size, 3)), rng.normal(size=size)
     config = jaxrl.PPOConfig(
@@ -83,7 +89,7 @@ def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_val
 def test_loss_of_a_normal_policy_uses_its_density():
     config = jaxrl.PPOConfig(normalize_advantages=False, value_coef=0.0, entropy_coef=0.0)
     one = jnp.ones(1)
-    batch = Batch(NOTHING, jnp.zeros((1, 2)), jnp.zeros(1), one, one, one, one, ())
+    batch = Batch(acted(jnp.zeros((1, 2)), one, jnp.zeros(1)), one, one, one, ())
     loss, _ = ppo_module.loss(config, DiagonalNormal(jnp.zeros((1, 2)), jnp.zeros(2)), one, batch)
     assert float(loss) == pytest.approx(-1 / (2 * np.pi))
 

@@ -83,7 +83,7 @@ def test_a_sequence_continues_the_memory_it_was_acted_with():
     layout = r2d2_module.layout_of(config)
     found = sequences.read(layout, state.memory, state.cores, rollouts, envs)
     inputs = jax.tree.map(lambda x: x[: config.num_steps], found.rows.inputs)
-    core, _ = jaxrl.networks.recurrent.unroll(network, state.params, found.core, inputs)
+    core, _ = jaxrl.networks.recurrent.apply(network, state.params, found.core, inputs)
     expected = jax.tree.map(lambda ring: ring[rollouts + 1, envs], state.cores.rows)
     for a, b in zip(jax.tree.leaves(core), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -92,7 +92,7 @@ def test_a_sequence_continues_the_memory_it_was_acted_with():
 def test_no_gradient_flows_through_the_burn_in():
     config = jaxrl.R2D2Config(burn_in=2, unroll_length=3)
 
-    def unroll(weight, core, inputs):
+    def apply(weight, core, inputs):
         outputs = weight * inputs.obs + core
         return core + weight * inputs.obs.sum(0), outputs
 
@@ -103,7 +103,9 @@ def test_no_gradient_flows_through_the_burn_in():
             ),
             jnp.zeros(1),
         )
-        return r2d2_module.burnt_in(config.replace(burn_in=burn_in), unroll, weight, batch).sum()
+        return r2d2_module.values_after_burn_in(
+            config.replace(burn_in=burn_in), apply, weight, batch
+        ).sum()
 
     assert float(jax.grad(total)(1.0, 2)) == 4.0  # the 4 outputs after it, each weight * 1
     assert float(total(1.0, 2)) == 4.0 + 4 * 2.0

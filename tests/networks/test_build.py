@@ -245,7 +245,7 @@ def test_actions_that_an_observation_forbids_are_never_taken(action_space, core)
     def act(key):
         params = recurrent.init(network, key, inputs)
         memory = recurrent.initial_core(network, 1000)
-        _, (distribution, _) = recurrent.unroll(network, params, memory, inputs)
+        _, (distribution, _) = recurrent.apply(network, params, memory, inputs)
         return distribution.sample(key)[0], distribution.mode()[0]
 
     for actions in act(jax.random.key(0)):
@@ -300,7 +300,7 @@ def test_forbidden_actions_have_the_least_value_unless_all_are(core, dueling):
     inputs = Inputs(recurrent.one_step(obs), lead == 0, lead.astype(jnp.int32), lead)
     params = recurrent.init(network, jax.random.key(0), inputs)
     memory = recurrent.initial_core(network, 4)
-    values = recurrent.unroll(network, params, memory, inputs)[1][0]
+    values = recurrent.apply(network, params, memory, inputs)[1][0]
     forbidden = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
     np.testing.assert_array_equal(values == heads.MASKED_LOGIT, forbidden)
     assert (np.abs(values[~forbidden]) < 100).all()

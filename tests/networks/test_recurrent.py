@@ -13,7 +13,6 @@ import jaxrl
 from jaxrl.algos import actor_critic
 from jaxrl.algos import ppo as ppo_module
 from jaxrl.networks import build, recurrent
-from jaxrl.ops import optimizers
 from jaxrl.rollouts.simulation import start
 from jaxrl.types import Box, Discrete, MultiDiscrete
 
@@ -58,7 +57,7 @@ def parameters(net):
 
 @functools.cache
 def unroller(net):
-    return jax.jit(functools.partial(recurrent.unroll, net))
+    return jax.jit(functools.partial(recurrent.apply, net))
 
 
 def unroll(net, core, inputs):
@@ -211,13 +210,12 @@ def test_the_learner_unrolls_to_what_the_actor_saw():
         inputs = jax.tree.map(lambda x: x[None], simulation.inputs)
         params = recurrent.init(net, key, inputs)
 
-        def behave(core, inputs):
-            return recurrent.unroll(net, params, core, inputs)
-
+        apply = functools.partial(recurrent.apply, net)
+        behave = functools.partial(apply, params)
         simulations, trajectories = [simulation], []
         for i in range(2):
             simulation, trajectory = actor_critic.collect(
-                env, behave, simulation, jax.random.key(i), 5
+                env, apply, params, simulation, jax.random.key(i), 5
             )
             simulations.append(simulation)
             trajectories.append(trajectory)
@@ -252,42 +250,13 @@ def test_ppo_with_a_memory_splits_environments_not_time(monkeypatch, num_minibat
     seen, right = [], ppo_module.loss
 
     def loss(config, distribution, value, batch, axis, surrogate):
-        seen.append((value.shape, batch.valid.shape, batch.core.shape))
+        seen.append((value.shape, batch.trajectory.valid.shape, batch.core.shape))
         return right(config, distribution, value, batch, axis, surrogate)
 
     monkeypatch.setattr(ppo_module, "loss", loss)
     state = jax.eval_shape(algo.init, config, jax.random.key(0))
     jax.eval_shape(algo.update, config, state)
     assert set(seen) == {(shape, shape, (1, shape[1], SIZE))}
-
-
-def test_ppo_learns_from_each_sequence_with_the_memory_before_it():
-    """Each environment's rollout is marked with its number, as is the memory before it."""
-    config = jaxrl.PPOConfig(num_minibatches=2, **RECURRENT_PPO)
-    marks = jnp.broadcast_to(jnp.arange(4.0), (4, 4))
-    fields: dict[str, Any] = dict.fromkeys(ppo_module.Batch._fields, marks)
-    batch = ppo_module.Batch(**fields | {"core": marks[:1, :, None]})
-    minibatches = []
-
-    def objective(params, batch):
-        jax.debug.callback(lambda batch: minibatches.append(batch), batch)
-        return params["x"] * 0.0, dict.fromkeys(ppo_module.LOSSES, jnp.float32(0))
-
-    params = {"x": jnp.float32(1)}
-    nothing: Any = None
-    state = ppo_module.PPOState(
-        params, optimizers.adam(1e-5, 1.0).init(params), nothing, nothing, jnp.int32(0), None, None
-    )
-    ppo_module.learn(config, objective, state, batch, jax.random.key(0))
-    jax.effects_barrier()
-    environments = []
-    for minibatch in minibatches:
-        rows = np.asarray(minibatch.valid)
-        assert rows.shape == (4, 2)
-        assert (rows == rows[0]).all()
-        assert (np.asarray(minibatch.core)[0, :, 0] == rows[0]).all()
-        environments += rows[0].tolist()
-    assert sorted(environments) == [0, 1, 2, 3]
 
 
 def test_environments_that_do_not_split_into_minibatches_are_refused_by_name():

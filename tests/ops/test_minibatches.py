@@ -1,12 +1,13 @@
 """Shuffling: every index once, and no place, pair or neighbour favoured."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.ops.minibatches import shuffled_indices
+from jaxrl.ops.minibatches import learn_in_epochs, shuffled_indices
 
 shuffle = jax.jit(shuffled_indices, static_argnums=(1, 2))
 
@@ -54,3 +55,24 @@ def test_orders_of_a_handful_are_all_reached():
 def test_sizes_that_do_not_split_are_refused():
     with pytest.raises(ValueError, match="10 rows do not split into 4"):
         shuffled_indices(jax.random.key(0), 4, 10)
+
+
+def test_each_epoch_learns_from_every_sequence_once_and_from_none_in_part():
+    """Every sequence is marked with its number, as is the memory before it."""
+    marks = jnp.broadcast_to(jnp.arange(6.0), (4, 6))
+    batch = {"rows": marks, "core": marks[:1]}
+
+    def step(seen, minibatch):
+        whole = (minibatch["rows"] == minibatch["core"]).all() & (minibatch["rows"].shape == (4, 2))
+        seen = seen.at[minibatch["core"][0].astype(int)].add(1)
+        return seen, {"loss": jnp.where(whole, 1.0, jnp.nan)}
+
+    def learn(limit):
+        return learn_in_epochs(
+            step, jnp.zeros(6), batch, jax.random.key(0), (5, 3), ("loss",), lambda _: limit
+        )
+
+    seen, epochs, losses = learn(True)
+    assert (seen.tolist(), int(epochs), float(losses["loss"])) == ([5.0] * 6, 5, 1.0)
+    seen, epochs, _ = learn(False)
+    assert (seen.tolist(), int(epochs)) == ([1.0] * 6, 1)

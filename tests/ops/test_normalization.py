@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl.ops import normalization
 from jaxrl.types import Box, Dict, Inputs, Trajectory
 
@@ -33,9 +34,9 @@ def test_statistics_are_those_of_all_valid_data(shape, offset):
 
 def test_observations_of_parts_are_refused():
     space = Dict((("position", Box((3,), jnp.dtype("float32"))),))
-    assert normalization.init_obs_statistics(space, wanted=False) is None
+    assert normalization.init_obs_statistics(jaxrl.PPOConfig(), space) is None
     with pytest.raises(ValueError, match=r"these are Dict\(.*'position'.*; leave it off"):
-        normalization.init_obs_statistics(space, wanted=True)
+        normalization.init_obs_statistics(jaxrl.PPOConfig(normalize_observations=True), space)
 
 
 def test_one_batch_or_its_parts_give_the_same_statistics():
@@ -103,7 +104,8 @@ def test_the_rewards_of_episodes_that_were_left_are_not_summed_on():
         inputs=Inputs(nothing, first, nothing, nothing), action=nothing, reward=jnp.ones((2, 2)),
         terminated=no, truncated=no, valid=~no, extras=None,
     )  # fmt: skip
-    scale = normalization.init_reward_scale(2)._replace(running=jnp.array([60.0, 60.0]))
+    scale: Any = normalization.init_reward_scale(jaxrl.PPOConfig(normalize_rewards=True), 2)
+    scale = scale._replace(running=jnp.array([60.0, 60.0]))
     after, _ = normalization.update_reward_scale(scale, trajectory, 0.5)
     assert after is not None
     np.testing.assert_allclose(after.running, [1.5, 16.5])

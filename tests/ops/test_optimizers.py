@@ -25,12 +25,12 @@ def assert_close(a, b):
 
 
 def descend(learning_rate, eps, max_grad_norm, num_steps=5):
-    optimizer = optimizers.adam(eps, max_grad_norm)
+    optimizer = optimizers.adam(learning_rate, eps, max_grad_norm)
     params = tree(0)
     state = optimizer.init(params)
     for step in range(num_steps):
         updates, state = optimizer.update(tree(1 + step, 10.0**-step), state, params)
-        params = optimizers.apply_updates(params, updates, learning_rate)
+        params = optax.apply_updates(params, updates)
     return params
 
 
@@ -53,9 +53,16 @@ def test_its_numbers_can_be_vmapped_over():
         assert_close(jax.tree.map(lambda x, m=member: x[m], population), alone)
 
 
-def test_parameters_keep_their_dtype():
+def test_a_gradient_step_keeps_the_parameters_dtype():
     params = {"a": jnp.ones(2, jnp.bfloat16)}
-    stepped = optimizers.apply_updates(params, {"a": jnp.ones(2, jnp.float32)}, jnp.float32(0.5))
+    optimizer = optimizers.adam(jnp.float32(0.5), 1e-5, 1e6)
+    stepped, _, aux = optimizers.gradient_step(
+        optimizer,
+        lambda p: (p["a"].astype(jnp.float32).sum(), "aux"),
+        params,
+        optimizer.init(params),
+    )
+    assert aux == "aux"
     assert stepped["a"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(stepped["a"].astype(jnp.float32), [0.5, 0.5])
 
@@ -99,7 +106,7 @@ def rmsprop_by_formula(
 
 
 def rmsprop_steps(grads: list[Any], *numbers: Any, **options: Any) -> list[Any]:
-    optimizer = optimizers.rmsprop(*numbers, **options)
+    optimizer = optimizers.rmsprop(-1.0, *numbers, **options)
     state = optimizer.init(grads[0])
     steps = []
     for grad in grads:

@@ -15,9 +15,7 @@ from jaxrl.algos import actor_critic
 from jaxrl.distributed.spread import spread
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.pools import ANY, NONE
-from jaxrl.networks import build
 from jaxrl.rollouts import pipelined
-from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import restart
 from jaxrl.training.loggers import read_jsonl
 
@@ -155,17 +153,17 @@ def test_an_agent_that_does_not_change_does_the_same_ahead(pools):
 def test_who_acted_is_remembered_with_what_was_sent_ahead():
     env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
     config, key = jaxrl.A2CConfig(hidden_sizes=(8,)), jax.random.key(0)
-    agent = Agent(env, None, build.actor_critic, build.find_actor_critic_problem)
-    of = functools.partial(functools.partial, agent.unroll, config)  # the policy of parameters
-    old, simulation = agent.start(config, key, key, extras=actor_critic.no_extras(env))
+    agent = actor_critic.agent_of(env, None)
+    apply = agent.apply(config)
+    old, simulation, _ = actor_critic.start(agent, config, key, None)
     new = jax.tree.map(lambda x: x + 0.3, old)
-    simulation, before = actor_critic.collect(env, of(old), simulation, key, 4)
-    bootstrap = actor_critic.bootstrap(of(old), simulation)
-    _, after = actor_critic.collect(env, of(new), simulation, jax.random.key(1), 4)
+    simulation, before = actor_critic.collect(env, apply, old, simulation, key, 4)
+    bootstrap = actor_critic.bootstrap(apply, old, simulation)
+    _, after = actor_critic.collect(env, apply, new, simulation, jax.random.key(1), 4)
 
     chex.assert_trees_all_equal(after.inputs.last_action[0], before.action[-1])
-    by_old, by_new = (of(params)((), after.inputs)[1] for params in (old, new))
-    log_prob, value, _ = after.extras
+    by_old, by_new = (apply(params, (), after.inputs)[1] for params in (old, new))
+    log_prob, value = after.extras
     assert (jnp.abs(by_old[1] - by_new[1]) > 0.1).all()
     chex.assert_trees_all_close(value[0], by_old[1][0], bootstrap, rtol=1e-5)
     chex.assert_trees_all_close(value[1:], by_new[1][1:], rtol=1e-5)
