@@ -31,7 +31,7 @@ from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import optimizers
 from jaxrl.replay import ring, transitions
 from jaxrl.replay.ring import Replay
-from jaxrl.replay.transitions import Batch
+from jaxrl.replay.transitions import Batch, Layout
 from jaxrl.rollouts.rollout import episode_metrics
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree
@@ -87,7 +87,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     def init(config: DQNConfig, key: Array, simulation: Simulation | None = None) -> DQNState:
         check_sizes(config, env, agent.network_of(config))
         params, simulation, key = agent.start(config, key, simulation)
-        row = transitions.as_row(config, q_learning.first_row(simulation))
+        row = transitions.as_row(layout_of(config), q_learning.first_row(simulation))
         memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
         priorities = (memory.capacity, env.num_envs) if config.prioritized else None
         return DQNState(
@@ -112,11 +112,12 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps
         )
-        memory = ring.add(state.memory, transitions.as_row(config, trajectory))
+        layout = layout_of(config)
+        memory = ring.add(state.memory, transitions.as_row(layout, trajectory))
         state = state._replace(
             simulation=simulation,
             memory=memory,
-            priorities=transitions.prioritize(config, state.priorities, state.max_priority, memory),
+            priorities=transitions.prioritize(layout, state.priorities, state.max_priority, memory),
             key=key,
             num_updates=state.num_updates + 1,
         )
@@ -166,21 +167,28 @@ def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
     q_learning.check_batch(config, env)
 
 
+def layout_of(config: DQNConfig) -> Layout:
+    """Return how transitions lie in the replay."""
+    return Layout(config.n_step, config.num_steps, config.frame_stack)
+
+
 def sample(
     config: DQNConfig, axis: Axis, memory: Replay, priorities: Array | None, key: Array
 ) -> Sample:
     """Draw this device's share of a batch of transitions."""
     num_envs = memory.rows.first.shape[1]
-    before, after = config.frame_stack - 1, config.n_step
+    layout = layout_of(config)
+    before, after = layout.rows_before, layout.n_step
     if priorities is None:
-        slots, envs = ring.uniform_slots(
+        slots, envs = ring.draw_uniformly(
             key, memory, num_envs, config.batch_size, before, after, axis
         )
         weights = jnp.ones_like(slots, jnp.float32)
     else:
         count = (memory.size - before - after) * num_envs
         slots, envs, weights = q_learning.draw_by_priority(config, axis, priorities, count, key)
-    return Sample(transitions.read(config, memory, slots, envs), weights, slots, envs)
+    batch = transitions.read(layout, memory, slots, envs, config.gamma)
+    return Sample(batch, weights, slots, envs)
 
 
 def objective(

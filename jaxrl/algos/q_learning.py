@@ -17,7 +17,7 @@ from jaxrl import config as fields
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import build
 from jaxrl.ops import optimizers
-from jaxrl.replay import ring
+from jaxrl.replay.priorities import draw_proportionally, importance_weights
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import ActionSpace, Array, Env, Metrics, ObservationSpace, PyTree, Trajectory
@@ -201,8 +201,8 @@ def draw_by_priority(
     """
     num_envs = priorities.shape[1]
     share = config.batch_size // axis.size
-    drawn = ring.proportional(axis.device_key(key), priorities.reshape(-1), share)
-    weights = ring.importance_weights(drawn.probability, count, config.importance_exponent)
+    drawn = draw_proportionally(axis.device_key(key), priorities.reshape(-1), share)
+    weights = importance_weights(drawn.probability, count, config.importance_exponent)
     weights = jnp.where(drawn.probability > 0, weights, 0.0)  # where nothing could be drawn
     largest = jnp.maximum(axis.max(weights.max()), jnp.finfo(jnp.float32).tiny)
     return drawn.index // num_envs, drawn.index % num_envs, weights / largest

@@ -1,7 +1,7 @@
 """Replay of sequences: whole rollouts in a ring, and the agent's memory before each of them.
 
-A sequence begins where a rollout does, so the memory stored there is the exact one. The row of
-priorities that belongs to a rollout is that of the sequence which begins with it.
+A sequence begins where a rollout does, so the memory stored there is exact. A rollout's row of
+priorities belongs to the sequence that begins with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.replay import ring
+from jaxrl.replay import frames
 from jaxrl.replay.ring import Replay
 from jaxrl.types import Array, Inputs, PyTree, Trajectory
 
@@ -44,18 +44,18 @@ class Layout:
 
     @property
     def rollouts_after(self) -> int:
-        """Rollouts after the one at whose start a sequence begins, until it is whole."""
+        """Return the rollouts after a sequence's first one until the sequence is whole."""
         return -(-self.length // self.num_steps) - 1
 
     @property
     def rollouts_before(self) -> int:
-        """Rollouts before a sequence whose frames its first stacks need."""
+        """Return the rollouts before a sequence that its first stacks of frames need."""
         return -(-(self.frame_stack - 1) // self.num_steps)
 
 
 def as_row(layout: Layout, trajectory: Trajectory) -> Row:
-    """Steps as the replay stores them."""
-    obs = ring.as_stored(trajectory.obs, layout.frame_stack)
+    """Return steps as the replay stores them."""
+    obs = frames.as_stored(trajectory.obs, layout.frame_stack)
     return Row(
         inputs=trajectory.inputs._replace(obs=obs),
         action=trajectory.action,
@@ -66,25 +66,25 @@ def as_row(layout: Layout, trajectory: Trajectory) -> Row:
 
 
 def prioritize(layout: Layout, priorities: Array, max_priority: Array, cores: Replay) -> Array:
-    """Priorities `[rollouts, N]` once a rollout was added.
+    """Return the priorities `[rollouts, N]` after a rollout was added.
 
-    The newest sequence that is now whole gets the largest priority; the one that begins with the
-    rollout to be overwritten next, and those not yet whole, get none.
+    The newest whole sequence gets the largest priority. Sequences that are not yet whole get 0, and
+    so does the sequence that begins with the rollout to be overwritten next.
     """
     newest_rollout = cores.num_added - 1
-    ready = newest_rollout - layout.rollouts_after
+    newest_whole = newest_rollout - layout.rollouts_after
     before = layout.rollouts_before
-    without = newest_rollout - jnp.arange(layout.rollouts_after)
+    incomplete = newest_rollout - jnp.arange(layout.rollouts_after)
     oldest = newest_rollout + 1 + jnp.arange(1 + before)
-    priorities = priorities.at[ready % cores.capacity].set(
-        jnp.where(ready >= before, max_priority, 0.0)
+    priorities = priorities.at[newest_whole % cores.capacity].set(
+        jnp.where(newest_whole >= before, max_priority, 0.0)
     )
-    priorities = priorities.at[without % cores.capacity].set(0.0)
+    priorities = priorities.at[incomplete % cores.capacity].set(0.0)
     return priorities.at[oldest % cores.capacity].set(0.0)
 
 
 def read(layout: Layout, memory: Replay, cores: Replay, rollouts: Array, envs: Array) -> Sequences:
-    """The sequences that begin with these rollouts, `[B]`.
+    """Return the sequences that begin with these rollouts, `[B]`.
 
     Args:
       memory: of `Row`.
@@ -95,6 +95,6 @@ def read(layout: Layout, memory: Replay, cores: Replay, rollouts: Array, envs: A
     rows = memory.rows
     others = rows._replace(inputs=rows.inputs._replace(obs=()))
     found = jax.tree.map(lambda ring: ring[slots, envs], others)
-    obs = ring.observations(rows.inputs.obs, slots, envs, layout.frame_stack)
+    obs = frames.observations(rows.inputs.obs, slots, envs, layout.frame_stack)
     core = jax.tree.map(lambda ring: ring[rollouts, envs], cores.rows)
     return Sequences(found._replace(inputs=found.inputs._replace(obs=obs)), core)

@@ -1,34 +1,33 @@
 """Replay of n-step transitions: every step once in a ring, and a priority for each.
 
-The ring holds the ends of episodes too, so returns stop at them, and truncated ones bootstrap from
-their true last observation.
+The ring holds the ends of episodes too, so returns stop there, and truncated episodes bootstrap
+from their true last observation.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.replay import ring
+from jaxrl.replay import frames, ring
 from jaxrl.replay.ring import Replay
 from jaxrl.types import Array, PyTree, Trajectory
 
 
-class Layout(Protocol):
-    """The fields of an algorithm's config that say how transitions are stored and read."""
+@dataclass(frozen=True)
+class Layout:
+    """How transitions of `n_step` rows lie in a ring to which rollouts of `num_steps` are added."""
+
+    n_step: int
+    num_steps: int
+    frame_stack: int
 
     @property
-    def num_steps(self) -> int:
-        """Steps of each environment in a rollout, the rows of one addition to the ring."""
-        ...
-
-    @property
-    def n_step(self) -> int: ...
-    @property
-    def frame_stack(self) -> int: ...
-    @property
-    def gamma(self) -> float: ...
+    def rows_before(self) -> int:
+        """Return the rows before a transition that its first stack of frames needs."""
+        return self.frame_stack - 1
 
 
 class Row(NamedTuple):
@@ -50,13 +49,13 @@ class Batch(NamedTuple):
     reward: Array  # discounted sum
     discount: Array  # of the value after it: gamma^n, or 0 after a termination
     last_obs: PyTree
-    valid: Array  # float32: 0 where the rows don't belong together
+    valid: Array  # float32: 0 where the rows are not of one episode
 
 
-def as_row(config: Layout, trajectory: Trajectory) -> Row:
-    """Steps as the replay stores them."""
+def as_row(layout: Layout, trajectory: Trajectory) -> Row:
+    """Return steps as the replay stores them."""
     return Row(
-        obs=ring.as_stored(trajectory.obs, config.frame_stack),
+        obs=frames.as_stored(trajectory.obs, layout.frame_stack),
         first=trajectory.inputs.first,
         action=trajectory.action,
         reward=trajectory.reward,
@@ -66,45 +65,45 @@ def as_row(config: Layout, trajectory: Trajectory) -> Row:
 
 
 def prioritize(
-    config: Layout, priorities: Array | None, max_priority: Array | None, memory: Replay
+    layout: Layout, priorities: Array | None, max_priority: Array | None, memory: Replay
 ) -> Array | None:
-    """Priorities `[capacity, N]` once a rollout was added; None for none.
+    """Return the priorities `[capacity, N]` after a rollout was added; None for none.
 
-    Its rows get the largest priority once their n steps are there.
+    Rows get the largest priority once the n rows after them are there.
     """
     if priorities is None or max_priority is None:
         return None
-    # New rows wait for the n rows after them; the next to be overwritten lose their older frames.
+    # New rows wait for the n rows after them; the rows to be overwritten next lose older frames.
     now = memory.num_added
-    waiting = now - config.n_step + jnp.arange(config.n_step + config.frame_stack - 1)
-    ready = now - config.n_step - config.num_steps + jnp.arange(config.num_steps)
-    allowed = (ready >= config.frame_stack - 1)[:, None]
+    waiting = now - layout.n_step + jnp.arange(layout.n_step + layout.rows_before)
+    ready = now - layout.n_step - layout.num_steps + jnp.arange(layout.num_steps)
+    allowed = (ready >= layout.rows_before)[:, None]
     priorities = priorities.at[ready % memory.capacity].set(jnp.where(allowed, max_priority, 0.0))
     return priorities.at[waiting % memory.capacity].set(0.0)
 
 
-def read(config: Layout, memory: Replay, slots: Array, envs: Array) -> Batch:
-    """The n-step transitions that begin at these slots."""
-    rows, n = memory.rows, config.n_step
+def read(layout: Layout, memory: Replay, slots: Array, envs: Array, gamma: Array | float) -> Batch:
+    """Return the n-step transitions that begin at these slots, `[B]`."""
+    rows, n = memory.rows, layout.n_step
 
     def window(rows: Array, length: int = n) -> Array:
         return ring.window(rows, slots, envs, length)
 
     def observe(slots: Array) -> PyTree:
-        return ring.observations(rows.obs, slots, envs, config.frame_stack)
+        return frames.observations(rows.obs, slots, envs, layout.frame_stack)
 
     ended = window(rows.ended)
-    goes_on = jnp.cumprod(jnp.concatenate([jnp.ones_like(ended[:1]), ~ended[:-1]]), axis=0) > 0
-    discounts = config.gamma ** jnp.arange(n)[:, None]
-    length = goes_on.sum(0)
-    terminated = (goes_on & window(rows.terminated)).any(0)
-    # A row that only led to a new episode (or, after a resumed run, to another one) is no step.
-    seams = goes_on & window(rows.first, n + 1)[1:]
+    is_included = jnp.cumprod(jnp.concatenate([jnp.ones_like(ended[:1]), ~ended[:-1]]), axis=0) > 0
+    discounts = gamma ** jnp.arange(n)[:, None]
+    length = is_included.sum(0)
+    terminated = (is_included & window(rows.terminated)).any(0)
+    # A row that leads to a new episode is no step: after an end, or where a resumed run began.
+    seams = is_included & window(rows.first, n + 1)[1:]
     return Batch(
         obs=observe(slots),
         action=rows.action[slots, envs],
-        reward=(goes_on * discounts * window(rows.reward)).sum(0),
-        discount=jnp.where(terminated, 0.0, jnp.asarray(config.gamma) ** length),
+        reward=(is_included * discounts * window(rows.reward)).sum(0),
+        discount=jnp.where(terminated, 0.0, jnp.asarray(gamma) ** length),
         last_obs=observe((slots + length) % memory.capacity),
         valid=(~seams.any(0)).astype(jnp.float32),
     )

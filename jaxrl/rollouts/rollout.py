@@ -14,8 +14,8 @@ from jaxrl.rollouts.simulation import Simulation, advance
 from jaxrl.types import Array, Env, Policy, PyTree, Trajectory
 
 Draw = Callable[[Array], PyTree]
-"""`draw(key) -> noise`: all that is random about one step of a policy, in the environments of all
-devices (`jaxrl.device_axis`); leaves lead with their number."""
+"""`draw(key) -> noise`: the random numbers of one step of a policy; leaves lead with the number of
+environments on all devices (`jaxrl.device_axis`)."""
 
 
 def rollout(
@@ -23,15 +23,16 @@ def rollout(
 ) -> tuple[Simulation, Trajectory]:
     """Step all environments `num_steps` times, from where `simulation` stands.
 
-    Host environments of several pools simulate in turns; the result is the same.
+    Host environments in several pools simulate while the policy is computed; the result is the
+    same (`jaxrl.rollouts.pipelined`).
 
     The noise of all steps is drawn at once: random bits for a few numbers at a time cost a small
     rollout a quarter of its time on a CPU (experiments/benchmarks/NOTES.md).
 
     Returns:
-      The simulation afterwards, whose `inputs` are what to bootstrap from and whose `episodes`
-      sum over the episodes that ended in this rollout, and the trajectory with leaves
-      `[num_steps, N, ...]`.
+      The simulation afterwards, and the trajectory with leaves `[num_steps, N, ...]`. Bootstrap
+      from the simulation's `inputs`; its `episodes` sum over the episodes that ended in this
+      rollout.
     """
 
     def step(simulation: Simulation, randomness: PyTree) -> tuple[Simulation, Trajectory]:
@@ -52,13 +53,13 @@ def rollout(
     action_key, env_key = jax.random.split(key)
 
     def noise(number: int) -> PyTree:
-        of_all = jax.vmap(draw)(jax.random.split(action_key, number))
-        return axis_of(env).shard(of_all, axis=1)
+        of_all_devices = jax.vmap(draw)(jax.random.split(action_key, number))
+        return axis_of(env).shard(of_all_devices, axis=1)
 
-    if pipelined.applies(env):
+    if pipelined.is_pipelined(env):
         return pipelined.rollout(env, policy, simulation, noise(num_steps + 1), num_steps)
-    # A step of a few pure environments costs less than the loop around it. But where no loop is
-    # left, XLA may compile for longer than anyone waits (experiments/benchmarks/NOTES.md).
+    # A step of a few pure environments costs less than the loop around it. But without any loop
+    # XLA may compile for minutes (experiments/benchmarks/NOTES.md).
     few = env.checkpointable and env.num_envs <= 16
     unroll = max(1, min(4, num_steps // 2)) if few else 1
     randomness = (noise(num_steps), jax.random.split(env_key, num_steps))
@@ -66,7 +67,7 @@ def rollout(
 
 
 def episode_metrics(env: Env, simulation: Simulation, trajectory: Trajectory) -> dict[str, Array]:
-    """The metrics that every algorithm reports of a rollout, of all devices."""
+    """Return the metrics of a rollout that every algorithm reports, over all devices."""
     metrics = episodes.summarize(simulation.episodes)
     metrics["valid_steps"] = trajectory.valid.sum(dtype=jnp.int32)
     return axis_of(env).sum(metrics)

@@ -1,4 +1,4 @@
-"""N environments and the episodes that run in them: what an agent's state holds of its world."""
+"""The part of a training state that belongs to N environments and their running episodes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep
 
 
 class Sent(NamedTuple):
-    """What the policy said to where the environments stand; leaves `[N, ...]`."""
+    """The actions that a policy chose at the current observations; leaves `[N, ...]`."""
 
-    core: PyTree  # the agent's memory after it
+    core: PyTree  # the agent's memory after acting
     action: Array
     extras: PyTree
-    under_way: Array  # whether the environments were sent it, and simulate
+    is_pending: Array  # True if the environments already simulate the actions
 
 
 class Simulation(NamedTuple):
-    """The part of a training state that belongs to the environments and their running episodes."""
+    """N environments, and the agent's memory of the episodes that run in them."""
 
     env_state: PyTree
     timestep: TimeStep
     episodes: EpisodeStatistics
     core: PyTree  # the agent's memory of the episodes, () without one
     last_action: Array
-    sent: Sent | tuple[()] = ()  # before the agent learned (`HostEnv.send_ahead`)
+    sent: Sent | tuple[()] = ()  # the actions sent before learning, if `HostEnv.send_ahead`
 
     @property
     def inputs(self) -> Inputs:
-        """What the agent sees next, leaves `[N, ...]`."""
+        """Return what the agent sees next, leaves `[N, ...]`."""
         timestep = self.timestep
         return Inputs(timestep.obs, timestep.first, self.last_action, timestep.reward)
 
@@ -45,11 +45,12 @@ def start(
     simulation: Simulation | None = None,
     extras: PyTree = None,
 ) -> Simulation:
-    """Start N episodes, of an agent whose memory is `core` at their start.
+    """Start N episodes.
 
     Args:
+      core: the agent's memory at their start.
       simulation: environments to take over where they stand, instead of new ones.
-      extras: what its policy gives beside actions, leaves `[N, ...]`.
+      extras: what the agent's policy gives beside actions, leaves `[N, ...]`.
     """
     if simulation is not None:
         return simulation._replace(core=core)
@@ -63,10 +64,10 @@ def start(
 
 
 def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
-    """New episodes in all environments if `where`, a flag, holds; nothing of the old ones counts.
+    """Start new episodes in all environments if the flag `where` holds, and forget the old ones.
 
-    For host environments, whose state cannot be replaced by another. What they were sent ahead is
-    not done: its answer is their first observation once more, which makes no valid transition.
+    For host environments: their state cannot be replaced by another. Actions sent ahead are
+    discarded: their answer is the first observation once more, which makes no valid transition.
     """
     flags = jnp.broadcast_to(where, (env.num_envs,))
     env_state, timestep = env.restart(simulation.env_state, simulation.timestep, flags)
@@ -75,8 +76,8 @@ def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
         return jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), tree)
 
     sent = simulation.sent
-    if isinstance(sent, Sent):  # by another agent, whose numbers need not be finite
-        sent = cleared(sent)._replace(under_way=sent.under_way)
+    if isinstance(sent, Sent):  # another agent sent them, and its numbers need not be finite
+        sent = cleared(sent)._replace(is_pending=sent.is_pending)
     return simulation._replace(
         env_state=env_state,
         timestep=timestep,
@@ -89,13 +90,13 @@ def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
 def advance(
     env: Env, simulation: Simulation, key: Array, core: PyTree, action: Array
 ) -> Simulation:
-    """Step all environments with `action`, after which the agent's memory is `core`."""
+    """Step all environments with `action`; `core` is the agent's memory after it."""
     env_state, timestep = env.step(key, simulation.env_state, action)
     after = simulation._replace(env_state=env_state, core=core, last_action=action)
-    return arrived(after, timestep)
+    return receive(after, timestep)
 
 
-def arrived(simulation: Simulation, timestep: TimeStep) -> Simulation:
-    """The environments have come to `timestep`."""
+def receive(simulation: Simulation, timestep: TimeStep) -> Simulation:
+    """Record the time step that the last action led to."""
     statistics = episodes.update(simulation.episodes, timestep)
     return simulation._replace(timestep=timestep, episodes=statistics)

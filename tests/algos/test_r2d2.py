@@ -134,17 +134,6 @@ def test_environments_explore_between_much_and_little():
     np.testing.assert_allclose(r2d2_module.epsilons(config, 1), [0.4], rtol=1e-6)
 
 
-def test_sequences_begin_only_where_they_are_whole():
-    _, config, state = trained(15, learning_starts=1e9)  # 15 rollouts, the ring holds 7
-    after = r2d2_module.layout_of(config).rollouts_after
-    assert after == 2
-    ages = 14 - np.arange(state.priorities.shape[0])
-    by_age = np.asarray(state.priorities)[ages % state.priorities.shape[0]]
-    assert (by_age[:after] == 0).all()
-    assert (by_age[after:-1] > 0).all()
-    assert (by_age[-1] == 0).all()  # overwritten by the next rollout
-
-
 def test_rescaling_keeps_the_order_of_values():
     values = jnp.linspace(-300, 300, 1001)
     assert (jnp.diff(returns.rescale_value(values)) > 0).all()

@@ -210,8 +210,8 @@ def test_what_a_diverged_agent_sent_ahead_is_forgotten():
     assert jnp.isnan(diverged.sent.extras.log_prob).all()
     fresh: Any = restart(env, diverged, jnp.bool_(True)).sent
     assert (fresh.extras.log_prob == 0).all()
-    chex.assert_trees_all_equal(fresh.under_way, simulation.sent.under_way)
-    assert fresh.under_way.all()
+    chex.assert_trees_all_equal(fresh.is_pending, simulation.sent.is_pending)
+    assert fresh.is_pending.all()
 
 
 def test_a_search_refills_lanes_whose_environments_simulate():
