@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,11 @@ import jaxrl
 from jaxrl import config as fields
 from jaxrl.analysis import statistics
 from jaxrl.cli.arguments import LargeInteger, exit_with_message
-from jaxrl.cli.records import save_record
+from jaxrl.cli.records import mean_returns_by_part, save_record
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
-from jaxrl.training.loggers import ProgressBar
-from jaxrl.training.loop import run_chunk
 
-PARTS = 50
-"""Parts of a training; progress is shown after each."""
 UNSEEN = 100_000
 """Number of test levels; no agent trains on them."""
 IN_MAZES = jaxrl.PPOConfig(
@@ -136,36 +131,17 @@ def train(
     """
     num_updates = count_updates(algo, config, total_steps)
     config = config.replace(anneal_updates=num_updates)
-    part = -(-num_updates // PARTS)
 
-    def begin(seed: jax.Array, levels: jax.Array) -> Any:
+    def learn(seed: jax.Array, levels: jax.Array) -> Any:
         key, env_key = jax.random.split(jax.random.key(seed))
-        return algo.init(config, key, start_on_levels(algo.env, env_key, levels))
+        state = algo.init(config, key, start_on_levels(algo.env, env_key, levels))
+        update = lambda state, _: algo.update(config, state)  # noqa: E731
+        return jax.lax.scan(update, state, length=num_updates)
 
-    def learn(state: Any, num_updates: int) -> Any:
-        return run_chunk(algo, config, state, num_updates, part)
-
-    steps_per_update = len(seeds) * algo.env.num_envs * config.num_steps
-    bar = ProgressBar(num_updates * steps_per_update, visible=True)
-    bar.say(f"compiling {len(seeds)} agents")
-    states = jax.jit(jax.vmap(begin))(seeds, levels)
-    compiled = (
-        jax.jit(jax.vmap(learn, (0, None)), donate_argnums=0)
-        .lower(states, part)
-        .compile(jaxrl.compiler_options(algo, config))
-    )
-    bar.say(f"{len(seeds)} agents")
-    curves = []
-    for done in range(0, num_updates, part):
-        began, now = time.perf_counter(), min(part, num_updates - done)
-        states, metrics = compiled(states, now)
-        sums, counts = (np.asarray(metrics[f"episode_{x}"]).sum(1) for x in ("return_sum", "count"))
-        curves.append(sums / np.where(counts, counts, np.nan))
-        rate = now * steps_per_update / (time.perf_counter() - began)
-        score = float(sums.sum() / counts.sum()) if counts.any() else None
-        bar.advance((done + now) * steps_per_update, rate, score, "")
-    bar.close()
-    return states, np.stack(curves, 1)
+    print(f"training {len(seeds)} agents at once, {total_steps:,} steps each")
+    options = jaxrl.compiler_options(algo, config)
+    states, metrics = jax.jit(jax.vmap(learn), compiler_options=options)(seeds, levels)
+    return states, mean_returns_by_part(metrics)
 
 
 def count_updates(algo: jaxrl.Algorithm, config: Any, total_steps: int) -> int:

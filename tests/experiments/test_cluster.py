@@ -97,7 +97,7 @@ def test_checkpoint_intervals_have_no_counterpart(habitat):
             "--num-updates 10 --num-steps 5 --num-processes 1e2",
             "--num-processes takes a whole number, got '1e2'",
         ),
-        ("--checkpoint-folder 'my", "a shell would not pass --checkpoint-folder"),
+        ("--checkpoint-folder 'my", "a shell would change --checkpoint-folder"),
     ],
 )
 def test_flags_that_cannot_be_translated_are_named(habitat, argv, message):
