@@ -1,12 +1,12 @@
-"""Images a second in training a convolutional network, taken in a `lax.scan` as a learner does.
+"""Images a second when a convolutional network is trained in a `lax.scan`, as learners do.
 
     python experiments/benchmarks/convolution.py
 
-compares, in one run and in turn, the Nature CNN (Mnih et al. 2015) on 84x84x4 uint8 frames with
-forward pass, gradient and Adam: `jaxrl.networks.convolution`, with and without blocks, plain im2col (strided
-slices, one product), XLA's native convolution, the native one outside of any loop, and PyTorch,
-eager, channels_last, with its best number of threads. And max pooling (3x3, stride 2) with its
-gradient in the scan.
+It trains the Nature CNN (Mnih et al. 2015) on 84x84x4 uint8 frames: forward pass, gradient, Adam.
+Compared in one run and in turn: `jaxrl.networks.convolution` with and without blocks, plain im2col
+(strided slices, one product), XLA's native convolution in the scan and outside of any loop, and
+PyTorch (eager, channels_last, its best number of threads). Also max pooling (3x3, stride 2) with
+its gradient in the scan.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl.distributed.spread import num_cores
 from jaxrl.networks import convolution, torsos
 from jaxrl.ops import optimizers
-from timing import RESULTS, Samples, alternate, machine, seconds_of, write_json
+from timing import RESULTS, Samples, alternate, seconds_of, summaries, write_results
 
 FRAME = (84, 84, 4)
 NUM_ACTIONS = 6
-INSTALL_TORCH = "pip install torch"
 Rate = Callable[[], float]
-"""Measures once."""
+"""A function that measures once."""
 Convolve = Callable[..., jax.Array]
 Cut = Callable[[jax.Array], list[jax.Array]]
-"""A batch of images into blocks."""
+"""A function that splits a batch of images into blocks."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Args:
 
 
 def im2col(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: str) -> jax.Array:
-    """Convolution without padding by whole patches and one matrix product."""
+    """Convolve without padding, by whole patches and one matrix product."""
     assert padding == "VALID"
     kh, kw, channels, features = kernel.shape
     height = (x.shape[1] - kh) // strides[0] + 1
@@ -71,14 +71,14 @@ def im2col(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: s
 
 
 def native(x: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: str) -> jax.Array:
-    """XLA's own convolution."""
+    """Convolve by XLA's own operation."""
     return jax.lax.conv_general_dilated(
         x.astype(kernel.dtype), kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
 def whole(images: jax.Array) -> list[jax.Array]:
-    """One block."""
+    """Return all images as one block."""
     return [images]
 
 
@@ -112,9 +112,9 @@ class NatureCNN(nn.Module):
 def training_rate(
     convolve: Convolve, batch: int, steps: int, scan: bool = True, cut: Cut = whole
 ) -> Rate:
-    """A function that trains for so many steps and returns images a second; compiles first."""
+    """Return a function that trains for `steps` and returns images a second; compile it first."""
     network = NatureCNN(convolve, cut)
-    # Other frames at each step: what depends on them alone must not move out of the loop.
+    # Other frames at each step, so that XLA cannot move work on them out of the loop.
     frames = jax.random.randint(jax.random.key(0), (steps, batch, *FRAME), 0, 256, jnp.uint8)
     params = network.init(jax.random.key(1), frames[0, :1])
     optimizer = optimizers.adam(1e-4, 1e-5, 0.5)
@@ -142,7 +142,7 @@ def training_rate(
 
 
 def pooling_rate(pool: Callable[..., jax.Array], batch: int, steps: int) -> Rate:
-    """A function that pools with gradient in a scan and returns images (84x84x16) a second."""
+    """Return a function that pools with gradient in a scan and returns images (84x84x16) a second."""
     images = jax.random.normal(jax.random.key(0), (batch, 84, 84, 16))
 
     def loss(images: jax.Array) -> jax.Array:
@@ -157,12 +157,12 @@ def pooling_rate(pool: Callable[..., jax.Array], batch: int, steps: int) -> Rate
 
 
 def torch_training_rate(batch: int, steps: int) -> Rate | None:
-    """PyTorch's images a second with its best number of threads; None without PyTorch."""
+    """Return PyTorch's rate with its best number of threads; None without PyTorch."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         return None
-    # Here, as it needs PyTorch.
+    # The module needs PyTorch.
     network = importlib.import_module("torch_ppo").ActorCritic("nature_cnn", NUM_ACTIONS, True)
     parameters = [*network.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=1e-4, eps=1e-5)
@@ -183,14 +183,14 @@ def torch_training_rate(batch: int, steps: int) -> Rate | None:
         torch.set_num_threads(threads)
         return batch * steps / seconds_of(train)
 
-    settings = sorted({1, machine()["cores"]})
+    settings = sorted({1, num_cores()})
     train()
-    # Both in each round: which is best depends on what else the machine does.
+    # Both in each round, since other load on the machine decides which is best.
     return lambda: max(rate_with(threads) for threads in settings)
 
 
 def measure(args: Args) -> tuple[dict[str, Samples], dict[str, Samples]]:
-    """Rates of the network and of pooling by name."""
+    """Measure the rates of the network and of pooling."""
     candidates = {
         "jaxrl, in a scan": training_rate(
             convolution.convolve, args.batch, args.steps, cut=convolution.blocks
@@ -212,7 +212,7 @@ def measure(args: Args) -> tuple[dict[str, Samples], dict[str, Samples]]:
 
 
 def table(title: str, rates: dict[str, Samples]) -> Table:
-    """Rates and their ratios to jaxrl's."""
+    """Return a table of rates and their ratios to jaxrl's."""
     result = Table("way", "images/s: median (min-max)", "of jaxrl's", title=title)
     ours = next(iter(rates.values())).median
     for name, samples in rates.items():
@@ -221,17 +221,15 @@ def table(title: str, rates: dict[str, Samples]) -> Table:
 
 
 def main(args: Args) -> None:
-    """Measure, print, write."""
+    """Measure, print and write."""
     training, pooling = measure(args)
     console = Console()
     console.print(table(f"Nature CNN: training, batch {args.batch}", training))
     if "PyTorch, channels_last" not in training:
-        console.print(f"PyTorch is not installed: {INSTALL_TORCH}")
+        console.print("PyTorch is not installed: pip install torch")
     console.print(table("Max pooling with gradient, 84x84x16", pooling))
-    if args.output is not None:
-        rates = {"training": training, "pooling": pooling}
-        summaries = {k: {n: s.summary() for n, s in v.items()} for k, v in rates.items()}
-        write_json(args.output, {"machine": machine(), "images_per_second": summaries})
+    rates = {"training": summaries(training), "pooling": summaries(pooling)}
+    write_results(args.output, {"images_per_second": rates})
 
 
 if __name__ == "__main__":

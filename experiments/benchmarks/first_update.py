@@ -2,9 +2,9 @@
 
     python experiments/benchmarks/first_update.py --env-id CartPole-v1
 
-prints one line of JSON: the seconds of each phase as `jaxrl.run` goes through them, and how many
-programs were compiled or came from the persistent compilation cache. `--started` is the Unix time
-at which the parent started the process; without it the interpreter's own start is not counted.
+It prints one line of JSON: the seconds of each phase of `jaxrl.run`, and the numbers of programs
+that were compiled or read from the persistent compilation cache. `--started` is the Unix time at
+which the parent started the process; without it the interpreter's own start is not counted.
 """
 
 import time
@@ -19,7 +19,7 @@ from typing import Any  # noqa: E402
 
 
 def main(env_id: str, num_envs: int, started: float) -> dict[str, float]:
-    """All phases."""
+    """Return the seconds of all phases, and the numbers of programs."""
     seconds: dict[str, float] = {"interpreter": ENTERED - started}
 
     def phase(name: str, function: Callable[[], Any]) -> Any:

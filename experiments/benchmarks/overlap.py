@@ -1,26 +1,27 @@
-"""How much of the simulation is hidden behind inference when environments are split over pools.
+"""The share of simulation that is hidden behind inference when environments are split over pools.
 
     python experiments/benchmarks/overlap.py
     python experiments/benchmarks/overlap.py --quick
 
 The simulator is a stand-in that sleeps: each environment's step takes a fixed time on one of a
-fixed number of threads, which all pools share, and no processor. So what is measured is jaxrl's own
-part, whatever the cores. Its images are those of Atari and pass through the Nature CNN. Measured in
-turn: the simulator alone, the program with a simulator that takes no time, and both together with
-one pool and with several. Hidden is what the pools save, over the smaller of the first two.
+fixed number of threads, which all pools share, and uses no processor. So the benchmark measures
+jaxrl's own part on any number of cores. The images have Atari's shape and pass through the Nature
+CNN. The first table: the simulator alone, the program with a simulator that takes no time, and both
+together with one pool and with several. The hidden share is the time that pools save, over the
+smaller of the first two.
 
-The second table is of steps whose times are log-normal, a thread for each environment and hardly
-any inference: waiting for all at every step, against pools of one environment that are received as
-they get ready. What order statistics predict is the expectation of the sum of the slowest's times
-over the rollout, and of the slowest sum of times.
+The second table has steps with log-normal times, a thread for each environment and hardly any
+inference. It compares waiting for all environments at every step with pools of one environment that
+are received as they get ready. Order statistics predict both: the expected sum over the rollout of
+the slowest time, and the expected slowest sum of times.
 
-The third is of updates, A2C's with the Nature CNN, whose last actions are sent before the agent
-learns or are not. Learning is what an update takes longer than its rollout, with a simulator that
-takes no time. Hidden is what sending ahead saves, over the smaller of learning and one step of the
-simulator.
+The third table has A2C's updates with the Nature CNN, whose last actions are sent before the agent
+learns, or after. Learning is the time of an update beyond its rollout, with a simulator that takes
+no time. The hidden share is the time that sending ahead saves, over the smaller of learning and one
+step of the simulator.
 
-The last is of real Atari: A2C on Pong with GA3C's small network, 5 steps an update, against
-envpool alone with as many threads.
+The last table has real Atari: A2C on Pong with GA3C's small network, 5 steps an update, and envpool
+alone with as many threads.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
 from jaxrl.training.loop import MAX_CHUNK, train_chunk
 from jaxrl.training.progress import simulator_time, waiting_shares
-from timing import RESULTS, alternate, machine, write_json
+from timing import RESULTS, alternate, medians, summaries, write_results
 
 IMAGE = (84, 84, 4)
 
@@ -61,28 +62,28 @@ class Args:
 
     num_envs: int = 64
     threads: int = 8
-    """Of the simulator."""
+    """Threads of the simulator."""
     step_seconds: tuple[float, ...] = (0.0005, 0.001, 0.002)
-    """Of one environment, on one thread."""
+    """Times of one environment's step on one thread."""
     num_pools: tuple[int, ...] = (2, 4)
     num_steps: int = 64
-    """Of a rollout."""
+    """Steps of a rollout."""
     slow_envs: int = 16
-    """Environments of the second table."""
+    """Second table: environments."""
     slow_seconds: float = 0.02
-    """Their steps' mean time."""
+    """Second table: mean time of a step."""
     sigmas: tuple[float, ...] = (0.25, 0.5, 1.0)
-    """Standard deviations of the logarithm of the time."""
+    """Second table: standard deviations of the logarithm of the time."""
     rollout_lengths: tuple[int, ...] = (1, 5)
-    """Steps of an update, in the third table."""
+    """Third table: steps of an update."""
     ahead_seconds: tuple[float, ...] = (0.001, 0.004, 0.016)
-    """A step of one environment, there."""
+    """Third table: times of one environment's step."""
     atari_envs: int = 32
-    """Environments of the last table."""
+    """Last table: environments."""
     atari_threads: int = 2
-    """Of each pool."""
+    """Last table: threads of each pool."""
     atari_seconds: float = 3.0
-    """Length of one measurement, roughly."""
+    """Last table: approximate length of a measurement."""
     repeats: int = 5
     quick: bool = False
     """Smoke test: small sizes, one round. Meaningless numbers."""
@@ -90,13 +91,13 @@ class Args:
 
 
 class Threads:
-    """Work put on the first thread that is free."""
+    """Threads that are only simulated: each piece of work goes to the first free one."""
 
     def __init__(self, number: int):
         self._free_at = [0.0] * number
 
     def finish(self, seconds: np.ndarray) -> float:
-        """When pieces of work that take so long will all be done, begun now."""
+        """Return the time at which pieces of work with these lengths end, if they begin now."""
         now, ends = time.perf_counter(), 0.0
         for piece in seconds:
             end = max(heapq.heappop(self._free_at), now) + piece
@@ -107,7 +108,7 @@ class Threads:
 
 @dataclass(frozen=True)
 class SleepingEnv(HostEnvBase):
-    """Images that never change, after a while."""
+    """Environments whose step sleeps; their images never change."""
 
     threads: int = 1
     step_seconds: float = 0.0
@@ -128,12 +129,12 @@ class SleepingEnv(HostEnvBase):
 
 @functools.cache
 def threads_of(env: SleepingEnv) -> Threads:
-    """All pools of an environment share them."""
+    """Return the threads that all pools of an environment share."""
     return Threads(env.threads)
 
 
 class SleepingPool:
-    """M environments that sleep."""
+    """A pool of M environments whose step sleeps."""
 
     def __init__(self, seeds: np.ndarray, step_seconds: float, sigma: float, threads: Threads):
         self._step_seconds, self._sigma, self._threads = step_seconds, sigma, threads
@@ -146,7 +147,7 @@ class SleepingPool:
         return first_step(self._answer.obs)
 
     def send(self, action: np.ndarray) -> None:
-        seconds = times(self._random, self._step_seconds, self._sigma, len(action))
+        seconds = draw_times(self._random, self._step_seconds, self._sigma, len(action))
         self._ends = self._threads.finish(seconds)
 
     def recv(self) -> RawStep:
@@ -163,13 +164,13 @@ class SleepingPool:
         pass
 
 
-def times(random: np.random.Generator, mean: float, sigma: float, size: Any) -> np.ndarray:
-    """Log-normal, with that mean."""
+def draw_times(random: np.random.Generator, mean: float, sigma: float, size: Any) -> np.ndarray:
+    """Draw log-normal times with a given mean."""
     return mean * np.exp(sigma * random.standard_normal(size) - sigma**2 / 2)
 
 
 def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float]:
-    """Milliseconds a step of all environments, in rollouts of a policy."""
+    """Return a measurement of rollouts: milliseconds of a step of all environments."""
     config = build.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
     agent = Agent(env, None, build.actor_critic, build.find_actor_critic_problem)
     params, simulation, _ = agent.start(config, jax.random.key(0))
@@ -191,7 +192,7 @@ def rollouts(env: SleepingEnv, torso: str, num_steps: int) -> Callable[[], float
 
 
 def simulator_alone(args: Args, step_seconds: float) -> Callable[[], float]:
-    """Milliseconds a step of all environments."""
+    """Return a measurement of the simulator: milliseconds of a step of all environments."""
     pool = SleepingPool(np.arange(args.num_envs), step_seconds, 0.0, Threads(args.threads))
 
     def measure() -> float:
@@ -205,7 +206,7 @@ def simulator_alone(args: Args, step_seconds: float) -> Callable[[], float]:
 
 
 def measure_hidden(args: Args, step_seconds: float) -> dict[str, Any]:
-    """The first table's row for one simulator."""
+    """Measure a row of the first table."""
 
     def with_pools(step_seconds: float, number: int) -> Callable[[], float]:
         pools = (("num_pools", number),)
@@ -222,17 +223,17 @@ def measure_hidden(args: Args, step_seconds: float) -> dict[str, Any]:
     names = {number: pools_text(number) for number in args.num_pools}
     candidates |= {name: with_pools(step_seconds, number) for number, name in names.items()}
     samples = alternate(candidates, args.repeats)
-    median = {name: sample.median for name, sample in samples.items()}
+    median = medians(samples)
     smaller = min(median["simulator"], median["program"])
     return {
         "step_seconds": step_seconds,
-        "milliseconds": {name: sample.summary() for name, sample in samples.items()},
+        "milliseconds": summaries(samples),
         "hidden": {name: (median["one pool"] - median[name]) / smaller for name in names.values()},
     }
 
 
 def measure_ready(args: Args, sigma: float) -> dict[str, Any]:
-    """The second table's row for one spread."""
+    """Measure a row of the second table."""
     envs, seconds, steps = args.slow_envs, args.slow_seconds, args.num_steps
 
     def with_pools(*options: tuple[str, Any]) -> Callable[[], float]:
@@ -241,18 +242,13 @@ def measure_ready(args: Args, sigma: float) -> dict[str, Any]:
         )
         return rollouts(env, "mlp", steps)
 
-    samples = alternate(
-        {
-            "all": with_pools(),
-            "ready": with_pools(("asynchronous", True), ("num_pools", envs)),
-        },
-        args.repeats,
-    )
-    drawn = times(np.random.default_rng(0), seconds, sigma, (1000, steps, envs))
+    ready = with_pools(("asynchronous", True), ("num_pools", envs))
+    samples = alternate({"all": with_pools(), "ready": ready}, args.repeats)
+    drawn = draw_times(np.random.default_rng(0), seconds, sigma, (1000, steps, envs))
     expected = {"all": drawn.max(2).mean() * 1e3, "ready": drawn.mean(1).max(1).mean() * 1e3}
     return {
         "sigma": sigma,
-        "milliseconds": {name: sample.summary() for name, sample in samples.items()},
+        "milliseconds": summaries(samples),
         "expected_milliseconds": expected,
         "gain": samples["all"].median / samples["ready"].median,
         "expected_gain": expected["all"] / expected["ready"],
@@ -260,7 +256,7 @@ def measure_ready(args: Args, sigma: float) -> dict[str, Any]:
 
 
 def updates(env: SleepingEnv, num_steps: int) -> Callable[[], float]:
-    """Milliseconds an update of A2C."""
+    """Return a measurement of A2C: milliseconds of an update."""
     config = jaxrl.A2CConfig(torso="nature_cnn", num_steps=num_steps)
     algo = jaxrl.a2c(env)
     state = jax.jit(algo.init)(config, jax.random.key(0))
@@ -278,7 +274,7 @@ def updates(env: SleepingEnv, num_steps: int) -> Callable[[], float]:
 
 
 def measure_ahead(args: Args, num_steps: int, step_seconds: float) -> dict[str, Any]:
-    """The third table's row for one simulator and length of rollouts."""
+    """Measure a row of the third table."""
 
     def simulator(seconds: float, *options: tuple[str, Any]) -> SleepingEnv:
         return SleepingEnv(
@@ -295,23 +291,23 @@ def measure_ahead(args: Args, num_steps: int, step_seconds: float) -> dict[str, 
         },
         args.repeats,
     )
-    median = {name: sample.median for name, sample in samples.items()}
+    median = medians(samples)
     learning = median["update"] - num_steps * median["inference"]
     saved = median["one after the other"] - median["sent ahead"]
     return {
         "num_steps": num_steps,
         "step_seconds": step_seconds,
-        "milliseconds": {name: sample.summary() for name, sample in samples.items()},
+        "milliseconds": summaries(samples),
         "learning_milliseconds": learning,
         "hidden": saved / min(learning, median["simulator"]),
     }
 
 
 def hidden_table(args: Args, results: list[dict[str, Any]]) -> Table:
+    """Return the first table."""
     columns = ["simulator", "program", "one pool", *map(pools_text, args.num_pools)]
-    table = Table(title=f"milliseconds a step of {args.num_envs} environments, and what is hidden")
-    for column in columns:
-        table.add_column(column)
+    title = f"milliseconds of a step of {args.num_envs} environments (hidden share)"
+    table = Table(*columns, title=title)
     for result in results:
         cells = []
         for column in columns:
@@ -323,9 +319,9 @@ def hidden_table(args: Args, results: list[dict[str, Any]]) -> Table:
 
 
 def ready_table(args: Args, results: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"milliseconds a step of {args.slow_envs} environments, and as expected")
-    for column in ("sigma", "waiting for all", "first ready first", "gain"):
-        table.add_column(column)
+    """Return the second table."""
+    title = f"milliseconds of a step of {args.slow_envs} environments (expected)"
+    table = Table("sigma", "waiting for all", "first ready first", "gain", title=title)
     for result in results:
         cells = [f"{result['sigma']:g}"]
         for name in ("all", "ready"):
@@ -336,10 +332,10 @@ def ready_table(args: Args, results: list[dict[str, Any]]) -> Table:
 
 
 def ahead_table(args: Args, results: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"milliseconds an update of {args.num_envs} environments")
+    """Return the third table."""
+    title = f"milliseconds of an update of {args.num_envs} environments"
     columns = ("one after the other", "sent ahead")
-    for column in ("rollout", "step simulated", "learning", *columns, "hidden"):
-        table.add_column(column)
+    table = Table("rollout", "simulator's step", "learning", *columns, "hidden", title=title)
     for result in results:
         median = {name: sample["median"] for name, sample in result["milliseconds"].items()}
         numbers = [median["simulator"], result["learning_milliseconds"]]
@@ -350,7 +346,7 @@ def ahead_table(args: Args, results: list[dict[str, Any]]) -> Table:
 
 
 def measure_atari(args: Args) -> dict[str, Any]:
-    """Valid steps a second of training, and of envpool alone; and the gauges."""
+    """Measure the last table: valid steps a second, and the waiting of both sides."""
     config = jaxrl.A2CConfig(torso="ga3c_cnn", num_steps=5)
     gauges: dict[str, dict[str, float]] = {}
 
@@ -396,8 +392,8 @@ def measure_atari(args: Args) -> dict[str, Any]:
     samples = alternate(candidates, args.repeats)
     raw = samples["envpool alone"].median
     return {
-        "steps_per_second": {name: sample.summary() for name, sample in samples.items()},
-        "of_envpool_alone": {name: sample.median / raw for name, sample in samples.items()},
+        "steps_per_second": summaries(samples),
+        "of_envpool_alone": {name: median / raw for name, median in medians(samples).items()},
         "gauges": gauges,
     }
 
@@ -407,9 +403,9 @@ def pools_text(number: int) -> str:
 
 
 def atari_table(args: Args, result: dict[str, Any]) -> Table:
-    table = Table(title=f"A2C on Pong, {args.atari_envs} environments")
-    for column in ("", "valid steps/s", "of envpool alone", "trainings/s", "waits", "idle"):
-        table.add_column(column)
+    """Return the last table."""
+    columns = ("", "valid steps/s", "of envpool alone", "trainings/s", "waits", "idle")
+    table = Table(*columns, title=f"A2C on Pong, {args.atari_envs} environments")
     for name, rate in result["steps_per_second"].items():
         cells = [f"{rate['median']:,.0f}", f"{result['of_envpool_alone'][name]:.2f}"]
         if name in result["gauges"]:
@@ -421,7 +417,7 @@ def atari_table(args: Args, result: dict[str, Any]) -> Table:
 
 
 def main(args: Args) -> dict[str, Any]:
-    """Measure, print, write; the results."""
+    """Measure, print and write all tables; return the results."""
     if args.quick:
         args = dataclasses.replace(
             args, num_envs=4, threads=2, step_seconds=(0.001,), num_pools=(2,), num_steps=4,
@@ -442,12 +438,8 @@ def main(args: Args) -> dict[str, Any]:
     console.print(ahead_table(args, ahead))
     atari = measure_atari(args)
     console.print(atari_table(args, atari))
-    everything = {
-        "machine": machine(), "hidden": hidden, "ready": ready, "ahead": ahead, "atari": atari
-    }  # fmt: skip
-    if args.output is not None:
-        write_json(args.output, everything)
-    return everything
+    results = {"hidden": hidden, "ready": ready, "ahead": ahead, "atari": atari}
+    return write_results(args.output, results)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from timing import calls_for, seconds_of
 class Part(NamedTuple):
     """A part of an update, as a program `function(data, carry, key) -> (carry, outputs)`.
 
-    Data are an argument, as constants would be compiled otherwise; outputs are kept, as what
-    nobody reads would not be computed.
+    Data are an argument, since XLA would compile constants otherwise. Outputs are returned, since
+    XLA would not compute unused ones.
     """
 
     function: Callable[[Any, Any, jax.Array], tuple[Any, Any]]
@@ -40,7 +40,7 @@ class Parts:
     env: jaxrl.Env
 
     def measures(self, seconds: float) -> dict[str, Measure]:
-        """By name: seconds of that part in one update."""
+        """Return measurements by name: seconds of that part in one update."""
         parts = {
             "env stepping": self.env_stepping(),
             "inference": self.inference(),
@@ -51,7 +51,7 @@ class Parts:
         return {name: repeated(part, seconds, options) for name, part in parts.items()}
 
     def env_stepping(self) -> Part:
-        """A rollout of random actions."""
+        """Return the part that steps environments with random actions for a rollout."""
 
         def function(actions: jax.Array, state: Any, key: jax.Array) -> tuple[Any, Any]:
             def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
@@ -64,7 +64,7 @@ class Parts:
         return Part(function, random_actions(self.task, self.num_actions), state)
 
     def inference(self) -> Part:
-        """A forward pass and a sample for each step's stored observations."""
+        """Return the part that samples an action for each step's stored observations."""
         network, params, batch = self.stored
         shape = (self.task.config.num_steps, self.env.num_envs)
         obs = batch.trajectory.inputs.obs.reshape(*shape, *batch.trajectory.inputs.obs.shape[2:])
@@ -85,7 +85,7 @@ class Parts:
         return Part(function, (params, obs), None)
 
     def learning(self) -> Part:
-        """All epochs on a stored batch, shuffling included."""
+        """Return the part that learns from a stored batch for all epochs, shuffling included."""
         network, params, batch = self.stored
         config, apply = self.task.config, functools.partial(recurrent.apply, network)
 
@@ -100,7 +100,7 @@ class Parts:
         return Part(function, batch, learner)
 
     def shuffling(self) -> Part:
-        """The permutations and gathers of all epochs, without learning."""
+        """Return the permutations and gathers of all epochs, without learning."""
         *_, batch = self.stored
         config = self.task.config
 
@@ -120,14 +120,14 @@ class Parts:
 
     @property
     def num_actions(self) -> int:
-        """Of a task with discrete actions, as all are here."""
+        """Return the number of actions; all tasks have discrete ones."""
         space = self.env.action_space
         assert isinstance(space, jaxrl.Discrete)
         return space.n
 
     @functools.cached_property
     def stored(self) -> tuple[Any, Any, Any]:
-        """The network, its parameters, and made-up data of one rollout."""
+        """Return the network, its parameters, and invented data of one rollout."""
         space = self.env.observation_space
         config, steps = self.task.config, self.task.steps
         network = build.actor_critic(space, self.env.action_space, config)
@@ -153,7 +153,7 @@ class Parts:
 
 
 def repeated(part: Part, seconds: float, options: dict[str, Any] | None = None) -> Measure:
-    """Seconds of one execution of a part, many of which run in one program."""
+    """Return a measurement of a part: seconds of one execution, of many in one program."""
     _, shapes = jax.eval_shape(part.function, part.data, part.carry, jax.random.key(0))
 
     @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
@@ -164,7 +164,7 @@ def repeated(part: Part, seconds: float, options: dict[str, Any] | None = None) 
         outputs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (carry, outputs))
 
-    # A copy, since what is donated may be shared with other parts.
+    # A copy, since the program donates it and other parts may share it.
     kept = [jax.tree.map(jnp.copy, part.carry)]
 
     def run(count: int) -> Any:

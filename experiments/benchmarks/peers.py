@@ -1,4 +1,4 @@
-"""Others that are timed beside jaxrl, at the same sizes: learners, and simulators alone.
+"""Peers of jaxrl at the same sizes: learners of other libraries, and simulators alone.
 
 Stable-Baselines3's PPO steps Gymnasium's CartPole in Python, one environment after another, with
 its own networks of the same sizes, on one thread; two are no faster.
@@ -25,10 +25,10 @@ from timing import seconds_of
 
 
 class Learner(Protocol):
-    """An agent in training; a call measures it once and gives seconds per update."""
+    """An agent in training; a call measures it once and returns seconds per update."""
 
     valid_rates: list[float]
-    """Valid environment steps a second, of each call."""
+    """Valid environment steps a second of each call."""
 
     @property
     def num_parameters(self) -> int: ...
@@ -40,10 +40,10 @@ class Learner(Protocol):
 
 
 class Peer(NamedTuple):
-    """Another library's PPO, and how it is got."""
+    """Another library's PPO, and the command that installs it."""
 
     make: Callable[[Task, int], Learner]
-    """`make(task, updates)`, the updates of one measurement."""
+    """`make(task, updates)`, with the number of updates of one measurement."""
     package: str
     install: str
 
@@ -53,7 +53,7 @@ class Peer(NamedTuple):
 
 
 class CopyableEnv(LegacyStepAPIWrapper):
-    """gymnax's wrapper for rejax, which copies its configuration; the wrapper has no copy."""
+    """gymnax's wrapper with a copy, since rejax copies its configuration."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CopyableEnv:
         return self
@@ -63,7 +63,7 @@ class Rejax:
     """rejax's PPO with the task's sizes and settings, evaluation off.
 
     Args:
-      agents: None for one agent, else so many under `vmap`.
+      agents: the number of agents under `vmap`; None for one agent without it.
     """
 
     def __init__(self, task: Task, updates: int, agents: int | None = None):
@@ -106,7 +106,7 @@ class Rejax:
         )
 
     def __call__(self) -> float:
-        """Seconds per update."""
+        """Train, and return the seconds per update."""
         began = time.perf_counter()
         self.state = jax.block_until_ready(self.program(self.state))
         seconds = time.perf_counter() - began
@@ -146,7 +146,7 @@ class StableBaselines3:
         self.valid_rates: list[float] = []
 
     def __call__(self) -> float:
-        """Seconds per update."""
+        """Train, and return the seconds per update."""
         self.torch.set_num_threads(1)
         began, steps = time.perf_counter(), self.updates * self.steps
         self.model.learn(steps, reset_num_timesteps=False)
@@ -156,7 +156,7 @@ class StableBaselines3:
 
 
 def _pytorch(task: Task, updates: int, channels_last: bool) -> Learner:
-    del updates  # one takes seconds
+    del updates  # one update takes seconds
     return importlib.import_module("torch_ppo").TorchPPO(
         task, make_envpool(task), channels_last=channels_last
     )
@@ -178,7 +178,7 @@ PEERS = {
 
 
 def raw_gymnax(task: Task, seconds: float) -> Measure:
-    """Seconds in which gymnax's own step, resets included, does one rollout of random actions."""
+    """Return the seconds of one rollout of random actions by gymnax's own step, with resets."""
     env, params = gymnax.make(task.env_id.removeprefix("gymnax/"))
 
     def function(actions: jax.Array, state: Any, key: jax.Array) -> tuple[Any, Any]:
@@ -194,14 +194,14 @@ def raw_gymnax(task: Task, seconds: float) -> Measure:
 
     keys = jax.random.split(jax.random.key(0), task.num_envs)
     _, state = jax.jit(jax.vmap(env.reset, in_axes=(0, None)))(keys, params)
-    # gymnax's first state is weakly typed, its next ones are not.
+    # gymnax's first state is weakly typed, later ones are not.
     state = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
     actions = random_actions(task, int(env.action_space(params).n))
     return repeated(Part(function, actions, state), seconds)
 
 
 def make_envpool(task: Task) -> Any:
-    """What `task` is trained on, as envpool has it."""
+    """Return envpool's own environments of a task."""
     import envpool
 
     name = task.env_id.removeprefix("envpool/")
@@ -211,7 +211,7 @@ def make_envpool(task: Task) -> Any:
 
 
 def raw_envpool(task: Task) -> Measure:
-    """Seconds in which envpool, stepped from Python, does one rollout of random actions."""
+    """Return the seconds of one rollout of random actions by envpool, stepped from Python."""
     pool = make_envpool(task)
     pool.reset()
     actions = np.asarray(random_actions(task, int(pool.action_space.n)))
@@ -224,7 +224,7 @@ def raw_envpool(task: Task) -> Measure:
 
 
 def xla_envpool(task: Task) -> Measure:
-    """The same through envpool's XLA custom call, in a scan."""
+    """Return the seconds of the same rollout by envpool's XLA custom call, in a scan."""
     pool = make_envpool(task)
     pool.reset()
     handle, _, _, step = pool.xla()

@@ -1,16 +1,15 @@
-"""Training speed of a population: 16 agents by each strategy, against one agent and against rejax.
+"""Training speed of a population: 16 agents by each strategy, one agent, and rejax.
 
     python experiments/benchmarks/population.py
     python experiments/benchmarks/population.py --quick
 
 PPO on CartPole (4 environments x 128 steps) and Breakout-MinAtar (64 x 128), as in
 ppo_throughput.py: valid steps a second of all agents together, in the steady state, in turn.
-The CPU is split into one device a core, so that "shard" strategies use all of them; "auto" is what
-`jaxrl.population.choose` took, by a measurement of its own before. rejax's agents are vmapped.
+The CPU is split into one device a core, so that "shard" strategies use all of them; "auto" is the
+choice of `jaxrl.population.choose` by its own measurement. rejax's agents are vmapped.
 
-The last row is a whole search of 64 trials by HyperTrick as one program, and its cost beyond the
-training that it does: the same program with the same phases of the same lanes, whose lanes are
-never judged or refilled.
+The last row is a whole search of 64 trials by HyperTrick as one program. Its cost is compared with
+the training that it does: as many phases on as many lanes that are never judged or refilled.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ from jaxrl.training import population as populations  # noqa: E402
 from peers import Rejax  # noqa: E402
 from ppo_throughput import Trainer  # noqa: E402
 from tasks import TASKS, Task, small  # noqa: E402
-from timing import RESULTS, alternate, machine, write_json  # noqa: E402
+from timing import RESULTS, alternate, medians, summaries, write_results  # noqa: E402
 
 SIZE = 64
-"""Of the metrics buffer: the most updates of one measurement."""
+"""Size of the metrics buffer: the most updates of one measurement."""
 
 
 @dataclasses.dataclass
@@ -53,16 +52,16 @@ class Args:
     agents: int = 16
     repeats: int = 5
     seconds: float = 1.0
-    """Length of one measurement, roughly."""
+    """Approximate length of a measurement."""
     search: bool = True
-    """Also measure what a whole search costs beyond its training, on CartPole."""
+    """Also measure the cost of a whole search beyond its training, on CartPole."""
     quick: bool = False
     """Smoke test: small sizes, one round, no search. Meaningless numbers."""
     output: Path | None = RESULTS / "population.json"
 
 
 class Lanes:
-    """A population, compiled ahead of time; a call gives valid steps a second of all agents."""
+    """A population, compiled ahead of time; a call returns valid steps a second of all agents."""
 
     def __init__(self, task: Task, agents: int, strategy: Any, updates: int):
         algo = jaxrl.ppo(task.make())
@@ -86,7 +85,7 @@ class Lanes:
 
 
 def measure_task(task: Task, args: Args) -> dict[str, Any]:
-    """Medians and spread of everything, and the ratios."""
+    """Measure one task and return rates and ratios."""
     one = Trainer(task, args.seconds)
     updates = max(1, one.updates // args.agents)
     names = populations.STRATEGIES
@@ -108,23 +107,23 @@ def measure_task(task: Task, args: Args) -> dict[str, Any]:
         compile_seconds["rejax"] = rejax.compile_seconds
         candidates["rejax"] = lambda: args.agents * task.steps / rejax()
     samples = alternate(candidates, args.repeats)
-    medians = {name: sample.median for name, sample in samples.items()}
+    median = medians(samples)
     auto = str(choice.strategy)
-    best = max(medians[name] for name in names)
+    best = max(median[name] for name in names)
     return {
         "sizes": task.sizes(),
         "agents": args.agents,
-        "steps_per_second": {name: sample.summary() for name, sample in samples.items()},
+        "steps_per_second": summaries(samples),
         "compile_seconds": compile_seconds,
-        "auto": {"strategy": auto, "of_the_best": medians[auto] / best},
-        "auto_to_one_agent": medians[auto] / medians["one agent"],
-        "auto_to_rejax": medians[auto] / medians["rejax"] if "rejax" in medians else None,
+        "auto": {"strategy": auto, "of_the_best": median[auto] / best},
+        "auto_to_one_agent": median[auto] / median["one agent"],
+        "auto_to_rejax": median[auto] / median["rejax"] if "rejax" in median else None,
     }
 
 
 def measure_search(task: Task, args: Args) -> dict[str, Any]:
-    """What deciding and refilling costs: a search, and the same phases without either."""
-    # On one device: over several, lanes that end early leave one waiting for the other.
+    """Measure the cost of decisions and refills: a search, and its phases without them."""
+    # On one device, since lanes that end early would leave one of several devices waiting.
     algo, updates, phases, lanes, strategy = jaxrl.ppo(task.make()), 24, 8, 16, "map"
     space = {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}
     run = functools.partial(
@@ -136,7 +135,7 @@ def measure_search(task: Task, args: Args) -> dict[str, Any]:
     plain = Lanes(task, lanes, strategy, updates)
 
     def searching() -> float:
-        """Seconds a phase of one trial."""
+        """Return the seconds of a phase of one trial."""
         began = time.perf_counter()
         result = program(jax.random.key(0))
         reported = int(result.ledger.reported.sum())
@@ -152,28 +151,27 @@ def measure_search(task: Task, args: Args) -> dict[str, Any]:
     cost = samples["search"].median / samples["training alone"].median - 1
     return {
         "trials": 64, "phases": phases, "updates_per_phase": updates, "strategy": strategy,
-        "seconds_per_phase": {name: sample.summary() for name, sample in samples.items()},
+        "seconds_per_phase": summaries(samples),
         "cost_of_searching": cost,
     }  # fmt: skip
 
 
 def table(results: dict[str, Any]) -> Table:
-    """Steps a second, and what they are of one agent's."""
-    shown = Table(title="valid steps a second of all agents")
-    for column in ("task", "what", "median (spread)", "to one agent"):
-        shown.add_column(column)
+    """Return a table of steps a second, and their ratios to one agent's."""
+    columns = ("task", "strategy", "median (range)", "to one agent")
+    shown = Table(*columns, title="valid steps a second of all agents")
     for name, result in results.items():
         one = result["steps_per_second"]["one agent"]["median"]
-        for what, rate in result["steps_per_second"].items():
+        for strategy, rate in result["steps_per_second"].items():
             low, high, median = (rate[key] for key in ("min", "max", "median"))
-            mark = " (auto)" if what == result["auto"]["strategy"] else ""
+            mark = " (auto)" if strategy == result["auto"]["strategy"] else ""
             spread = f"{median:,.0f} ({low:,.0f}-{high:,.0f})"
-            shown.add_row(name, what + mark, spread, f"{median / one:.2f}")
+            shown.add_row(name, strategy + mark, spread, f"{median / one:.2f}")
     return shown
 
 
 def main(args: Args) -> dict[str, Any]:
-    """Measure, print, write; the results."""
+    """Measure, print and write; return the results."""
     console = Console()
     tasks = {name: TASKS[name] for name in args.tasks}
     if args.quick:
@@ -186,14 +184,12 @@ def main(args: Args) -> dict[str, Any]:
         console.print(f"measuring {name} ...")
         results[name] = measure_task(task, args)
     console.print(table(results))
-    everything: dict[str, Any] = {"machine": machine(), "tasks": results}
+    everything: dict[str, Any] = {"tasks": results}
     if args.search:
         everything["search"] = measure_search(TASKS["cartpole"], args)
         cost = everything["search"]["cost_of_searching"]
         console.print(f"a search costs {cost:+.1%} beyond its agents' training")
-    if args.output is not None:
-        write_json(args.output, everything)
-    return everything
+    return write_results(args.output, everything)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training speed of PPO: how fast, where the time goes, and against what.
+"""Training speed of PPO: its rate, the time of its parts, and the rates of its peers.
 
     python experiments/benchmarks/ppo_throughput.py
     python experiments/benchmarks/ppo_throughput.py --quick
@@ -8,15 +8,15 @@ CNN): valid environment steps a second in the steady state, compile time, and th
 parts of an update, measured alone at the same sizes: environment stepping with random actions,
 inference on stored observations, the learning epochs on a stored batch, and within these the
 shuffling into minibatches. Parts and whole are separate programs, so shares need not add up to 1;
-"unaccounted" is what is left, or negative. In the same run and in turn:
+"unaccounted" is the rest, which may be negative. In the same run and in turn:
 
 * rejax 0.1.3 on the first two, with equal sizes, networks and optimizer settings, without
-  evaluation; Stable-Baselines3 on CartPole; on Pong PPO in PyTorch with CleanRL's settings, and
+  evaluation; Stable-Baselines3 on CartPole; PPO in PyTorch on Pong, with CleanRL's settings and
   with the layout of images that suits a CPU;
 * the simulators alone: gymnax's own step in a scan, envpool stepped from Python;
-* on Pong, stepping through a host callback against envpool's XLA custom call.
+* on Pong, stepping through a host callback and through envpool's XLA custom call.
 
-Machines drift, so compare within one run only.
+Machines drift, so compare figures of one run only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from jaxrl.training.loop import train_chunk
 from parts import Parts
 from peers import PEERS, Learner, raw_envpool, raw_gymnax, xla_envpool
 from tasks import TASKS, Measure, Task, small
-from timing import RESULTS, Samples, alternate, calls_for, machine, write_json
+from timing import RESULTS, Samples, alternate, calls_for, summaries, write_results
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Args:
     """Training speed of PPO."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
-    """Any of cartpole, breakout, pong."""
+    """Tasks: cartpole, breakout or pong."""
     repeats: int = 7
-    """Rounds in which all are measured in turn."""
+    """Rounds; all candidates are measured in each."""
     seconds: float = 0.7
-    """Length of one measurement, roughly; at least one update."""
+    """Approximate length of a measurement; at least one update."""
     quick: bool = False
     """Smoke test: small sizes, one round, one gymnax task. Meaningless numbers."""
     output: Path | None = RESULTS / "ppo_throughput.json"
@@ -84,12 +84,12 @@ class Trainer:
         self.valid_rates: list[float] = []
 
     def train(self, updates: int) -> int:
-        """Train; how many valid steps that took."""
+        """Train and return the number of valid steps."""
         self.state, metrics = self.program(self.config, self.state, jnp.int32(updates))
         return int(np.asarray(metrics["valid_steps"])[:updates].sum())
 
     def __call__(self) -> float:
-        """Seconds per update; the rate of valid steps is noted."""
+        """Train, record the rate of valid steps, and return the seconds per update."""
         began = time.perf_counter()
         valid = self.train(self.updates)
         seconds = time.perf_counter() - began
@@ -101,7 +101,7 @@ class Trainer:
 
 
 def measure_task(task: Task, args: Args) -> dict[str, Any]:
-    """Everything about one task, as JSON."""
+    """Measure one task and return all results."""
     trainer = Trainer(task, args.seconds)
     learners: dict[str, Learner] = {"jaxrl": trainer}
     for name, _ in task.targets:
@@ -122,7 +122,7 @@ def measure_task(task: Task, args: Args) -> dict[str, Any]:
         "num_parameters": trainer.num_parameters,
         "compile_seconds": {name: one.compile_seconds for name, one in learners.items()},
         "steps_per_second": speeds,
-        "seconds_per_update": {name: one.summary() for name, one in samples.items()},
+        "seconds_per_update": summaries(samples),
         "shares": shares(samples),
         "targets": [
             {"peer": name, "at_least": least, "ratio": ratio_of(speeds, name)}
@@ -134,9 +134,9 @@ def measure_task(task: Task, args: Args) -> dict[str, Any]:
 def rates(
     task: Task, samples: dict[str, Samples], learners: dict[str, Learner]
 ) -> dict[str, dict[str, float]]:
-    """Environment steps a second; learners' are those that are valid transitions."""
-    # The first is of the round that does not count.
-    valid = {name: Samples(tuple(one.valid_rates[1:])).summary() for name, one in learners.items()}
+    """Return environment steps a second; for learners, only valid transitions count."""
+    # The first rate belongs to the round that is not recorded.
+    valid = summaries({name: Samples(tuple(x.valid_rates[1:])) for name, x in learners.items()})
     stepping = {"simulator alone": "simulator alone"}
     if "XLA custom call" in samples:
         stepping |= {"XLA custom call": "XLA custom call", "host callback": "env stepping"}
@@ -147,12 +147,12 @@ def rates(
 
 
 def ratio_of(speeds: dict[str, dict[str, float]], peer: str) -> float | None:
-    """How many times as fast as a peer jaxrl is; None without it."""
+    """Return jaxrl's speed over a peer's; None without the peer."""
     return speeds["jaxrl"]["median"] / speeds[peer]["median"] if peer in speeds else None
 
 
 def shares(samples: dict[str, Samples]) -> dict[str, float]:
-    """The parts over the whole update; "shuffling" is within "learning"."""
+    """Return the parts' shares of the whole update; "shuffling" is a part of "learning"."""
     whole = samples["jaxrl"].median
     parts = ("env stepping", "inference", "learning")
     result = {name: samples[name].median / whole for name in parts}
@@ -171,17 +171,17 @@ def _number(summary: dict[str, float], factor: float = 1.0, digits: int = 0) -> 
 
 
 def speed_table(results: dict[str, Any]) -> Table:
-    """Steps a second."""
+    """Return a table of steps a second."""
     title = "environment steps a second: median (min-max)"
-    table = Table("task", "who", "steps/s", "jaxrl / it", "compile s", title=title)
+    table = Table("task", "library", "steps/s", "jaxrl / it", "compile s", title=title)
     for name, result in results.items():
         speeds = result["steps_per_second"]
-        for who, summary in speeds.items():
+        for library, summary in speeds.items():
             ratio = speeds["jaxrl"]["median"] / summary["median"]
-            compiling = result["compile_seconds"].get(who)
+            compiling = result["compile_seconds"].get(library)
             table.add_row(
-                name if who == "jaxrl" else "",
-                who,
+                name if library == "jaxrl" else "",
+                library,
                 _number(summary),
                 f"{ratio:.2f}",
                 "" if compiling is None else f"{compiling:.1f}",
@@ -196,7 +196,7 @@ def speed_table(results: dict[str, Any]) -> Table:
 
 
 def parts_table(results: dict[str, Any]) -> Table:
-    """Where the time of an update goes."""
+    """Return a table of the parts of an update."""
     title = "milliseconds of an update: median (min-max)"
     table = Table("task", "part, measured alone", "ms", "share", title=title)
     for name, result in results.items():
@@ -215,7 +215,7 @@ def parts_table(results: dict[str, Any]) -> Table:
 
 
 def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each target with what was measured; `holds` is None where a peer is missing."""
+    """Return all targets with their measurements; `holds` is None where a peer is missing."""
     rows = []
     for name, result in results.items():
         for target in result["targets"]:
@@ -227,7 +227,7 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def targets_table(rows: list[dict[str, Any]]) -> Table:
-    """All targets."""
+    """Return a table of the targets."""
     table = Table("target", "measured", "holds", title="targets")
     for row in rows:
         measured = "not measured" if row["measured"] is None else f"{row['measured']:.2f}"
@@ -236,7 +236,7 @@ def targets_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def main(args: Args, console: Console | None = None) -> dict[str, Any]:
-    """Measure, print, write; the results."""
+    """Measure, print and write; return the results."""
     console = console or Console()
     if args.quick:
         args = dataclasses.replace(args, repeats=1, seconds=0.01, output=None)
@@ -253,14 +253,7 @@ def main(args: Args, console: Console | None = None) -> dict[str, Any]:
     console.print(speed_table(results))
     console.print(parts_table(results))
     console.print(targets_table(rows))
-    everything = {
-        "machine": machine(),
-        "tasks": results,
-        "targets": rows,
-    }
-    if args.output is not None:
-        write_json(args.output, everything)
-    return everything
+    return write_results(args.output, {"tasks": results, "targets": rows})
 
 
 if __name__ == "__main__":

@@ -4,16 +4,16 @@
     python experiments/benchmarks/scaling.py --task cartpole --devices 1 2 4 8
 
 Each point is a process of its own (or several, joined on this machine) that may use as many cores
-as it has devices. Weak scaling: every device has `num_envs` environments; strong: all of them
-together have. Efficiency is the rate over D times the rate of one device, valid steps only,
-compiled before. Points are measured in turn, several times.
+as it has devices. Weak scaling: every device has `num_envs` environments; strong scaling: all
+devices together have them. Efficiency is the rate of valid steps over D times that of one device,
+without compilation. Points are measured in turn, several times.
 
-What bounds it is measured apart. "crowded" are devices that train an agent each at the same time:
-what they lose, they lose to what a machine's devices share (memory bandwidth, clock, simulators),
-not to each other's gradients. The model adds to an update among a full machine's devices what the
-sums over devices cost: a latency that grows with log2(D), and bytes of gradients at the bandwidth
-of a ring, 2 (D - 1) / D of them a device. Both are measured here by all-reduces in a loop, and
-extrapolated to more machines with the same links.
+Bounds are measured apart. "crowded" means devices that train an agent each at the same time: they
+lose time to shared parts of the machine (memory bandwidth, clock, simulators), not to sums of
+gradients. The model takes an update on a crowded machine and adds the cost of sums over devices: a
+latency that grows with log2(D), and the gradients' bytes at the bandwidth of a ring, 2 (D - 1) / D
+of them a device. Both are measured here by all-reduces in a loop, and extrapolated to more machines
+with the same links.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from jaxrl.device_axis import Axis
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.training.loop import train_chunk
-from timing import RESULTS, machine, write_json
+from timing import RESULTS, write_results
 
 CONFIGS = {
     "cartpole": ("CartPole-v1", 16, jaxrl.PPOConfig()),
@@ -59,15 +59,16 @@ CONFIGS = {
         jaxrl.PPOConfig(torso="ga3c_cnn", clip_epsilon=0.1, clip_value=True),
     ),
 }
-"""Id, environments of a device, config."""
+"""Environment id, environments of a device, config."""
 PREDICTED = (8, 64, 512)
+"""Devices for which the model predicts the efficiency."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One measurement: so many processes, each with so many devices, train one agent.
+    """One measurement: `processes`, each with `devices`, that train one agent.
 
-    Crowded, they train an agent each.
+    If `crowded`, they train an agent each.
     """
 
     task: str
@@ -92,12 +93,12 @@ class Args:
     """cartpole, breakout or pong."""
     devices: tuple[int, ...] = (1, 2)
     processes: tuple[int, ...] = (2,)
-    """Also weak scaling over so many processes of one device each."""
+    """Numbers of processes, with one device each, for weak scaling over processes."""
     repeats: int = 3
     seconds: float = 3.0
-    """Length of a measurement, about."""
+    """Approximate length of a measurement."""
     point: str | None = None
-    """Measures one point, given as JSON; what this script starts by itself."""
+    """One point as JSON, to be measured by this process; the script starts such processes."""
     output: Path | None = RESULTS / "scaling.json"
 
 
@@ -105,7 +106,7 @@ class Args:
 
 
 def measure_point(point: Point) -> dict[str, float]:
-    """Steps a second, and what the sums over devices cost."""
+    """Return steps a second, and the cost of sums over devices."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         first = point.process_id * point.devices
@@ -144,7 +145,7 @@ def measure_point(point: Point) -> dict[str, float]:
 
 
 def all_reduce_seconds(tree: Any, num_devices: int, repeats: int = 100) -> float:
-    """Of one mean of such a tree over the devices, taken as a learner takes it."""
+    """Return the seconds of one mean of a tree over the devices, computed as learners do."""
     if num_devices == 1:
         return 0.0
     mesh, axis = Mesh(jax.devices(), ("devices",)), Axis("devices", num_devices)
@@ -168,7 +169,11 @@ def all_reduce_seconds(tree: Any, num_devices: int, repeats: int = 100) -> float
 
 
 def run_point(point: Point) -> dict[str, float]:
-    """In processes of their own; the first one's answer, or if crowded the mean of all."""
+    """Measure a point in processes of its own.
+
+    Returns:
+      The answer of the first process; if crowded, the mean of all, with the sum of their rates.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -192,27 +197,28 @@ def run_point(point: Point) -> dict[str, float]:
 def predicted_seconds(
     config: jaxrl.PPOConfig, crowded: dict[str, Any], links: dict[str, Any], num_devices: int
 ) -> float:
-    """Of an update on so many devices, each with the environments that one has alone.
+    """Return the model's seconds of an update with weak scaling.
 
     Args:
-      crowded: measured on a machine's devices that train an agent each.
-      links: measured on two devices that train one.
+      crowded: the measurement of devices that train an agent each.
+      links: the measurement of two devices that train one.
     """
     steps = config.num_epochs * config.num_minibatches
     latency = links["scalar_seconds"] * math.log2(num_devices)
-    # What a gradient costs beyond its latency on two devices is half of its bytes each way.
+    # Beyond its latency, a gradient on two devices costs half of its bytes each way.
     transfer = max(links["gradient_seconds"] - links["scalar_seconds"], 0.0)
     share = 2 * (num_devices - 1) / num_devices
-    # The gradient, and four scalars: how many are valid, two moments of the advantages, losses.
+    # The gradient, and four scalars: valid transitions, two moments of the advantages, losses.
     return crowded["update_seconds"] + steps * (5 * latency + transfer * share)
 
 
 def main(args: Args) -> dict[str, Any] | None:
+    """Measure all points, print, write and draw; return the results."""
     if args.point is not None:
         print(json.dumps(measure_point(Point(**json.loads(args.point)))))
         return None
     if args.task not in CONFIGS:
-        raise ValueError(f"unknown task {args.task!r}; there are {list(CONFIGS)}")
+        raise ValueError(f"--task must be one of {list(CONFIGS)}, got {args.task!r}")
     _, num_envs, config = CONFIGS[args.task]
     points: dict[str, Point] = {}
     for n in sorted({1, 2, *args.devices}):
@@ -244,7 +250,6 @@ def main(args: Args) -> dict[str, Any] | None:
         for n in (crowd, *PREDICTED)
     }
     results = {
-        "machine": machine(),
         "task": args.task,
         "sizes": f"{num_envs} x {config.num_steps} a device",
         "points": measured,
@@ -252,12 +257,12 @@ def main(args: Args) -> dict[str, Any] | None:
     }
     Console().print(table(measured, model))
     if args.output is not None:
-        write_json(args.output, results)
         plot(args.output.with_suffix(".png"), points, measured, model, args.task)
-    return results
+    return write_results(args.output, results)
 
 
 def table(measured: dict[str, Any], model: dict[str, float]) -> Table:
+    """Return a table of all points and predictions."""
     shown = Table("point", "steps/s", "efficiency", "all-reduce of gradients, us")
     for name, row in measured.items():
         spread_of = f"({min(row['rates']):,.0f}-{max(row['rates']):,.0f})"
@@ -278,7 +283,7 @@ def plot(
     model: dict[str, float],
     task: str,
 ) -> None:
-    """Rates against devices, with the ideal line, and the model's efficiency."""
+    """Draw rates against devices, with the ideal line, and the model's efficiency."""
     figure = Figure(figsize=(8, 3.6), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
     one = measured["weak, 1 devices"]["steps_per_second"]
@@ -290,8 +295,8 @@ def plot(
         ("weak, processes", "^"),
         ("crowded, devices", "x"),
     ):
-        scaling, what = kind.split(", ")
-        chosen = [n for n in points if n.startswith(scaling) and n.endswith(what)]
+        scaling, unit = kind.split(", ")
+        chosen = [n for n in points if n.startswith(scaling) and n.endswith(unit)]
         x = [points[name].total for name in chosen]
         left.plot(x, [measured[n]["steps_per_second"] for n in chosen], marker, label=kind)
     left.set(xlabel="devices", ylabel="valid steps a second", title=f"PPO, {task}", ylim=(0, None))

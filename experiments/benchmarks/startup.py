@@ -2,8 +2,8 @@
 
     python experiments/benchmarks/startup.py
 
-With an empty compilation cache, and with the one that this leaves; by phase. Every measurement is a
-process of its own (`first_update.py`).
+First with an empty compilation cache, then with the cache that this start has filled. Every
+measurement is a process of its own (`first_update.py`) and reports its phases.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from timing import RESULTS, machine, write_json
+from timing import RESULTS, write_results
 
 FIRST_UPDATE = Path(__file__).with_name("first_update.py")
 TARGETS = {"CartPole-v1": 3.0, "Pong-v5": 6.0}
-"""Seconds with a filled cache."""
+"""Targets: seconds with a filled cache."""
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Args:
     env_ids: tuple[str, ...] = tuple(TARGETS)
     num_envs: int = 8
     repeats: int = 3
-    """Processes with a filled cache, whose median counts."""
+    """Processes with a filled cache; their median counts."""
     output: Path | None = RESULTS / "startup.json"
 
 
 def measure(env_id: str, num_envs: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds of each phase, with an empty cache and with a filled one."""
+    """Return the seconds of each phase, with an empty cache and with a filled one."""
     with tempfile.TemporaryDirectory() as cache:
         empty = first_update(env_id, num_envs, cache)
         filled = [first_update(env_id, num_envs, cache) for _ in range(repeats)]
@@ -50,7 +50,7 @@ def measure(env_id: str, num_envs: int, repeats: int) -> dict[str, dict[str, flo
 
 
 def first_update(env_id: str, num_envs: int, cache: str) -> dict[str, float]:
-    """One process with its compilation cache below `cache`."""
+    """Measure one process whose compilation cache lies below `cache`."""
     environment = dict(os.environ, XDG_CACHE_HOME=cache)
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     command = [sys.executable, str(FIRST_UPDATE), "--env-id", env_id]
@@ -62,7 +62,7 @@ def first_update(env_id: str, num_envs: int, cache: str) -> dict[str, float]:
 
 
 def table(results: dict[str, dict[str, dict[str, float]]]) -> Table:
-    """Phases in rows."""
+    """Return a table with a row for each phase."""
     columns = {
         f"{env_id}, {cache}": phases
         for env_id, caches in results.items()
@@ -76,7 +76,7 @@ def table(results: dict[str, dict[str, dict[str, float]]]) -> Table:
 
 
 def main(args: Args) -> dict[str, Any]:
-    """Measure, print, write; the results."""
+    """Measure, print and write; return the results."""
     console = Console()
     results = {id: measure(id, args.num_envs, args.repeats) for id in args.env_ids}
     console.print(table(results))
@@ -85,10 +85,7 @@ def main(args: Args) -> dict[str, Any]:
             total = results[env_id]["filled cache"]["total"]
             holds = "holds" if total <= target else "does not hold"
             console.print(f"{env_id}: {total:.2f} s with a filled cache <= {target:g} s {holds}")
-    everything = {"machine": machine(), "seconds": results}
-    if args.output is not None:
-        write_json(args.output, everything)
-    return everything
+    return write_results(args.output, {"seconds": results})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What PPO is timed on: sizes and settings that jaxrl and its peers share."""
+"""The tasks on which PPO is timed: sizes and settings that jaxrl and its peers share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import jaxrl
 
 ATARI = {"episodic_life": True, "reward_clip": True}
 Measure = Callable[[], float]
-"""Measures once; seconds."""
+"""A function that measures once and returns seconds."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and how many times as fast as its peers jaxrl shall be."""
+    """An environment, sizes and a config, and the ratios to peers that jaxrl aims at."""
 
     env_id: str
     num_envs: int
@@ -29,13 +29,15 @@ class Task:
 
     @property
     def steps(self) -> int:
-        """Environment steps of one update."""
+        """Return the environment steps of one update."""
         return self.num_envs * self.config.num_steps
 
     def make(self) -> jaxrl.Env:
+        """Return the environments."""
         return jaxrl.make(self.env_id, num_envs=self.num_envs, **dict(self.options))
 
     def sizes(self) -> str:
+        """Return the sizes as text."""
         c = self.config
         return (
             f"{self.num_envs} x {c.num_steps}, {c.num_epochs} epochs, "
@@ -43,7 +45,7 @@ class Task:
         )
 
 
-# rejax clips the value loss, uses Adam's eps of 1e-8 and swish or tanh; both get the same.
+# rejax clips the value loss, and has Adam's eps of 1e-8 and swish or tanh; so jaxrl does the same.
 SHARED = jaxrl.PPOConfig(
     learning_rate=2.5e-4,
     adam_eps=1e-8,
@@ -70,7 +72,7 @@ TASKS = {
 
 
 def small(task: Task) -> Task:
-    """The same task at the sizes of a smoke test."""
+    """Return the task at the sizes of a smoke test."""
     config = task.config.replace(num_steps=8, num_epochs=1, num_minibatches=2)
     if config.torso == "nature_cnn":
         config = config.replace(torso="ga3c_cnn")
@@ -78,6 +80,6 @@ def small(task: Task) -> Task:
 
 
 def random_actions(task: Task, num_actions: int) -> jax.Array:
-    """The actions of one rollout, `[T, N]`."""
+    """Return the actions of one rollout, `[T, N]`."""
     shape = (task.config.num_steps, task.num_envs)
     return jax.random.randint(jax.random.key(1), shape, 0, num_actions, jnp.int32)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: alternating measurements, their spread, and what they were run on."""
+"""Alternating measurements, their spread, and a description of the machine, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+from jaxrl.distributed.spread import num_cores
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "envpool", "rejax", "torch", "numpy")
@@ -35,26 +37,26 @@ class Samples:
         return Samples(tuple(function(value) for value in self.values))
 
     def summary(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return median, minimum and maximum, for JSON."""
         return {"median": self.median, "min": min(self.values), "max": max(self.values)}
 
     def text(self, digits: int = 0) -> str:
-        """Median and spread."""
+        """Return median and range as text."""
         low, high = min(self.values), max(self.values)
         return f"{self.median:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
-    """Wall time of one call, all its arrays computed."""
+    """Return the wall time of one call, until all its arrays are computed."""
     began = time.perf_counter()
     jax.block_until_ready(function())
     return time.perf_counter() - began
 
 
 def alternate(candidates: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Samples]:
-    """Measure all candidates in turn, `repeats` times, so that drift of the machine hits each.
+    """Measure all candidates in turn, `repeats` times, so that drift of the machine affects all.
 
-    A candidate measures itself; one unrecorded round comes first.
+    A candidate returns its own measurement. The first round, of `repeats + 1`, is not recorded.
     """
     values: dict[str, list[float]] = {name: [] for name in candidates}
     for round_number in range(repeats + 1):
@@ -66,19 +68,17 @@ def alternate(candidates: Mapping[str, Callable[[], float]], repeats: int) -> di
 
 
 def calls_for(seconds: float, one_call: Callable[[], Any]) -> int:
-    """How many calls take about so long."""
+    """Return the number of calls that takes about `seconds`."""
     jax.block_until_ready(one_call())
     return max(1, round(seconds / seconds_of(one_call)))
 
 
 def machine() -> dict[str, Any]:
-    """Hardware, versions and the command of this measurement."""
+    """Return hardware, versions and the command of this measurement."""
     return {
         "command": shlex.join(["python", _relative(sys.argv[0]), *sys.argv[1:]]),
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": num_cores(),
         "device": jax.devices()[0].device_kind,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -87,10 +87,23 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, results: dict[str, Any]) -> None:
-    """Write results for people and programs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=2) + "\n")
+def write_results(path: Path | None, results: dict[str, Any]) -> dict[str, Any]:
+    """Return results with a description of the machine, and write them unless `path` is None."""
+    results = {"machine": machine()} | results
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def summaries(samples: Mapping[str, Samples]) -> dict[str, Any]:
+    """Return the summaries of several quantities, for JSON."""
+    return {name: sample.summary() for name, sample in samples.items()}
+
+
+def medians(samples: Mapping[str, Samples]) -> dict[str, float]:
+    """Return the medians of several quantities."""
+    return {name: sample.median for name, sample in samples.items()}
 
 
 def _relative(path: str) -> str:

@@ -1,18 +1,18 @@
 """PPO on Atari in PyTorch, eager, with the settings of CleanRL's `ppo_atari_envpool.py`.
 
 jaxrl's peer in `ppo_throughput.py`: the same environments, network, losses, epochs and minibatches.
-CleanRL's layout of images is PyTorch's default; `channels_last` is what suits a CPU better.
+CleanRL's layout of images is PyTorch's default; `channels_last` suits a CPU better.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import time
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl.distributed.spread import num_cores
 from jaxrl.networks import torsos
 from tasks import Task
 
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 def orthogonal(layer: Any, gain: float = 2**0.5) -> Any:
-    """The layer with CleanRL's initial weights."""
+    """Give a layer CleanRL's initial weights and return it."""
     torch.nn.init.orthogonal_(layer.weight, gain)
     torch.nn.init.zeros_(layer.bias)
     return layer
@@ -61,7 +61,7 @@ class ActorCritic(torch.nn.Module):
         self.to(memory_format=self.layout)
 
     def forward(self, obs: Any) -> tuple[Any, Any]:
-        """The distribution over actions and the value, of uint8 `[B, 4, 84, 84]`."""
+        """Return the distribution over actions and the value for uint8 images `[B, 4, 84, 84]`."""
         images = obs.to(torch.float32, memory_format=self.layout) / 255
         features = self.torso(images)
         distribution = torch.distributions.Categorical(logits=self.policy(features))
@@ -84,8 +84,8 @@ class TorchPPO:
         self.obs, self.ended = envs.reset()[0], np.zeros(task.num_envs, bool)
 
     def __call__(self) -> float:
-        """Seconds of one update."""
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        """Train for one update and return its seconds."""
+        torch.set_num_threads(num_cores())
         began = time.perf_counter()
         batch, valid = self.rollout()
         self.learn(batch)
@@ -95,7 +95,7 @@ class TorchPPO:
 
     @torch.no_grad()
     def rollout(self) -> tuple[Batch, int]:
-        """A batch of transitions, and how many of them are valid."""
+        """Return a batch of transitions and the number of valid ones."""
         rows, valid = [], 0
         for _ in range(self.config.num_steps):
             obs, first = torch.from_numpy(self.obs.copy()), self.ended
@@ -115,19 +115,19 @@ class TorchPPO:
         return Batch(*(column.flatten(0, 1) for column in columns)), valid
 
     def advantages(self, reward: Any, value: Any, last_value: Any, ended: Any) -> Any:
-        """Generalized advantage estimates `[T, N]`."""
+        """Return generalized advantage estimates `[T, N]`."""
         config = self.config
-        goes_on = (~ended).float()
+        continues = (~ended).float()
         following = torch.cat([value[1:], last_value[None]])
-        delta = reward + config.gamma * goes_on * following - value
+        delta = reward + config.gamma * continues * following - value
         advantages, advantage = torch.zeros_like(delta), torch.zeros_like(last_value)
         for t in reversed(range(len(delta))):
-            advantage = delta[t] + config.gamma * config.gae_lambda * goes_on[t] * advantage
+            advantage = delta[t] + config.gamma * config.gae_lambda * continues[t] * advantage
             advantages[t] = advantage
         return advantages
 
     def learn(self, batch: Batch) -> None:
-        """The epochs of an update."""
+        """Learn from a batch for all epochs of an update."""
         size = len(batch.action)
         for _ in range(self.config.num_epochs):
             order = torch.randperm(size)
@@ -138,7 +138,7 @@ class TorchPPO:
                 self.optimizer.step()
 
     def loss(self, batch: Batch) -> Any:
-        """PPO's, with the value clipped too."""
+        """Return PPO's loss, with a clipped value loss."""
         config, clip = self.config, self.config.clip_epsilon
         distribution, value = self.network(batch.obs)
         ratio = (distribution.log_prob(batch.action) - batch.log_prob).exp()

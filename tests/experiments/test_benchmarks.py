@@ -1,4 +1,4 @@
-"""The benchmarks run and report every row; what they measure is never asserted."""
+"""The benchmarks run and report every row; no test asserts a speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 import jaxrl
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "experiments" / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 
 
 @pytest.fixture
@@ -22,10 +22,11 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("ppo_throughput")
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_quick_run_reports_every_row(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CartPole with its peers missing, whatever is installed here."""
+    """CartPole without peers, whether or not they are installed."""
     find_spec, peers = importlib.util.find_spec, ("rejax", "stable_baselines3")
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in peers else find_spec(name)
@@ -58,6 +59,7 @@ def test_unknown_task_is_an_error(benchmark: ModuleType) -> None:
         benchmark.Args(tasks=("tetris",))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_overlap_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -70,6 +72,7 @@ def test_overlap_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < results["atari"]["gauges"]["one pool"]["simulator_wait"] < 1
 
 
+@pytest.mark.process
 def test_a_second_start_finds_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     startup = importlib.import_module("startup")
