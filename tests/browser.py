@@ -1,4 +1,4 @@
-"""What a page shows in Chromium, without a window, on a phone's width and on a desk's."""
+"""Pages as headless Chromium shows them, at the width of a phone and of a desktop screen."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 
 WIDTHS = (390, 1280)
 
-# A window is never as narrow as a phone, but a frame is. What is folded away is opened first.
+# A window cannot be as narrow as a phone, but a frame can. Folded parts are opened first.
 FRAMES = """<!DOCTYPE html><body>
 <script>
 const found = [];
@@ -63,7 +63,7 @@ addEventListener("load", async () => {
 
 
 def look(path, tmp_path):
-    """What scripts find in a page at each of `WIDTHS`, of which all is checked to be shown."""
+    """Return the contents of a page at each of `WIDTHS`; assert that all of it is shown."""
     names = ("chromium", "chromium-browser", "google-chrome")
     chromium = next(filter(None, map(shutil.which, names)), None)
     if chromium is None:
@@ -76,9 +76,9 @@ def look(path, tmp_path):
         [
             chromium,
             "--headless",
-            "--no-sandbox",  # which root may not have
+            "--no-sandbox",  # root cannot use the sandbox
             "--disable-gpu",
-            "--disable-dev-shm-usage",  # which is small in containers
+            "--disable-dev-shm-usage",  # /dev/shm is small in containers
             "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={folder / 'profile'}",
             "--window-size=1400,1700",
@@ -100,7 +100,7 @@ def look(path, tmp_path):
 
 
 def check(at):
-    """Nothing is broken, nothing is wider than the page, and nothing came from elsewhere."""
+    """Assert that nothing is broken, wider than the page, or fetched from another file."""
     assert at["page_width"] <= at["width"]
     for shown in at["images"] + at["videos"]:
         assert shown["pixels"] > 0, shown

@@ -1,4 +1,4 @@
-"""Scores on Atari's 57 games as papers report them: 0 is random play, 1 a human tester's."""
+"""Human-normalized scores on 57 Atari games: 0 is random play, 1 a human tester's score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 
 class Reference(NamedTuple):
-    """Mean scores of whole games that begin with up to 30 no-ops and last at most 30 minutes."""
+    """Mean scores of games that begin with up to 30 no-ops and last at most 30 minutes."""
 
     random: float
     human: float
@@ -75,28 +75,29 @@ REFERENCES = {
     "YarsRevenge": Reference(3092.9, 54576.9),
     "Zaxxon": Reference(32.5, 9173.3),
 }
-"""Wang et al. 2016 (arXiv 1511.06581), no-op starts, as DQN Zoo and Badia et al. 2020 use them.
+"""Reference scores by game, from Wang et al. 2016 (arXiv 1511.06581), no-op starts.
 
-The random scores are mostly those of Mnih et al. 2015. Some later tables have 0 for VideoPinball's.
+DQN Zoo and Badia et al. 2020 use the same. Most random scores are those of Mnih et al. 2015. Some
+later tables have a random score of 0 for VideoPinball.
 """
 
 _ID = re.compile(r"(?:.*/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
 
 
 def game_of(env_id: str) -> str | None:
-    """The game of an environment, such as `envpool/Pong-v5`; None if it is not one of the 57."""
+    """Return the game of an id such as `envpool/Pong-v5`, None if it is not one of the 57."""
     match = _ID.fullmatch(env_id)
     return match[1] if match is not None and match[1] in REFERENCES else None
 
 
 def human_normalized(env_id: str, score: ArrayLike) -> np.ndarray:
-    """`(score - random) / (human - random)`, any shape (Mnih et al. 2015).
+    """Return `(score - random) / (human - random)`, of any shape (Mnih et al. 2015).
 
     Raises:
       ValueError: for an environment that is not one of the 57 games.
     """
     game = game_of(env_id)
     if game is None:
-        raise ValueError(f"{env_id!r} is none of the 57 Atari games that have a human's score")
+        raise ValueError(f"{env_id!r} is not one of the 57 Atari games that have a human's score")
     random, human = REFERENCES[game]
     return (np.asarray(score, float) - random) / (human - random)

@@ -45,24 +45,24 @@ class Run(NamedTuple):
 
     @property
     def final_return(self) -> float:
-        """The mean return of the last 100 training episodes."""
+        """Return the mean return of the last 100 training episodes."""
         return float(smoothed_returns(self.rows)[1][-1])
 
     @property
     def evaluation(self) -> float | None:
-        """The mean return of the last evaluation, None without one."""
+        """Return the mean return of the last evaluation, None without one."""
         found = [row["eval_return"] for row in self.rows if "eval_return" in row]
         return found[-1] if found else None
 
     @property
     def commands(self) -> list[str]:
-        """The command that started the run, and those that resumed it."""
+        """Return the command that started the run, and those that resumed it."""
         resumptions = self.manifest.get("resumptions", [])
         return [self.manifest["command"], *(again["command"] for again in resumptions)]
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run trained to its end."""
+        """Return whether the run trained to its end."""
         path = self.directory / SUMMARY
         return path.exists() and not json.loads(path.read_text())["interrupted"]
 
@@ -77,7 +77,7 @@ class Group(NamedTuple):
 
     @property
     def final_returns(self) -> np.ndarray:
-        """The runs' final returns `[num_runs, 1]`, as `jaxrl.analysis.statistics` takes them."""
+        """Return the final returns `[num_runs, 1]`, as `jaxrl.analysis.statistics` takes them."""
         return np.array([[run.final_return] for run in self.runs])
 
 

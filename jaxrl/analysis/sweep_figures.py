@@ -43,7 +43,7 @@ def plot(sweep: Sweep, directory: Path) -> list[Path]:
     return paths
 
 
-def title(sweep: Sweep) -> str:
+def sweep_title(sweep: Sweep) -> str:
     """Return the algorithm, the environment and the number of trials in words."""
     return f"{sweep['algorithm']} on {sweep['env']}: {count(len(sweep['trials']), 'trial')}"
 
@@ -58,11 +58,11 @@ def best_so_far(sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
     scores = {trial["trial"]: phase_scores(trial) for trial in sweep["trials"]}
     ends, reported = [], []
     for span in sorted(sweep["spans"], key=lambda span: span["end"]):
-        of_trial = scores.get(span["trial"], np.empty(0))
+        own_scores = scores.get(span["trial"], np.empty(0))
         # The last phases of an interrupted sweep have spans but no scores.
-        if span["phase"] < len(of_trial) and math.isfinite(of_trial[span["phase"]]):
+        if span["phase"] < len(own_scores) and math.isfinite(own_scores[span["phase"]]):
             ends.append(span["end"])
-            reported.append(of_trial[span["phase"]])
+            reported.append(own_scores[span["phase"]])
     return np.array(ends, float), np.maximum.accumulate(np.array(reported, float))
 
 
@@ -70,7 +70,7 @@ def _draw_phases(figure: Figure, sweep: Sweep) -> None:
     """Draw the score of each phase, one line for each trial."""
     axes = figure.add_subplot()
     ranking = leaderboard(sweep["trials"])
-    axes.set_title(title(sweep), parse_math=False)
+    axes.set_title(sweep_title(sweep), parse_math=False)
     if not ranking:
         show_text(figure, axes, "No trial has a finite score.")
         return
@@ -90,7 +90,7 @@ def _draw_phases(figure: Figure, sweep: Sweep) -> None:
             label=f"best: trial {trial}" if is_best else None,
         )
     _mark_ends(axes, sweep["trials"])
-    longest = max(len(of_trial) for of_trial in scores.values())
+    longest = max(len(own_scores) for own_scores in scores.values())
     axes.margins(y=0.1)  # room for crosses at the bottom
     axes.set_xlim(0.8, max(longest, 2) + 0.2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, write_page
-from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, title
+from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.tuning.sweeps.ranking import leaderboard
 
@@ -37,7 +37,7 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
     return write_page(
         run_dir / "report.html",
         "sweep.html",
-        title=f"Sweep of {title(sweep)}",
+        title=f"Sweep of {sweep_title(sweep)}",
         best=_best(sweep),
         facts=_facts(sweep),
         head=head,
