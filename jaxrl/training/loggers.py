@@ -49,6 +49,14 @@ class JsonlSink:
         self._file.close()
 
 
+def open_sinks(run_dir: Path, update: int, steps: int) -> list[Sink]:
+    """Open the files of a run directory that take rows; drop rows after `update` and `steps`."""
+    return [
+        JsonlSink(run_dir / "metrics.jsonl", update),
+        TensorBoardSink(run_dir / "tensorboard", steps),
+    ]
+
+
 def read_jsonl(path: Path) -> list[Row]:
     """Return all whole rows of a metrics file; none if it does not exist."""
     if not path.exists():

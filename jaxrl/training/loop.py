@@ -24,23 +24,8 @@ from jaxrl.distributed import processes
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compiler_options
 from jaxrl.training.evaluate import evaluate_separately
-from jaxrl.training.loggers import (
-    JsonlSink,
-    ProgressBar,
-    Sink,
-    TensorBoardSink,
-    plot_run,
-    read_jsonl,
-)
-from jaxrl.training.progress import (
-    SUMS,
-    Progress,
-    Row,
-    rates,
-    simulator_time,
-    throughput_text,
-    waiting_shares,
-)
+from jaxrl.training.loggers import ProgressBar, Sink, open_sinks, plot_run, read_jsonl
+from jaxrl.training.progress import Progress, Row, simulator_time, throughput_text, waiting_shares
 from jaxrl.types import Algorithm, Array, Metrics
 
 MAX_CHUNK = 1024
@@ -130,7 +115,8 @@ class TrainingLoop:
     def run(self, init: jax.stages.Lowered, seed: int) -> RunResult:
         """Train up to the last update or a signal; `init` is the algorithm's, lowered."""
         state, interrupted = self.first_state(init, seed), False
-        self.open_sinks()
+        if self.run_dir is not None and processes.is_first():
+            self.sinks += open_sinks(self.run_dir, self.progress.update, self.progress.steps)
         if self.progress.update < self.settings.num_updates:
             state, interrupted = self.train(state)
             self.save(state)
@@ -164,24 +150,12 @@ class TrainingLoop:
         )
         return saved if whole else saved._replace(simulation=state.simulation)
 
-    def open_sinks(self) -> None:
-        """Open the files of the run directory that take rows."""
-        if self.run_dir is not None and processes.is_first():
-            self.sinks += [
-                JsonlSink(self.run_dir / "metrics.jsonl", self.progress.update),
-                TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps),
-            ]
-
     def train(self, state: Any) -> tuple[Any, bool]:
         """Do the remaining updates; return the state, and whether a signal interrupted them."""
         settings, progress = self.settings, self.progress
         if self.run_dir is not None and processes.is_first():
             (self.run_dir / SUMMARY).unlink(missing_ok=True)  # one of a shorter run is outdated
-        self.bar.say("compiling")
-        began = time.perf_counter()
-        program = compile_chunk(self.algo, self.config, state)
-        progress.compile_seconds += time.perf_counter() - began
-        self.bar.announce(f"compiled in {time.perf_counter() - began:.1f} s")
+        program = self.compile(state)
         self.bar.say("training")
         seconds_per_update: float | None = None
         saved_at, save_every = time.perf_counter(), settings.checkpoint_seconds
@@ -191,13 +165,8 @@ class TrainingLoop:
                     return state, True
                 length = chunk_length(settings, progress, seconds_per_update)
                 updates = int(processes.broadcast(np.int32(length)))
-                began, simulated = time.perf_counter(), simulator_time(state)
-                state, metrics = program(self.config, state, jnp.int32(updates))
-                metrics = jax.device_get(metrics)
-                seconds = time.perf_counter() - began
+                state, seconds = self.do_chunk(program, state, updates)
                 seconds_per_update = seconds / updates
-                waits = waiting_shares(simulated, simulator_time(state))
-                self.log({k: x[:updates] for k, x in metrics.items()}, seconds, waits)
                 if progress.update in settings.evaluate_at and processes.is_first():
                     self.evaluate(processes.replicated_part(state))
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
@@ -207,6 +176,25 @@ class TrainingLoop:
                     if settings.checkpoint_seconds:  # a large replay takes a while to write
                         save_every = max(save_every, (saved_at - began) / MAX_SAVING_SHARE)
         return state, False
+
+    def compile(self, state: Any) -> jax.stages.Compiled:
+        """Return the program of a chunk."""
+        self.bar.say("compiling")
+        began = time.perf_counter()
+        program = compile_chunk(self.algo, self.config, state)
+        seconds = time.perf_counter() - began
+        self.progress.compile_seconds += seconds
+        self.bar.announce(f"compiled in {seconds:.1f} s")
+        return program
+
+    def do_chunk(self, program: jax.stages.Compiled, state: Any, updates: int) -> tuple[Any, float]:
+        """Do a chunk of updates and log it; return the state, and the seconds of the updates."""
+        began, simulated = time.perf_counter(), simulator_time(state)
+        state, metrics = program(self.config, state, jnp.int32(updates))
+        metrics = {name: x[:updates] for name, x in jax.device_get(metrics).items()}
+        seconds = time.perf_counter() - began
+        self.log(metrics, seconds, waiting_shares(simulated, simulator_time(state)))
+        return state, seconds
 
     def log(self, metrics: dict[str, np.ndarray], seconds: float, waits: Row) -> None:
         """Write the rows that a chunk completes, and show the chunk in the progress bar.
@@ -222,20 +210,19 @@ class TrainingLoop:
         while done < updates:
             stop = min(done + settings.log_every - progress.row_updates, updates)
             part = {name: values[done:stop] for name, values in metrics.items()}
-            self.check_loss(part)
+            self.check_losses(part)
             progress.add(part, seconds * (stop - done) / updates)
             done = stop
             if progress.row_updates == settings.log_every or progress.update in row_after:
                 self.write(progress.end_row(settings.steps_per_update) | waits)
-        sums = {name: float(x.sum()) for name, x in metrics.items() if name in SUMS}
         self.bar.advance(
             progress.update * settings.steps_per_update,
-            sums["valid_steps"] / seconds,
+            float(metrics["valid_steps"].sum()) / seconds,
             progress.mean_return,
-            throughput_text(rates(sums, updates * settings.steps_per_update, seconds) | waits),
+            throughput_text(metrics, seconds, waits),
         )
 
-    def check_loss(self, metrics: dict[str, np.ndarray]) -> None:
+    def check_losses(self, metrics: dict[str, np.ndarray]) -> None:
         """Raise `FloatingPointError` if a loss of the next updates is not finite."""
         losses = metrics.get("loss", np.zeros(1))
         if not np.isfinite(losses).all():
@@ -259,9 +246,8 @@ class TrainingLoop:
                 "eval_return_std": float(scores.episode_return[ended].std()),
                 "eval_episode_length": float(scores.episode_length[ended].mean()),
             }
-            self.write(
-                {"update": self.progress.update, "steps": self.progress.steps} | self.evaluation
-            )
+            now = {"update": self.progress.update, "steps": self.progress.steps}
+            self.write(now | self.evaluation)
         self.bar.say("training")
 
     def write(self, row: Row) -> None:

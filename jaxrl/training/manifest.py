@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
-import os
 import platform
 import re
 import shlex
@@ -20,6 +19,7 @@ import jax
 
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
+from jaxrl.distributed.spread import num_cores
 from jaxrl.envs import make
 from jaxrl.types import Algorithm, Env
 
@@ -110,14 +110,13 @@ def _git_commit() -> str | None:
 def _hardware() -> dict[str, Any]:
     """Return the processor, the devices and the system."""
     model = platform.processor()
-    linux = hasattr(os, "sched_getaffinity")
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = names[0].partition(":")[2].strip() if names else model
     return {
         "cpu": model,
-        "cpu_cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),
+        "cpu_cores": num_cores(),
         "platform": jax.default_backend(),
         "devices": [device.device_kind for device in jax.devices()],
         "system": platform.platform(),

@@ -101,7 +101,7 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
         def lane(config: Any, state: Any, num_updates: Array | int) -> tuple[Any, Metrics]:
             return run_chunk(algo, config, state, num_updates, size)
 
-        if chosen.within == "vmap":  # lanes with lengths of their own would select whole states
+        if chosen.within == "vmap":  # a length per lane would make vmap select over states
             return _over_lanes(
                 lambda config, state: lane(config, state, num_updates), chosen, algo.lane_axis
             )(configs, states)

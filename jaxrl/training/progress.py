@@ -64,7 +64,7 @@ class Progress:
 
     def end_row(self, steps_per_update: int) -> Row:
         """Return the row of the updates since the last one: totals, means, losses and rates."""
-        updates, seconds = self.row_updates, self.row_seconds
+        updates, seconds = self.row_updates, max(self.row_seconds, 1e-9)
         columns = {name: np.array(values) for name, values in self.row.items()}
         sums = {name: float(x.sum()) for name, x in columns.items() if name in SUMS}
         means = {name: float(x.mean()) for name, x in columns.items() if name not in SUMS}
@@ -74,7 +74,7 @@ class Progress:
             "update": self.update,
             "steps": self.steps,
             "seconds": round(self.seconds, 3),
-            "steps_per_second": round(sums["valid_steps"] / max(seconds, 1e-9), 1),
+            "steps_per_second": round(sums["valid_steps"] / seconds, 1),
             "episode_count": count,
         }
         if count:
@@ -83,16 +83,11 @@ class Progress:
             row["episode_length"] = sums["episode_length_sum"] / count
         while sum(n for _, n in self.recent[1:]) >= RECENT_EPISODES:
             self.recent.pop(0)
-        return row | means | rates(sums, updates * steps_per_update, seconds)
-
-
-def rates(sums: dict[str, float], predictions: float, seconds: float) -> Row:
-    """Return predictions and trainings per second; `sums` are metrics over the same updates."""
-    seconds = max(seconds, 1e-9)
-    row = {"predictions_per_second": round(predictions / seconds, 1)}
-    if "gradient_steps" in sums:
-        row["trainings_per_second"] = round(sums["gradient_steps"] / seconds, 2)
-    return row
+        row |= means
+        row["predictions_per_second"] = round(updates * steps_per_update / seconds, 1)
+        if "gradient_steps" in sums:
+            row["trainings_per_second"] = round(sums["gradient_steps"] / seconds, 2)
+        return row
 
 
 def simulator_time(state: Any) -> HostTime | None:
@@ -123,12 +118,16 @@ def waiting_shares(before: HostTime | None, after: HostTime | None) -> Row:
     return {"simulator_wait": waited / lived, "simulator_idle": 1 - simulated / lived}
 
 
-def throughput_text(row: Row) -> str:
-    """Return trainings per second and waiting shares as a text for the progress bar."""
+def throughput_text(metrics: dict[str, np.ndarray], seconds: float, waits: Row) -> str:
+    """Return a text for the progress bar: trainings per second and `waiting_shares`.
+
+    Args:
+      metrics: of the updates that took `seconds`.
+    """
     parts = []
-    if "trainings_per_second" in row:
-        parts.append(f"{row['trainings_per_second']:,.1f} trainings/s")
-    if "simulator_wait" in row:
-        wait, idle = row["simulator_wait"], row["simulator_idle"]
+    if "gradient_steps" in metrics:
+        parts.append(f"{float(metrics['gradient_steps'].sum()) / seconds:,.1f} trainings/s")
+    if waits:
+        wait, idle = waits["simulator_wait"], waits["simulator_idle"]
         parts.append(f"simulators: wait {wait:.0%}, idle {idle:.0%}")
     return ", ".join(parts)

@@ -75,8 +75,8 @@ def run(
       num_evaluations: number of evaluations, evenly spaced, the last one at the end; 0 for none.
       eval_episodes: whole episodes of an evaluation. They run in separate environments with fixed
         seeds, with actions sampled from the policy.
-      log_every: updates per row of the logs; None for about 1,000 rows, or more in long runs (a row
-        has at most 1,024 updates).
+      log_every: updates per row of the logs, at most 1,024. None for the number of the resumed
+        run, or else for about 1,000 rows.
       chunk_updates: updates per call of the compiled program; None for as many as take
         `chunk_seconds`. Logs, checkpoints and signals wait for the end of a chunk.
       chunk_seconds: time of a chunk in seconds, unless `chunk_updates` says its length.

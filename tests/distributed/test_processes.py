@@ -107,14 +107,6 @@ def test_a_signal_to_one_stops_both_and_any_number_of_processes_resumes(tmp_path
     np.testing.assert_allclose(losses(two)[1][early], losses(one)[1][early], rtol=2e-3, atol=1e-4)
 
 
-@pytest.mark.process
-def test_a_refused_run_directory_ends_both(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    both = begin_two(*CARTPOLE, "--total-steps", 64, "--run-dir", tmp_path)
-    for text in finish(both, status=1):
-        assert f"error: {tmp_path} is not empty and holds no run" in text
-
-
 JOINED = """
 import sys
 import jaxrl
@@ -136,17 +128,20 @@ except ValueError as error:
     ("spread", "names", "message"),
     [
         ("spread", ("same", "other"), "not all 2 processes see the same"),
+        ("spread", ("used", "used"), "{}/used is not empty and holds no run"),
         ("alone", ("same", "same"), "2 processes are joined, but 'ppo' trains on the devices of"),
     ],
 )
 def test_runs_that_would_damage_checkpoints_are_refused_by_both(tmp_path, spread, names, message):
     address = free_address()
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
     both = [
         begin("-c", JOINED, address, number, spread, tmp_path / name)
         for number, name in enumerate(names)
     ]
     for text in finish(both):
-        assert f"refused: {message}" in text, text
+        assert f"refused: {message.format(tmp_path)}" in text, text
 
 
 @pytest.mark.process

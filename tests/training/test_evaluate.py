@@ -2,11 +2,9 @@
 
 import jax
 import numpy as np
-import pytest
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl.training.evaluate import split_episodes
 
 
 def test_each_environment_counts_the_same_number_of_episodes():
@@ -18,8 +16,3 @@ def test_each_environment_counts_the_same_number_of_episodes():
     assert scores.episode_length.tolist() == [7.0] * 6
     cut = jaxrl.evaluate(algo, config, state, env, key, 2, False, 9)
     assert np.isnan(np.asarray(cut.episode_return)).tolist() == [False, True] * 3
-
-
-@pytest.mark.parametrize(("episodes", "split"), [(1, (1, 1)), (16, (16, 1)), (20, (16, 2))])
-def test_episodes_are_split_over_environments(episodes, split):
-    assert split_episodes(episodes) == split

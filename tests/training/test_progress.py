@@ -1,10 +1,8 @@
 """Progress: rows and totals of a run, from the metrics of its updates."""
 
 import numpy as np
-import pytest
 
-from jaxrl.envs.host.pools import HostTime
-from jaxrl.training.progress import Progress, waiting_shares
+from jaxrl.training.progress import Progress
 
 
 def metrics(**columns):
@@ -17,6 +15,7 @@ def metrics(**columns):
 
 def test_a_row_adds_counts_and_averages_losses():
     progress = Progress()
+    assert progress.mean_return is None
     progress.add(metrics(), seconds=2.0)
     assert progress.row_updates == 2
     assert progress.end_row(steps_per_update=8) == {
@@ -27,23 +26,9 @@ def test_a_row_adds_counts_and_averages_losses():
     assert progress.row_updates == 0
 
 
-def test_a_row_without_episodes_has_no_return():
-    progress = Progress()
-    progress.add(metrics(episode_count=[0, 0]), seconds=1.0)
-    assert "episode_return" not in progress.end_row(8)
-    assert progress.mean_return is None
-
-
 def test_the_mean_return_is_over_the_last_hundred_episodes():
     progress = Progress()
     for total in (0.0, 600.0, 120.0, 60.0):
         progress.add(metrics(episode_count=[60, 0], episode_return_sum=[total, 0.0]), seconds=1.0)
         progress.end_row(8)
     assert progress.mean_return == 180 / 120
-
-
-def test_shares_of_waiting():
-    before, after = HostTime(1.0, 1.0, 1.0), HostTime(11.0, 5.0, 8.0)
-    expected = {"simulator_wait": 0.4, "simulator_idle": 0.3}
-    assert waiting_shares(before, after) == pytest.approx(expected)
-    assert waiting_shares(None, None) == {}

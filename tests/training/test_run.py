@@ -7,11 +7,11 @@ import resource
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.run import row_length
-from jaxrl.types import is_key
 
 CONFIG = ToyConfig()
 STEPS = 2 * 2  # of an update: environments x steps
@@ -40,21 +39,6 @@ def run(num_updates, run_dir=None, algo=None, **changes):
     }
     arguments |= {"total_steps": num_updates * STEPS, "run_dir": run_dir} | changes
     return jaxrl.run(algo or toy(), **arguments)
-
-
-def ppo():
-    config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
-    return jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4)), config
-
-
-def arrays(state):
-    convert = lambda x: jax.random.key_data(x) if is_key(x) else x  # noqa: E731
-    return [np.asarray(convert(x)) for x in jax.tree.leaves(state)]
-
-
-def assert_same(state, expected):
-    for x, y in zip(arrays(state), arrays(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 def rows_of(run_dir):
@@ -145,7 +129,7 @@ def test_extending_a_run_removes_its_summary_until_the_end(tmp_path, monkeypatch
 def test_run_learns_what_train_learns():
     train = jax.jit(jaxrl.train, static_argnums=(0, 3))
     expected, _ = train(toy(), CONFIG, jax.random.key(3), 6)
-    assert_same(run(6).state, expected)
+    chex.assert_trees_all_equal(run(6).state, expected)
 
 
 def test_total_steps_are_rounded_up_to_whole_updates():
@@ -193,7 +177,7 @@ def test_rows_depend_neither_on_chunks_nor_on_stops(
     assert stopped.interrupted
     assert stopped.summary["updates"] == stops_after  # a chunk of 5 ends with a row of 3
     resumed = run(14, resume=True, **arguments)
-    assert_same(resumed.state, whole.state)
+    chex.assert_trees_all_equal(resumed.state, whole.state)
     assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
     updates = [row["update"] for row in rows_of(tmp_path / "whole") if "loss" in row]
     assert updates == [3, 6, 7, 10, 13, 14]
@@ -226,27 +210,29 @@ def test_a_host_environment_resumes_with_an_exact_learner(tmp_path):
     algo = toy(jaxrl.make("envpool/CartPole-v1", 2))
     first = run(4, tmp_path, algo)
     again = run(4, tmp_path, algo, resume=True)
-    assert_same(again.state._replace(simulation=None), first.state._replace(simulation=None))
+    chex.assert_trees_all_equal(
+        again.state._replace(simulation=None), first.state._replace(simulation=None)
+    )
     assert not (again.state.simulation.timestep.obs == first.state.simulation.timestep.obs).any()
     assert int(run(6, tmp_path, algo, resume=True).state.num_updates) == 6
 
 
 PROGRAM = """
 import sys, jaxrl
-config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
+from toy_algorithm import ToyConfig, toy
 jaxrl.run(
-    jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4)), config, seed=3, total_steps=10**8,
-    run_dir=sys.argv[1], num_evaluations=0, log_every=1, chunk_updates=2, checkpoint_seconds=0.0,
-    progress_bar=False,
+    toy(), ToyConfig(), seed=3, total_steps=10**9, run_dir=sys.argv[1], num_evaluations=0,
+    log_every=1, chunk_updates=2, checkpoint_seconds=0.0, progress_bar=False,
 )
 """
 
 
 @pytest.mark.process
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
+    tests = Path(__file__).parents[1]
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path / "run")],
-        env=os.environ | {"PYTHONPATH": str(Path(jaxrl.__file__).parents[1])},
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
+        env=os.environ | {"PYTHONPATH": f"{tests.parent}:{tests}"},
     )
     deadline = time.monotonic() + 120
     while len(rows_of(tmp_path / "run")) < 5:
@@ -255,11 +241,10 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
         time.sleep(0.01)
     process.kill()
     process.wait()
-    (algo, config), killed_at = ppo(), len(rows_of(tmp_path / "run"))
-    arguments = {"total_steps": (killed_at + 6) * 16, "algo": algo, "config": config}
-    resumed = run(0, tmp_path / "run", resume=True, log_every=1, **arguments)
-    whole = run(0, tmp_path / "whole", log_every=1, **arguments)
-    assert_same(resumed.state, whole.state)
+    num_updates = len(rows_of(tmp_path / "run")) + 6
+    resumed = run(num_updates, tmp_path / "run", resume=True, log_every=1)
+    whole = run(num_updates, tmp_path / "whole", log_every=1)
+    chex.assert_trees_all_equal(resumed.state, whole.state)
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
     for name in ("episodes", "mean_return"):
         assert resumed.summary[name] == whole.summary[name]

@@ -7,7 +7,7 @@ import pytest
 from toy_algorithm import ToyConfig, toy
 
 from jaxrl.training import manifest as manifests
-from jaxrl.training.run_dir import directory_lock, explain_full_disk, open_run_dir
+from jaxrl.training.run_dir import directory_lock, open_run_dir
 
 ARGUMENTS = {
     "seed": 3, "total_steps": 64, "log_every": 1, "num_evaluations": 0, "eval_episodes": 1
@@ -18,35 +18,28 @@ def manifest(config=None, **changes):
     return manifests.describe(toy(), config or ToyConfig(), ARGUMENTS | changes)
 
 
-def open_and_save(directory):
-    """Open the directory of a new run that saves one checkpoint."""
+def begin(directory):
+    """Open the directory of a new run, and leave a checkpoint in it."""
     with open_run_dir(directory, manifest(), False):
         (directory / "checkpoints" / "4").mkdir(parents=True)
 
 
+def refused(message, directory, manifest, resume):
+    """Expect that a directory cannot be opened."""
+    with pytest.raises(ValueError, match=message), open_run_dir(directory, manifest, resume):
+        pass
+
+
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
-    open_and_save(tmp_path)
-    with (
-        pytest.raises(ValueError, match="already holds a run; resume it"),
-        open_run_dir(tmp_path, manifest(), False),
-    ):
-        pass
+    begin(tmp_path)
+    refused("already holds a run; resume it", tmp_path, manifest(), False)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"config": ToyConfig(gamma=0.5)}, r"(?s)cannot resume .*\n  config\.gamma: 0\.9 -> 0\.5"),
-        ({"seed": 4}, "seed: 3 -> 4"),
-    ],
-)
-def test_a_run_is_not_resumed_with_other_settings(tmp_path, changed, message):
-    open_and_save(tmp_path)
-    with (
-        pytest.raises(ValueError, match=message),
-        open_run_dir(tmp_path, manifest(**changed), True),
-    ):
-        pass
+def test_a_run_is_not_resumed_with_other_settings(tmp_path):
+    begin(tmp_path)
+    changed = manifest(ToyConfig(gamma=0.5), seed=4)
+    message = r"(?s)cannot resume .*\n  config\.gamma: 0\.9 -> 0\.5\n  seed: 3 -> 4"
+    refused(message, tmp_path, changed, True)
 
 
 def test_a_run_without_checkpoints_may_change_its_settings(tmp_path):
@@ -58,31 +51,20 @@ def test_a_run_without_checkpoints_may_change_its_settings(tmp_path):
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
-    with (
-        pytest.raises(ValueError, match="not empty and holds no run"),
-        open_run_dir(tmp_path, manifest(), False),
-    ):
-        pass
+    refused("not empty and holds no run", tmp_path, manifest(), False)
 
 
 @pytest.mark.parametrize("name", ["lr[0.1]", "back\\slash"])
 def test_a_path_that_checkpoints_cannot_be_read_from_is_refused(tmp_path, name):
-    with (
-        pytest.raises(ValueError, match=r"checkpoints cannot be kept in .*, whose path has"),
-        open_run_dir(tmp_path / name, manifest(), False),
-    ):
-        pass
+    message = r"checkpoints cannot be kept in .*, whose path has"
+    refused(message, tmp_path / name, manifest(), False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_in_use_is_refused(tmp_path):
-    open_and_save(tmp_path)
-    with (
-        directory_lock(tmp_path),
-        pytest.raises(ValueError, match=r"another process works in .*; wait until"),
-        open_run_dir(tmp_path, manifest(), True),
-    ):
-        pass
+    begin(tmp_path)
+    with directory_lock(tmp_path):
+        refused(r"another process works in .*; wait until", tmp_path, manifest(), True)
     assert "resumptions" not in manifests.read(tmp_path)
     with open_run_dir(tmp_path, manifest(), True):
         assert len(manifests.read(tmp_path)["resumptions"]) == 1
@@ -95,8 +77,3 @@ def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with directory_lock(tmp_path), directory_lock(tmp_path):
         pass
-
-
-def test_only_errors_of_a_full_disk_are_explained(tmp_path):
-    with pytest.raises(FileNotFoundError), explain_full_disk(tmp_path):
-        (tmp_path / "missing").read_text()

@@ -1,0 +1,18 @@
+"""Rollouts: the loop over their steps."""
+
+import jax
+import pytest
+
+import jaxrl
+
+
+@pytest.mark.parametrize(("num_steps", "unroll"), [(1, 1), (2, 1), (5, 2), (7, 3), (8, 4), (30, 4)])
+def test_every_rollout_stays_a_loop(num_steps, unroll):
+    """XLA may never finish compiling a program in which the steps are unrolled into one piece."""
+    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
+    config = jaxrl.A2CConfig(num_steps=num_steps)
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))
+    equations = jax.make_jaxpr(algo.update)(config, state).eqns
+    scans = [eqn.params for eqn in equations if eqn.primitive.name == "scan"]
+    rollout = max(scans, key=lambda scan: len(scan["jaxpr"].eqns))
+    assert (rollout["length"], rollout["unroll"]) == (num_steps, unroll)
