@@ -131,6 +131,7 @@ except ValueError as error:
         ("spread", ("used", "used"), "{}/used is not empty and holds no run"),
         ("alone", ("same", "same"), "2 processes are joined, but 'ppo' trains on the devices of"),
     ],
+    ids=["two directories", "files of something else", "not spread"],
 )
 def test_runs_that_would_damage_checkpoints_are_refused_by_both(tmp_path, spread, names, message):
     address = free_address()
