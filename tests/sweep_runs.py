@@ -1,0 +1,62 @@
+"""Small sweeps of the toy algorithm, and ways to stop them, for tests of sweeps."""
+
+import functools
+from typing import Any
+
+from toy_algorithm import InterruptAfter, ToyConfig, toy
+
+from jaxrl.tuning import Choice, LogUniform, Phase, QLogUniform, Uniform, sweep
+from jaxrl.tuning.sweeps import loop
+
+SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
+STATIC = SPACE | {"num_steps": QLogUniform(1, 8, rungs=3), "activation": Choice(("tanh", "relu"))}
+
+
+@functools.cache
+def toy_algorithm():
+    """One algorithm for all sweeps of a process, whose programs are then compiled once."""
+    return toy()
+
+
+def run(directory, scheduler, space=SPACE, **arguments):
+    """Sweep with a study in a journal beside the directory."""
+    defaults: dict[str, Any] = {
+        "num_lanes": 4,
+        "phase": Phase(3),
+        "seed": 5,
+        "strategy": "vmap",
+        "progress_bar": False,
+        "checkpoint_seconds": 1e9,
+        "storage": f"journal:///{directory.parent / (directory.name + '.log')}",
+    }
+    return sweep(
+        toy_algorithm(), ToyConfig(), space, scheduler, run_dir=directory, **defaults | arguments
+    )
+
+
+def outcome(result):
+    """Return what must not depend on interruptions: trials, values, scores, decisions."""
+    return result.summary["trials"]
+
+
+class KilledError(Exception):
+    """Raised where a sweep is killed."""
+
+
+def kill_after_reports(monkeypatch, chunks):
+    """Let sweeps die, as by SIGKILL, while lanes report for the n-th time."""
+    original = loop.SweepLoop._report
+    counted = set()
+
+    def report(self, *arguments):
+        original(self, *arguments)
+        counted.add(self.state.chunks)
+        if len(counted) == chunks:
+            raise KilledError
+
+    monkeypatch.setattr(loop.SweepLoop, "_report", report)
+
+
+def stop_after(monkeypatch, chunks):
+    """Let sweeps stop, as by Ctrl-C, after that many chunks."""
+    monkeypatch.setattr(loop, "Interrupt", lambda: InterruptAfter(chunks))

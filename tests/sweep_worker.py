@@ -1,0 +1,58 @@
+"""A worker process of a sweep of the toy algorithm: `python -m sweep_worker URL DIRECTORY NAME`.
+
+It waits for a file `go` beside its directory, so that all workers begin together.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import jax
+from toy_algorithm import ToyConfig, toy
+
+from jaxrl.tuning import HyperTrick, LogUniform, Phase, Uniform, sweep
+from jaxrl.tuning.sweeps.lanes import Lanes
+
+SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
+SEED, NUM_TRIALS, NUM_PHASES, UPDATES = 5, 30, 4, 3
+SLOW = "c"
+SECONDS_PER_PHASE = {"a": 0.2, "b": 0.2, SLOW: 0.8}
+"""If any worker waited for the slowest one, it would show."""
+HEARTBEAT = 5
+
+
+def main(url, directory, worker):
+    """Work on the study at the URL until it ends; resume if the directory holds a sweep."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    train = Lanes._train_group
+
+    def train_slowly(*arguments):
+        time.sleep(SECONDS_PER_PHASE[worker])
+        return train(*arguments)
+
+    setattr(Lanes, "_train_group", train_slowly)  # noqa: B010 (its type is another one)
+    Path(directory).with_suffix(".ready").touch()
+    while not (Path(directory).parent / "go").exists():
+        time.sleep(0.02)
+    sweep(
+        toy(),
+        ToyConfig(),
+        SPACE,
+        HyperTrick(NUM_TRIALS, NUM_PHASES),
+        num_lanes=2,
+        phase=Phase(UPDATES),
+        run_dir=directory,
+        seed=SEED,
+        storage=url,
+        study_name="toy_algorithm",
+        strategy="vmap",
+        worker=worker,
+        heartbeat_seconds=HEARTBEAT,
+        checkpoint_seconds=3.0,
+        progress_bar=False,
+        resume=True,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

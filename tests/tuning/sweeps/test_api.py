@@ -1,0 +1,108 @@
+"""Calls of `sweep` that are refused by name, the directory of a sweep, and its description."""
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import optuna
+import pytest
+from sweep_runs import STATIC, outcome, run, toy_algorithm
+from toy_algorithm import ToyConfig, toy
+
+import jaxrl
+from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import directory_lock
+from jaxrl.tuning import Choice, HyperTrick, Phase, RandomSearch, Uniform, sweep
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_lanes": 0}, "num_lanes must be an integer >= 1, got 0"),
+        ({"phase": HALF}, "a phase's length must be an integer >= 1, got 2.5"),
+        ({"phase": Phase(3, "hours")}, "a phase's unit must be one of .*, got 'hours'"),
+        ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
+        ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
+        ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
+        ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
+        ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
+        ({"keep_best": -1}, "keep_best must be >= 0, got -1"),
+        ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name_and_leave_nothing(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path / "x", HyperTrick(4, 2), **arguments)
+    assert not (tmp_path / "x").exists() or not any((tmp_path / "x").iterdir())
+
+
+def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
+    first = run(tmp_path / "x", HyperTrick(4, 2))
+    with pytest.raises(ValueError, match="already holds a sweep"):
+        run(tmp_path / "x", HyperTrick(4, 2))
+    with pytest.raises(ValueError, match=r"these settings changed: scheduler: .*'num_trials': 5"):
+        run(tmp_path / "x", HyperTrick(5, 2), resume=True)
+    again = directory_lock(tmp_path / "x")
+    with again, pytest.raises(ValueError, match="another process works in"):
+        run(tmp_path / "x", HyperTrick(4, 2), resume=True)
+    assert outcome(run(tmp_path / "x", HyperTrick(4, 2), resume=True)) == outcome(first)
+
+
+def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    run(tmp_path / "a", HyperTrick(4, 2), worker="a", **shared)
+    late = run(tmp_path / "b", HyperTrick(4, 2), worker="b", seed=6, **shared)
+    assert (late.summary["trials"], late.summary["elsewhere"]) == ([], 4)
+    with pytest.raises(ValueError, match=r"(?s)'s' is of another search.*scheduler: .*num_trials"):
+        run(tmp_path / "c", HyperTrick(5, 2), worker="c", **shared)
+    shorter = toy(jaxrl.make("CartPole-v1", num_envs=2, max_steps_in_episode=20))
+    arguments = {"num_lanes": 4, "phase": Phase(3), "run_dir": tmp_path / "d", **shared}
+    with pytest.raises(ValueError, match=r"(?s)of another search.*env_options: \{\} -> .*: 20"):
+        sweep(shorter, ToyConfig(), {"gamma": Uniform(0, 1)}, HyperTrick(4, 2), **arguments)
+
+
+def test_a_study_that_no_sweep_made_is_refused(tmp_path):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    optuna.create_study(study_name="s", storage=url, direction="minimize")
+    with pytest.raises(ValueError, match=r"'s' was not made by a sweep of jaxrl; choose"):
+        run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
+
+
+def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
+    url = "nosuchdb://me:secret:x@host/db"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", "--storage", url, "--study", "s"])
+    message = "storage 'nosuchdb://me@host/db' cannot be opened"
+    with pytest.raises(ValueError, match=message) as refused:
+        run(tmp_path / "x", HyperTrick(4, 2), storage=url)
+    assert "secret" not in str(refused.value)
+    assert manifests.provenance()["command"].endswith("--storage nosuchdb://me@host/db --study s")
+    assert manifests.without_passwords("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
+
+
+def test_numbers_of_numpy_are_searched(tmp_path):
+    space = {
+        "gamma": Uniform(*np.array([0.5, 0.75], np.float32)),
+        "num_steps": Choice(tuple(np.array([1, 2]))),
+    }
+    run(tmp_path / "x", RandomSearch(2, 1), space)
+
+
+def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="2 are joined; start a worker in each, not joined"):
+        run(tmp_path / "x", HyperTrick(4, 2))
+    assert not (tmp_path / "x").exists()
+
+
+def test_static_values_that_a_program_refuses_leave_nothing(tmp_path):
+    space = {"num_envs": Choice((2, 3))}
+    algo = toy_algorithm()._replace(make=None)
+    arguments = {"num_lanes": 2, "phase": Phase(1), "run_dir": tmp_path / "x"}
+    with pytest.raises(ValueError, match="num_envs is searched, but 'toy' has no `make`"):
+        sweep(algo, ToyConfig(), space, HyperTrick(4, 2), **arguments)
+    assert not (tmp_path / "x").exists()

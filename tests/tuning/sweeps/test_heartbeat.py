@@ -1,0 +1,55 @@
+"""Heartbeats: the trials of dead workers return to the queue."""
+
+import time
+
+import pytest
+from shared_studies import DiedError, die, end, states
+
+from jaxrl.tuning.sweeps.heartbeat import requeue
+from jaxrl.tuning.sweeps.storage import change_state
+
+
+def claim_in_time(study):
+    """Return what a worker claims that asks until there is something."""
+    deadline = time.monotonic() + 20
+    while (claimed := study.claim(())) is None:
+        assert time.monotonic() < deadline, "the trial never returned to the queue"
+        time.sleep(0.1)
+    return claimed
+
+
+def test_a_trial_of_a_worker_that_died_while_taking_it_returns_to_the_queue(studies, monkeypatch):
+    dead = studies("dead", num_trials=1, heartbeat_seconds=1)
+    alive = studies("alive", num_trials=1, heartbeat_seconds=1)
+    monkeypatch.setattr(dead, "_begin", die)
+    with pytest.raises(DiedError):
+        dead.claim(())
+    dead.close()
+    assert states(alive) == ["RUNNING"]
+    assert alive.has_unfinished_elsewhere()
+    assert claim_in_time(alive) == (0, {"gamma": pytest.approx(0.3)})
+    end(alive, 0)
+    assert states(alive) == ["FAIL", "COMPLETE"]
+    assert alive.claim(()) is None
+    assert not alive.has_unfinished_elsewhere()
+
+
+def test_a_worker_that_dies_while_it_requeues_a_trial_does_not_lose_it(studies):
+    slow = studies("slow", num_trials=1, heartbeat_seconds=60)
+    index, _ = slow.claim(())
+    change_state(slow._storage, slow._claimed[index], "FAIL")  # and no repetition is added
+    alive = studies("alive", num_trials=1, heartbeat_seconds=1)
+    assert claim_in_time(alive)[0] == index
+    assert slow.report(index, 0, 1.0) is None  # it was alive after all
+    end(alive, index)
+    assert states(alive) == ["FAIL", "COMPLETE"]
+
+
+def test_a_repeated_trial_is_not_owned_by_the_worker_that_lost_it(studies):
+    first, other = studies("a"), studies("b")
+    index, values = first.claim(())
+    first.close()
+    change_state(other._storage, other._study.trials[0], "FAIL")
+    requeue(other._study, other._study.trials[0])
+    assert not studies("a")._unclaimed
+    assert other.claim(()) == (index, values)

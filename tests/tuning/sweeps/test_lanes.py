@@ -1,0 +1,147 @@
+"""Lanes: programs of static fields, several devices, and pools of environments on the host."""
+
+import itertools
+import threading
+
+import jax
+import pytest
+from sweep_runs import (
+    STATIC,
+    KilledError,
+    kill_after_reports,
+    outcome,
+    run,
+)
+from toy_algorithm import ToyConfig
+
+import jaxrl
+from jaxrl.envs import envpool
+from jaxrl.envs.host import callback
+from jaxrl.tuning import ASHA, Choice, HyperTrick, LogUniform, Phase, RandomSearch, sweep
+from jaxrl.tuning.sweeps.lanes import LaneGroup, Lanes
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def test_lanes_change_between_the_programs_of_static_fields(tmp_path):
+    result = run(tmp_path / "x", HyperTrick(12, 3), STATIC, num_lanes=3)
+    trials = {t["trial"]: t for t in outcome(result)}
+    assert {t["values"]["num_steps"] for t in trials.values()} == {1, 3, 8}
+    assert {t["values"]["activation"] for t in trials.values()} == {"tanh", "relu"}
+    for trial in trials.values():  # `toy` adds num_steps to its score
+        config = ToyConfig(**trial["values"])
+        assert abs(trial["scores"][0] - config.num_steps) < 100
+    programs_of_lane = {lane: set() for lane in range(3)}
+    for span in result.summary["spans"]:
+        values = trials[span["trial"]]["values"]
+        programs_of_lane[span["lane"]].add((values["num_steps"], values["activation"]))
+    assert max(len(programs) for programs in programs_of_lane.values()) > 1
+
+
+def test_lanes_on_several_devices_find_what_they_find_on_one(tmp_path, monkeypatch):
+    used = set()
+    original = LaneGroup.train
+
+    def train(self, *arguments):
+        metrics = original(self, *arguments)
+        used.update(metrics["loss"].devices())
+        return metrics
+
+    monkeypatch.setattr(LaneGroup, "train", train)
+    outcomes = []
+    for strategy, devices in (("vmap", 1), ("auto", 2)):
+        used.clear()
+        result = run(
+            tmp_path / strategy, RandomSearch(9, 2), STATIC, num_lanes=4, strategy=strategy
+        )
+        assert len(used) == min(devices, jax.local_device_count())
+        outcomes.append(outcome(result))
+    assert len(outcomes[0]) == 9
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_no_device_waits_for_a_slow_one(tmp_path, monkeypatch):
+    """One device's first update begins when the other has done eight trials, in nine chunks."""
+    original = Lanes._train_group
+    has_other_trained = threading.Event()
+    chunks = itertools.count(1)
+
+    def train(self, group, *arguments):
+        if group == 0:
+            assert has_other_trained.wait(60)
+        elif next(chunks) == 10:
+            has_other_trained.set()
+        return original(self, group, *arguments)
+
+    monkeypatch.setattr(Lanes, "_train_group", train)
+    arguments = {"num_lanes": 2, "strategy": "shard-vmap", "chunk_seconds": 1e9}
+    result = run(tmp_path / "x", RandomSearch(12, 1), STATIC, **arguments)
+    lanes = [span["lane"] for span in result.summary["spans"]]
+    assert len(outcome(result)) == 12
+    assert lanes[:8] == [1] * 8
+    assert lanes.count(0) > 0
+
+
+def test_a_killed_sweep_on_several_devices_resumes(tmp_path, monkeypatch):
+    scheduler = ASHA(9, 9)  # pauses trials, which may continue on another device
+    with monkeypatch.context() as patch:
+        kill_after_reports(patch, 3)
+        with pytest.raises(KilledError):
+            run(tmp_path / "x", scheduler, STATIC, strategy="auto", checkpoint_seconds=0.0)
+    result = run(tmp_path / "x", scheduler, STATIC, strategy="auto", resume=True)
+    spans = [(span["trial"], span["phase"]) for span in result.summary["spans"]]
+    reported = [(t["trial"], phase) for t in outcome(result) for phase in range(len(t["scores"]))]
+    assert sorted(spans) == sorted(reported)
+    assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
+
+
+def test_atari_lanes_share_one_pool_through_refills(tmp_path, monkeypatch):
+    made = []
+    original = envpool.Pool.__init__
+
+    def counted(self, name, keywords, seeds):
+        made.append(len(seeds))
+        original(self, name, keywords, seeds)
+
+    monkeypatch.setattr(envpool.Pool, "__init__", counted)
+    env = jaxrl.make("Pong-v5", num_envs=2, num_threads=1, max_episode_steps=6)
+    result = sweep(
+        jaxrl.a2c(env),
+        jaxrl.A2CConfig(torso="mlp", hidden_sizes=(8,)),
+        {"learning_rate": LogUniform(1e-5, 1e-2), "gamma": Choice((0.9, 0.99))},
+        HyperTrick(6, 3, 0.4),
+        num_lanes=2,
+        phase=Phase(2),
+        run_dir=tmp_path / "x",
+        strategy="vmap",
+        progress_bar=False,
+    )
+    assert made == [2 * 2]
+    assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
+    assert len(outcome(result)) == 6
+    assert all(None not in trial["scores"] for trial in outcome(result))
+    lanes = [{s["trial"] for s in result.summary["spans"] if s["lane"] == i} for i in range(2)]
+    assert min(len(trials) for trials in lanes) >= 2
+
+
+def test_lanes_of_static_fields_have_pools_of_their_own(tmp_path):
+    """There are more lanes than pools are kept by default; unused pools are closed."""
+    env = jaxrl.make("envpool/CartPole-v1", num_envs=1, num_threads=1, max_episode_steps=3)
+    space = {"learning_rate": LogUniform(1e-4, 1e-2), "num_steps": Choice((4, 6))}
+    num_lanes = 2 * jax.local_device_count() + 2
+    before = len(callback._groups)
+    result = sweep(
+        jaxrl.a2c(env),
+        jaxrl.A2CConfig(hidden_sizes=(2,)),
+        space,
+        HyperTrick(num_lanes + 4, 2, 0.4),
+        num_lanes=num_lanes,
+        phase=Phase(2),
+        run_dir=tmp_path / "x",
+        strategy="vmap",
+        progress_bar=False,
+    )
+    assert len(outcome(result)) == num_lanes + 4
+    assert all(None not in trial["scores"] for trial in outcome(result))
+    assert len(callback._groups) <= max(before, num_lanes) + 1

@@ -1,0 +1,89 @@
+"""The shared study: each trial runs once, also if a worker dies between two writes."""
+
+import pytest
+from shared_studies import DiedError, die, end, open_study, states
+
+from jaxrl.tuning import Status
+from jaxrl.tuning.sweeps import study
+from jaxrl.tuning.sweeps.heartbeat import requeue
+from jaxrl.tuning.sweeps.storage import change_state
+from jaxrl.tuning.sweeps.study import SharedStudy
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_a_worker_that_dies_while_it_takes_a_trial_has_it_after_a_restart(
+    tmp_path, monkeypatch, kind
+):
+    url = f"{kind}:///{tmp_path / 'study'}"
+    steps = ((study, "change_state"), "WAITING"), ((SharedStudy, "_begin"), "RUNNING")
+    for step, state in steps:
+        dying = open_study(url, "a", num_trials=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(*step, die)
+            with pytest.raises(DiedError):
+                dying.claim(())
+        assert states(dying)[-1] == state
+        dying.close()
+    again = open_study(url, "a", num_trials=2)
+    claims = [again.claim(()), again.claim(())]
+    assert sorted(filter(None, claims)) == [(0, {"gamma": 0.3}), (1, {"gamma": 0.31})]
+    assert again.claim(()) is None
+    for index in (0, 1):
+        end(again, index)
+    assert states(again) == ["COMPLETE"] * 2
+    again.close()
+
+
+def test_a_study_of_another_search_is_refused(studies):
+    first = studies("a", search={"env": "Pong-v5", "sizes": (8, 8)})
+    studies("b", search={"env": "Pong-v5", "sizes": (8, 8)})
+    with pytest.raises(ValueError, match=r"'s' is of another search.*\n  env: 'Pong-v5' -> 'Q"):
+        studies("c", search={"env": "Qbert-v5", "sizes": (8, 8)})
+    assert first.claim(()) is not None
+
+
+def test_a_trial_that_two_workers_added_runs_once(studies):
+    first = studies("a", num_trials=2)
+    first.claim(())
+    lost = first._study.trials[0]
+    change_state(first._storage, lost, "FAIL")
+    requeue(first._study, lost)
+    requeue(first._study, lost)
+    for _ in range(2):  # one more than there are trials
+        first._study.add_trial(study.import_optuna().create_trial(state=first._state.WAITING))
+    other = studies("b", num_trials=2)
+    assert [other.claim(())[0] for _ in range(2)] == [0, 1]
+    assert other.claim(()) is None
+    assert states(other) == ["FAIL", "RUNNING", "FAIL", "RUNNING", "FAIL"]
+
+
+def test_a_worker_that_comes_back_in_time_keeps_its_trials(studies):
+    first, other = studies("a", num_trials=3), studies("b", num_trials=3)
+    claims = [first.claim(()), first.claim(())]
+    end(first, 0)
+    other.claim(())
+    assert (first.count_elsewhere(), other.count_elsewhere()) == (1, 2)
+    first.close()
+    again = studies("a", num_trials=3)
+    assert again.ended_values() == {0: claims[0][1]}
+    assert again.claim(again.ended_values()) == claims[1]
+    assert again.claim(again.ended_values()) is None
+    assert again.has_unfinished_elsewhere()
+    end(again, 1)
+    end(other, 2)
+    assert states(other) == ["COMPLETE"] * 3
+    assert not again.has_unfinished_elsewhere()
+
+
+def test_a_trial_that_ended_earlier_before_a_restart_is_not_lost(studies):
+    first = studies("a", num_trials=1)
+    index, values = first.claim(())
+    first.report(index, 0, 3.0)
+    first.finish(index, Status.STOPPED, 3.0)
+    first.close()
+    again = studies("a", num_trials=1)
+    assert again.claim(()) == (index, values)  # it is alone, and runs what its checkpoint lacks
+    assert again.report(index, 0, 3.0) == 3.0
+    assert again.ended_values() == {}
+    assert again.report(index, 1, 4.0) is None
+    assert again.ended_values() == {index: values}
