@@ -104,7 +104,7 @@ def measure_task(task: Task, args: Args) -> dict[str, Any]:
     """Measure one task and return all results."""
     trainer = Trainer(task, args.seconds)
     learners: dict[str, Learner] = {"jaxrl": trainer}
-    for name, _ in task.targets:
+    for name in task.aims:
         if PEERS[name].is_installed:
             learners[name] = PEERS[name].make(task, trainer.updates)
             assert learners[name].num_parameters == trainer.num_parameters
@@ -124,10 +124,11 @@ def measure_task(task: Task, args: Args) -> dict[str, Any]:
         "steps_per_second": speeds,
         "seconds_per_update": summaries(samples),
         "shares": shares(samples),
-        "targets": [
-            {"peer": name, "at_least": least, "ratio": ratio_of(speeds, name)}
-            for name, least in task.targets
-        ],
+        "ratio_to_peers": {
+            peer: {"ratio": speeds["jaxrl"]["median"] / speeds[peer]["median"], "aim": aim}
+            for peer, aim in task.aims.items()
+            if peer in speeds
+        },
     }
 
 
@@ -144,11 +145,6 @@ def rates(
         name: samples[part].map(lambda s: task.steps / s).summary()
         for name, part in stepping.items()
     }
-
-
-def ratio_of(speeds: dict[str, dict[str, float]], peer: str) -> float | None:
-    """Return jaxrl's speed over a peer's; None without the peer."""
-    return speeds["jaxrl"]["median"] / speeds[peer]["median"] if peer in speeds else None
 
 
 def shares(samples: dict[str, Samples]) -> dict[str, float]:
@@ -173,7 +169,7 @@ def _number(summary: dict[str, float], factor: float = 1.0, digits: int = 0) -> 
 def speed_table(results: dict[str, Any]) -> Table:
     """Return a table of steps a second."""
     title = "environment steps a second: median (min-max)"
-    table = Table("task", "library", "steps/s", "jaxrl / it", "compile s", title=title)
+    table = Table("task", "library", "steps/s", "jaxrl / it", "aim", "compile s", title=title)
     for name, result in results.items():
         speeds = result["steps_per_second"]
         for library, summary in speeds.items():
@@ -184,12 +180,11 @@ def speed_table(results: dict[str, Any]) -> Table:
                 library,
                 _number(summary),
                 f"{ratio:.2f}",
+                str(TASKS[name].aims.get(library, "")),
                 "" if compiling is None else f"{compiling:.1f}",
             )
-        for target in result["targets"]:
-            if target["ratio"] is None:
-                install = PEERS[target["peer"]].install
-                table.add_row("", target["peer"], f"not installed: {install}")
+        for peer in TASKS[name].aims.keys() - speeds.keys():
+            table.add_row("", peer, f"not installed: {PEERS[peer].install}")
         table.add_row("", result["sizes"], f"{result['num_parameters']:,} parameters")
         table.add_section()
     return table
@@ -214,27 +209,6 @@ def parts_table(results: dict[str, Any]) -> Table:
     return table
 
 
-def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all targets with their measurements; `holds` is None where a peer is missing."""
-    rows = []
-    for name, result in results.items():
-        for target in result["targets"]:
-            ratio, least = target["ratio"], target["at_least"]
-            holds = None if ratio is None else ratio >= least
-            title = f"{name}: jaxrl / {target['peer']} >= {least}"
-            rows.append({"target": title, "measured": ratio, "holds": holds})
-    return rows
-
-
-def targets_table(rows: list[dict[str, Any]]) -> Table:
-    """Return a table of the targets."""
-    table = Table("target", "measured", "holds", title="targets")
-    for row in rows:
-        measured = "not measured" if row["measured"] is None else f"{row['measured']:.2f}"
-        table.add_row(row["target"], measured, {True: "yes", False: "no"}.get(row["holds"], ""))
-    return table
-
-
 def main(args: Args, console: Console | None = None) -> dict[str, Any]:
     """Measure, print and write; return the results."""
     console = console or Console()
@@ -249,11 +223,9 @@ def main(args: Args, console: Console | None = None) -> dict[str, Any]:
     for name, task in tasks.items():
         console.print(f"measuring {name} ...")
         results[name] = measure_task(task, args)
-    rows = targets(results)
     console.print(speed_table(results))
     console.print(parts_table(results))
-    console.print(targets_table(rows))
-    return write_results(args.output, {"tasks": results, "targets": rows})
+    return write_results(args.output, {"tasks": results})
 
 
 if __name__ == "__main__":

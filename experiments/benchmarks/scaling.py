@@ -35,7 +35,6 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from jax.sharding import Mesh, PartitionSpec
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -213,7 +212,7 @@ def predicted_seconds(
 
 
 def main(args: Args) -> dict[str, Any] | None:
-    """Measure all points, print, write and draw; return the results."""
+    """Measure all points, print and write; return the results."""
     if args.point is not None:
         print(json.dumps(measure_point(Point(**json.loads(args.point)))))
         return None
@@ -256,8 +255,6 @@ def main(args: Args) -> dict[str, Any] | None:
         "predicted_efficiency": model,
     }
     Console().print(table(measured, model))
-    if args.output is not None:
-        plot(args.output.with_suffix(".png"), points, measured, model, args.task)
     return write_results(args.output, results)
 
 
@@ -274,39 +271,6 @@ def table(measured: dict[str, Any], model: dict[str, float]) -> Table:
     for n, efficiency in model.items():
         shown.add_row(f"weak, {n} devices, predicted", "", f"{efficiency:.2f}", "")
     return shown
-
-
-def plot(
-    path: Path,
-    points: dict[str, Point],
-    measured: dict[str, Any],
-    model: dict[str, float],
-    task: str,
-) -> None:
-    """Draw rates against devices, with the ideal line, and the model's efficiency."""
-    figure = Figure(figsize=(8, 3.6), dpi=120, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    one = measured["weak, 1 devices"]["steps_per_second"]
-    most = max(point.total for point in points.values())
-    left.plot([1, most], [one, most * one], color="gray", linestyle="--", label="ideal")
-    for kind, marker in (
-        ("weak, devices", "o"),
-        ("strong, devices", "s"),
-        ("weak, processes", "^"),
-        ("crowded, devices", "x"),
-    ):
-        scaling, unit = kind.split(", ")
-        chosen = [n for n in points if n.startswith(scaling) and n.endswith(unit)]
-        x = [points[name].total for name in chosen]
-        left.plot(x, [measured[n]["steps_per_second"] for n in chosen], marker, label=kind)
-    left.set(xlabel="devices", ylabel="valid steps a second", title=f"PPO, {task}", ylim=(0, None))
-    left.legend(frameon=False)
-    right.plot([int(n) for n in model], list(model.values()), "o-")
-    right.set(
-        xlabel="devices", xscale="log", ylim=(0, 1.05), ylabel="efficiency",
-        title="weak scaling by the model",
-    )  # fmt: skip
-    figure.savefig(path)
 
 
 if __name__ == "__main__":

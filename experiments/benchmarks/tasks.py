@@ -19,12 +19,13 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, sizes and a config, and the ratios to peers that jaxrl aims at."""
+    """An environment, sizes and a config."""
 
     env_id: str
     num_envs: int
     config: jaxrl.PPOConfig
-    targets: tuple[tuple[str, float], ...]
+    aims: dict[str, float]
+    """Ratios of jaxrl's speed to its peers' that it aims at, by peer."""
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -55,17 +56,15 @@ SHARED = jaxrl.PPOConfig(
     activation="tanh",
 )
 TASKS = {
-    "cartpole": Task(
-        "gymnax/CartPole-v1", 4, SHARED, (("rejax", 2.2), ("Stable-Baselines3", 100.0))
-    ),
+    "cartpole": Task("gymnax/CartPole-v1", 4, SHARED, {"rejax": 2.2, "Stable-Baselines3": 100.0}),
     "breakout": Task(
-        "gymnax/Breakout-MinAtar", 64, SHARED.replace(num_minibatches=8), (("rejax", 1.3),)
+        "gymnax/Breakout-MinAtar", 64, SHARED.replace(num_minibatches=8), {"rejax": 1.3}
     ),
     "pong": Task(
         "envpool/Pong-v5",
         8,
         jaxrl.PPOConfig(clip_epsilon=0.1, clip_value=True, torso="nature_cnn"),
-        (("PyTorch", 1.2), ("PyTorch, channels last", 1.0)),
+        {"PyTorch": 1.2, "PyTorch, channels last": 1.0},
         tuple(ATARI.items()),
     ),
 }

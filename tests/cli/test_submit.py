@@ -91,6 +91,16 @@ def wait_for(path):
         time.sleep(0.01)
 
 
+def stop(job, *run_dirs, number=signal.SIGTERM, times=1, send=os.kill):
+    """Send a signal to a job whose runs are ready, and return its status."""
+    for run_dir in run_dirs or ("runs/pong",):
+        wait_for(Path(run_dir) / "ready")
+    for _ in range(times):
+        send(job.pid, number)
+        time.sleep(0.03)
+    return job.wait(10)
+
+
 def requeued():
     path = Path("scontrol.log")
     return path.read_text().splitlines() if path.exists() else []
@@ -165,14 +175,10 @@ def test_the_job_for_grid_engine(place):
         assert f"#$ {fixed}" in path.read_text().splitlines()
 
 
-def test_slurm_stops_a_run_with_a_checkpoint_and_starts_it_again(place):
+@pytest.mark.process
+def test_slurm_stops_a_run_with_a_checkpoint_and_restarts_it(place):
     path = write("--gpus", "1", "--container", "x.sif", "--", "train.py", "--seed", "3")
-    job = start(path)
-    wait_for(place / "runs/pong/ready")
-    for _ in range(3):
-        os.kill(job.pid, signal.SIGTERM)
-        time.sleep(0.03)
-    assert job.wait(10) == 130
+    assert stop(start(path), times=3) == 130
     assert (place / "runs/pong/checkpoint").exists()
     assert requeued() == ["requeue 7"]
     assert start(path).wait(10) == 0  # it has resumed, and ends
@@ -182,17 +188,12 @@ def test_slurm_stops_a_run_with_a_checkpoint_and_starts_it_again(place):
     assert (place / "apptainer.log").read_text().startswith("exec --nv x.sif python train.py")
 
 
+@pytest.mark.process
 def test_processes_on_several_nodes_stop_together_and_resume(place):
-    path = write(
-        "--nodes", "2", "--gpus", "4", "--container", "x.sif", "--", "train.py", "--seed",
-        "3", "--resume",
-    )  # fmt: skip
+    command = ("--", "train.py", "--seed", "3", "--resume")
+    path = write("--nodes", "2", "--gpus", "4", "--container", "x.sif", *command)
     assert "#SBATCH --nodes=2" in path.read_text().splitlines()
-    job = start(path)
-    for node in ("0", "1"):
-        wait_for(place / node / "runs/pong/ready")
-    os.kill(job.pid, signal.SIGTERM)
-    assert job.wait(10) == 130
+    assert stop(start(path), "0/runs/pong", "1/runs/pong") == 130
     assert requeued() == ["requeue 7"]
     assert start(path).wait(10) == 0
     expected = ["--seed", "3", "--cluster", "--run-dir", "runs/pong", "--resume"]
@@ -200,20 +201,17 @@ def test_processes_on_several_nodes_stop_together_and_resume(place):
         assert (place / node / "runs/pong/argv").read_text().split("\n") == expected
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 @pytest.mark.parametrize("container", [(), ("--container", "x.sif")])
-def test_grid_engine_stops_a_run_with_a_checkpoint_and_starts_it_again(place, number, container):
+def test_grid_engine_stops_a_run_with_a_checkpoint_and_restarts_it(place, number, container):
     path = write("--scheduler", "sge", *container, "--", "train.py")
-    job = start(path)
-    wait_for(place / "runs/pong/ready")
-    os.killpg(job.pid, number)  # all processes of the job
-    time.sleep(0.03)
-    os.killpg(job.pid, number)
-    assert job.wait(10) == 99
+    assert stop(start(path), number=number, times=2, send=os.killpg) == 99  # all processes
     assert (place / "runs/pong/checkpoint").exists()
     assert start(path).wait(10) == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scheduler", ["slurm", "sge"])
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_run_that_ends_by_itself_is_not_requeued(place, scheduler, code):
@@ -222,33 +220,26 @@ def test_a_run_that_ends_by_itself_is_not_requeued(place, scheduler, code):
     assert requeued() == []
 
 
-def test_a_run_that_cannot_take_the_signal_yet_is_requeued(place):
-    job = start(write("--", "train.py", "--deaf"))
-    wait_for(place / "runs/pong/ready")
-    os.kill(job.pid, signal.SIGTERM)
-    assert job.wait(10) == 143
+@pytest.mark.process
+def test_only_running_jobs_are_requeued_even_if_they_cannot_checkpoint_yet(place):
+    assert stop(start(write("--", "train.py"), STATE="CANCELLED")) == 130
+    assert requeued() == []
+    (place / "runs/pong/ready").unlink()
+    (place / "runs/pong/checkpoint").unlink()
+    assert stop(start(write("--", "train.py", "--deaf"))) == 143
     assert requeued() == ["requeue 7"]
 
 
-def test_a_cancelled_job_is_not_requeued(place):
-    job = start(write("--", "train.py"), STATE="CANCELLED")
-    wait_for(place / "runs/pong/ready")
-    os.kill(job.pid, signal.SIGTERM)
-    assert job.wait(10) == 130
-    assert requeued() == []
-
-
+@pytest.mark.process
 def test_tasks_of_an_array_share_only_their_study(place):
     path = write("--workers", "2", *SWEEP, "--trials", "4")
-    tasks = [start(path, SLURM_ARRAY_JOB_ID="6", SLURM_ARRAY_TASK_ID=str(task)) for task in (1, 2)]
-    for task in (1, 2):
-        wait_for(place / f"runs/pong/worker-{task}/ready")
-    os.kill(tasks[1].pid, signal.SIGTERM)
-    assert tasks[1].wait(10) == 130
+    first, second = (
+        start(path, SLURM_ARRAY_JOB_ID="6", SLURM_ARRAY_TASK_ID=task) for task in ("1", "2")
+    )
+    assert stop(second, "runs/pong/worker-2") == 130
     assert requeued() == ["requeue 6_2"]
-    assert tasks[0].poll() is None
-    os.kill(tasks[0].pid, signal.SIGTERM)
-    assert tasks[0].wait(10) == 130
+    assert first.poll() is None
+    assert stop(first, "runs/pong/worker-1") == 130
     for task in (1, 2):
         run_dir = Path(f"runs/pong/worker-{task}")
         args = tyro.cli(sweep.SweepArguments, args=(run_dir / "argv").read_text().split("\n"))
