@@ -13,11 +13,11 @@ from jaxrl.types import Array
 
 
 def orthogonal(scale: float) -> Callable[..., Array]:
-    """Orthogonal weights (Saxe et al. 2014), of a population one member after another.
+    """Return an initializer of orthogonal weights (Saxe et al. 2014, arXiv 1312.6120).
 
-    jax 0.10's QR decomposition of a batch waits on a thread of XLA's pool for work that it puts
-    into the same pool: on a CPU of two cores, two at a time wait for each other for ever. So `vmap`
-    makes a loop of it.
+    Under `vmap` it draws one member after another. jax 0.10's QR decomposition of a batch waits in
+    a thread of XLA's pool for work that it adds to the same pool: on a CPU with two cores, two
+    batches at a time wait for each other forever.
     """
     initialize = nn.initializers.orthogonal(scale)
 

@@ -1,14 +1,15 @@
-"""Torsos in Flax Linen: from observations `[B, ...]` to features `[B, F]`.
+"""Torsos: from observations `[B, ...]` to features `[B, F]`.
 
-They take images channels-last. uint8 images are scaled by 1/255. Weights are orthogonal (Saxe et
-al. 2014), scaled by sqrt(2). `dtype` is the compute type; parameters stay float32.
+Images are channels-last; uint8 observations are scaled by 1/255. Weights are orthogonal (Saxe et
+al. 2014, arXiv 1312.6120), scaled by sqrt(2). A torso computes in `dtype`; its parameters are
+float32.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -26,13 +27,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 _KERNEL_INIT = orthogonal(math.sqrt(2))
 
 
-def _as_float(obs: Array, dtype: Any) -> Array:
-    scale = 1 / 255 if obs.dtype == jnp.uint8 else 1
-    return obs.astype(dtype) * jnp.asarray(scale, dtype)
-
-
 class MLP(nn.Module):
-    """Dense layers over the flattened observation."""
+    """Dense layers over the flattened observation.
+
+    Attributes:
+      hidden_sizes: widths of the layers, in units.
+      activation: one of `ACTIVATIONS`, after each layer.
+      dtype: type of the computation.
+    """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
@@ -48,7 +50,14 @@ class MLP(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolutions, each `(features, kernel size, stride)`, then dense layers."""
+    """Convolutions without padding, then dense layers.
+
+    Attributes:
+      convolutions: `(features, kernel size, stride)` of each.
+      hidden_sizes: widths of the dense layers, in units.
+      activation: one of `ACTIVATIONS`, after each layer.
+      dtype: type of the computation.
+    """
 
     convolutions: tuple[tuple[int, int, int], ...]
     hidden_sizes: tuple[int, ...]
@@ -70,29 +79,19 @@ class ConvNet(nn.Module):
                 x = ACTIVATIONS[self.activation](layer(x))
             return x
 
-        x = jnp.concatenate([convolved(images) for images in self.blocks(obs)])
+        x = jnp.concatenate([convolved(images) for images in convolution.blocks(obs)])
         return MLP(self.hidden_sizes, self.activation, self.dtype)(x)
-
-    def blocks(self, obs: Array) -> list[Array]:
-        """Return the blocks of a batch that the convolutions take one after another."""
-        return convolution.blocks(obs)
-
-
-NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Mnih et al. 2015."""
-GA3C_CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
-"""The small network of Mnih et al. 2013, which A3C and GA3C (Babaeizadeh et al. 2017) use."""
-GA3C_LARGE_CONVOLUTIONS = {
-    f"ga3c_large_stride{stride}": ((32, 8, stride), (32, 4, 2), (64, 4, 2))
-    for stride in (4, 3, 2, 1)
-}
-"""GA3C's larger networks, whose cost grows as the stride of the first layer falls."""
-MINATAR_CONVOLUTIONS = ((16, 3, 1),)
-"""Young & Tian 2019."""
 
 
 class ImpalaResNet(nn.Module):
-    """The deep network of IMPALA (Espeholt et al. 2018, fig. 3), without its LSTM."""
+    """The deep network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, fig. 3), without LSTM.
+
+    Attributes:
+      channels: channels of each group of a convolution, a pooling and two residual blocks.
+      hidden_sizes: widths of the dense layers, in units.
+      activation: one of `ACTIVATIONS`.
+      dtype: type of the computation.
+    """
 
     channels: tuple[int, ...] = (16, 32, 32)
     hidden_sizes: tuple[int, ...] = (256,)
@@ -118,7 +117,11 @@ class ImpalaResNet(nn.Module):
 
 
 class DictTorso(nn.Module):
-    """A torso for each named part of the observation; their features side by side."""
+    """A torso for each named part of a `Dict` observation; returns their features side by side.
+
+    Attributes:
+      torsos: `(name, torso)` pairs.
+    """
 
     torsos: tuple[tuple[str, nn.Module], ...]
 
@@ -127,19 +130,52 @@ class DictTorso(nn.Module):
         return jnp.concatenate([torso(obs[name]) for name, torso in self.torsos], -1)
 
 
-TORSOS = (
-    "mlp", "minatar_cnn", "ga3c_cnn", "nature_cnn", "impala_resnet", *GA3C_LARGE_CONVOLUTIONS
-)  # fmt: skip
+def _as_float(obs: Array, dtype: Any) -> Array:
+    scale = 1 / 255 if obs.dtype == jnp.uint8 else 1
+    return obs.astype(dtype) * jnp.asarray(scale, dtype)
 
 
-SMALLEST_IMAGE = 3
+NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""The network of Mnih et al. 2015, `(features, kernel size, stride)` of each layer."""
+GA3C_CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
+"""The network of Mnih et al. 2013 (arXiv 1312.5602), which A3C and GA3C use."""
+
+
+class _ImageTorso(NamedTuple):
+    """A torso for images: its convolutions, its default dense layers, and its smallest image.
+
+    Attributes:
+      convolutions: of a `ConvNet`; None for the `ImpalaResNet`.
+      hidden_sizes: default widths of the dense layers, in units.
+      smallest: least height and width of an image, in pixels.
+    """
+
+    convolutions: tuple[tuple[int, int, int], ...] | None
+    hidden_sizes: tuple[int, ...]
+    smallest: int
+
+
+_IMAGE_TORSOS = {
+    "minatar_cnn": _ImageTorso(((16, 3, 1),), (128,), 3),  # Young & Tian 2019, arXiv 1903.03176
+    "ga3c_cnn": _ImageTorso(GA3C_CONVOLUTIONS, (256,), 20),
+    "nature_cnn": _ImageTorso(NATURE_CONVOLUTIONS, (512,), 36),
+    "impala_resnet": _ImageTorso(None, (256,), 8),
+} | {  # GA3C's larger networks, Babaeizadeh et al. 2017, arXiv 1611.06256
+    f"ga3c_large_stride{stride}": _ImageTorso(
+        ((32, 8, stride), (32, 4, 2), (64, 4, 2)), (256,), 8 + 9 * stride
+    )
+    for stride in (4, 3, 2, 1)
+}
+TORSOS = ("mlp", *_IMAGE_TORSOS)
+"""The names that `make_torso` takes."""
 
 
 def choose_torso(shape: tuple[int, ...]) -> str:
-    """The name of the usual torso for observations of this shape."""
-    if len(shape) != 3 or min(shape[:2]) < SMALLEST_IMAGE:
+    """Return the name of the default torso for observations of this shape."""
+    if len(shape) != 3 or min(shape[:2]) < _IMAGE_TORSOS["minatar_cnn"].smallest:
         return "mlp"
-    return "nature_cnn" if min(shape[:2]) >= 36 else "minatar_cnn"
+    is_large = min(shape[:2]) >= _IMAGE_TORSOS["nature_cnn"].smallest
+    return "nature_cnn" if is_large else "minatar_cnn"
 
 
 def make_torso(
@@ -149,37 +185,22 @@ def make_torso(
     activation: str | None,
     dtype: Any,
 ) -> nn.Module:
-    """A torso by name; None takes its own usual sizes and activation.
+    """Build a torso by name; None for its default sizes and activation.
 
     Raises:
-      ValueError: if it can't take observations of this shape.
+      ValueError: if it cannot take observations of this shape.
     """
-    smallest = {
-        "mlp": 0,
-        "minatar_cnn": SMALLEST_IMAGE,
-        "impala_resnet": 8,
-        "ga3c_cnn": 20,
-        "nature_cnn": 36,
-    }
-    smallest |= {f"ga3c_large_stride{stride}": 8 + 9 * stride for stride in (4, 3, 2, 1)}
-    if name != "mlp" and (len(shape) != 3 or min(shape[:2]) < smallest[name]):
-        raise ValueError(
-            f"torso {name!r} takes images [height, width, channels] of at least "
-            f"{smallest[name]}x{smallest[name]}, but observations have shape {shape}; "
-            "choose torso='mlp' or pass a network of your own"
-        )
     if name == "mlp":
         sizes = (64, 64) if hidden_sizes is None else hidden_sizes
         return MLP(sizes, activation or "tanh", dtype)
-    activation = activation or "relu"
-    if name == "impala_resnet":
-        sizes = (256,) if hidden_sizes is None else hidden_sizes
-        return ImpalaResNet((16, 32, 32), sizes, activation, dtype)
-    convolutions, usual_sizes = {
-        "minatar_cnn": (MINATAR_CONVOLUTIONS, (128,)),
-        "ga3c_cnn": (GA3C_CONVOLUTIONS, (256,)),
-        "nature_cnn": (NATURE_CONVOLUTIONS, (512,)),
-        **{name: (layers, (256,)) for name, layers in GA3C_LARGE_CONVOLUTIONS.items()},
-    }[name]
-    sizes = usual_sizes if hidden_sizes is None else hidden_sizes
-    return ConvNet(convolutions, sizes, activation, dtype)
+    convolutions, default_sizes, smallest = _IMAGE_TORSOS[name]
+    if len(shape) != 3 or min(shape[:2]) < smallest:
+        raise ValueError(
+            f"torso {name!r} takes images [height, width, channels] of at least "
+            f"{smallest}x{smallest}, but observations have shape {shape}; "
+            "choose torso='mlp' or pass a network of your own"
+        )
+    sizes = default_sizes if hidden_sizes is None else hidden_sizes
+    if convolutions is None:
+        return ImpalaResNet((16, 32, 32), sizes, activation or "relu", dtype)
+    return ConvNet(convolutions, sizes, activation or "relu", dtype)

@@ -1,8 +1,8 @@
-"""Action distributions: small NamedTuples of arrays with `sample`, `mode`, `log_prob`, `entropy`.
+"""Distributions of actions: small trees of arrays with `sample`, `mode`, `log_prob` and `entropy`.
 
-Leading axes are the batch's; `log_prob` and `entropy` sum over the action's own axes. A sample is
-a function of the parameters and of noise whose law does not depend on them, so that the noise of a
-whole rollout can be drawn at once: `d.sample(key) = d.from_noise(d.noise(key))`.
+Leading axes are the batch's; `log_prob` and `entropy` sum over the action's own axes. A sample is a
+function of the parameters and of noise whose law does not depend on them, so the noise of a whole
+rollout can be drawn at once: `d.sample(key) = d.from_noise(d.noise(key))`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,39 @@ from jaxrl.types import Array, PyTree
 
 
 class Distribution(Protocol):
-    """What a policy network returns; all leaves have the batch's leading axes."""
+    """A distribution over actions `[..., *shape]`; all leaves have the batch's leading axes."""
 
     def noise(self, key: Array) -> PyTree:
-        """What is random about a sample; uses the shapes of the parameters only."""
+        """Draw the random numbers of a sample, given the shapes of the parameters only."""
         ...
 
-    def from_noise(self, noise: PyTree) -> Array: ...
-    def sample(self, key: Array) -> Array: ...
-    def mode(self) -> Array: ...
-    def log_prob(self, action: Array) -> Array: ...
-    def entropy(self) -> Array: ...
+    def from_noise(self, noise: PyTree) -> Array:
+        """Return the sample that these random numbers make, `[..., *shape]`."""
+        ...
+
+    def sample(self, key: Array) -> Array:
+        """Draw an action, `[..., *shape]`."""
+        ...
+
+    def mode(self) -> Array:
+        """Return the most probable action, `[..., *shape]`."""
+        ...
+
+    def log_prob(self, action: Array) -> Array:
+        """Return the log probability (density) of `action` `[..., *shape]`, in nats, `[...]`."""
+        ...
+
+    def entropy(self) -> Array:
+        """Return the (differential) entropy in nats, `[...]`."""
+        ...
 
 
 class Categorical(NamedTuple):
-    """Integers with probabilities `softmax(logits)`; logits `[..., n]`."""
+    """A distribution over integers `0 .. n - 1` with probabilities `softmax(logits)`.
+
+    Attributes:
+      logits: `[..., n]`, unnormalized log probabilities; -inf for probability 0.
+    """
 
     logits: Array
 
@@ -40,6 +58,8 @@ class Categorical(NamedTuple):
         return jax.random.gumbel(key, self.logits.shape, self.logits.dtype)
 
     def from_noise(self, noise: Array) -> Array:
+        # The Gumbel-max trick: argmax(logits + Gumbel noise) is a sample (Maddison et al. 2014,
+        # arXiv 1411.0030, section 2).
         return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
 
     def sample(self, key: Array) -> Array:
@@ -49,7 +69,7 @@ class Categorical(NamedTuple):
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: Array) -> Array:
-        # A one-hot product, not a gather: its gradient is a product too, no scatter.
+        # A one-hot product instead of a gather, whose gradient would be a scatter.
         chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=self.logits.dtype)
         return (self.log_probs() * chosen).sum(-1)
 
@@ -58,13 +78,17 @@ class Categorical(NamedTuple):
         return -(jnp.exp(log_probs) * log_probs).sum(-1)
 
     def log_probs(self) -> Array:
-        """Of all integers, `[..., n]`; finite also where a logit is -inf."""
+        """Return the log probabilities of all integers, `[..., n]`, finite for logits of -inf."""
         log_probs = jax.nn.log_softmax(self.logits)
         return jnp.maximum(log_probs, jnp.finfo(log_probs.dtype).min)
 
 
 class MultiCategorical(NamedTuple):
-    """Independent integers, one for each part; actions `[..., len(parts)]`."""
+    """A distribution over k independent integers; actions `[..., k]`.
+
+    Attributes:
+      parts: the distribution of each integer.
+    """
 
     parts: tuple[Categorical, ...]
 
@@ -93,9 +117,11 @@ class MultiCategorical(NamedTuple):
 
 @struct.dataclass
 class JointCategorical:
-    """Several integers at once, with a probability for every combination of them.
+    """A distribution over k integers with a probability for each combination; actions `[..., k]`.
 
-    Logits `[..., prod(sizes)]`, the last integer running fastest; actions `[..., len(sizes)]`.
+    Attributes:
+      logits: `[..., prod(sizes)]`; the last integer changes fastest.
+      sizes: number of values of each integer, k numbers.
     """
 
     logits: Array
@@ -105,29 +131,34 @@ class JointCategorical:
         return Categorical(self.logits).noise(key)
 
     def from_noise(self, noise: Array) -> Array:
-        return self._apart(Categorical(self.logits).from_noise(noise))
+        return self._to_integers(Categorical(self.logits).from_noise(noise))
 
     def sample(self, key: Array) -> Array:
         return self.from_noise(self.noise(key))
 
     def mode(self) -> Array:
-        return self._apart(Categorical(self.logits).mode())
+        return self._to_integers(Categorical(self.logits).mode())
 
     def log_prob(self, action: Array) -> Array:
-        together = jnp.zeros_like(action[..., 0])
+        combination = jnp.zeros_like(action[..., 0])
         for i, size in enumerate(self.sizes):
-            together = together * size + action[..., i]
-        return Categorical(self.logits).log_prob(together)
+            combination = combination * size + action[..., i]
+        return Categorical(self.logits).log_prob(combination)
 
     def entropy(self) -> Array:
         return Categorical(self.logits).entropy()
 
-    def _apart(self, together: Array) -> Array:
-        return jnp.stack(jnp.unravel_index(together, self.sizes), -1).astype(jnp.int32)
+    def _to_integers(self, combination: Array) -> Array:
+        return jnp.stack(jnp.unravel_index(combination, self.sizes), -1).astype(jnp.int32)
 
 
 class DiagonalNormal(NamedTuple):
-    """Independent normals; loc and log_scale `[..., d]`."""
+    """A distribution over vectors of independent normal numbers; actions `[..., d]`.
+
+    Attributes:
+      loc: `[..., d]`, means.
+      log_scale: `[..., d]`, logarithms of the standard deviations.
+    """
 
     loc: Array
     log_scale: Array

@@ -1,9 +1,9 @@
-"""Returns and advantages: batched, time-major, exact at truncations.
+"""Returns and advantages of time-major batches `[T, N]`, exact at truncations.
 
-All take the transitions of a `Trajectory`, `[T, N]`. Row t's `values_next` is the value of the
-state that the transition led to, which next-step autoreset always shows, so a truncated episode
-bootstraps from its true last observation and no time limit is mistaken for a death. Rows that
-only lead to a new episode (`valid` false) give numbers without meaning: weigh by `valid`.
+Row t is a transition of a `jaxrl.types.Trajectory`; `values_next[t]` is the value of the state that
+it led to. Next-step autoreset keeps that state's observation in the trajectory, so a truncated
+episode bootstraps from its own last state, and a time limit does not count as a termination. Rows
+that only reset an episode (`valid` false) hold meaningless numbers: weigh losses by `valid`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ def generalized_advantages(
     gamma: Array | float,
     gae_lambda: Array | float,
 ) -> Array:
-    """Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438, eq. 16).
+    """Return GAE(lambda) advantages (Schulman et al. 2016, arXiv 1506.02438, eq. 16).
 
-    `delta_t = r_t + gamma (1 - terminated_t) V_{t+1} - V_t` and
-    `A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}`.
+    With `ended = terminated or truncated`,
+
+        delta_t = r_t + gamma (1 - terminated_t) V_{t+1} - V_t
+        A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}
 
     Args:
       rewards, values, terminated, truncated: `[T, N]`.
       last_value: `[N]`, the value of the observation after the last transition.
-      gamma, gae_lambda: scalars.
+      gamma, gae_lambda: scalars in [0, 1].
 
     Returns:
-      Advantages `[T, N]`. The regression targets of the critic are `advantages + values`.
+      Advantages `[T, N]`. The critic's regression targets are `advantages + values`.
     """
     chex.assert_rank([rewards, values, last_value], [2, 2, 1])
     chex.assert_equal_shape([rewards, values, terminated, truncated])
@@ -47,7 +49,7 @@ def generalized_advantages(
 
     def accumulate(advantage: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         delta, decay = row
-        advantage = delta + decay * advantage
+        advantage = delta + decay * advantage  # eq. 16, as a recursion
         return advantage, advantage
 
     start = jnp.zeros_like(last_value)
@@ -55,10 +57,15 @@ def generalized_advantages(
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` returns; leaves `[T, N]`."""
+    """The result of `vtrace`; leaves `[T, N]`.
 
-    targets: Array  # v_s, the regression targets of the critic
-    advantages: Array  # of the policy gradient, weighed by the clipped importance ratio
+    Attributes:
+      targets: v_t, the critic's regression targets.
+      advantages: factors of the policy gradient, importance ratio included.
+    """
+
+    targets: Array
+    advantages: Array
 
 
 def vtrace(
@@ -74,16 +81,23 @@ def vtrace(
     c_bar: Array | float = 1.0,
     policy_rho_bar: Array | float = 1.0,
 ) -> VTrace:
-    """V-trace (Espeholt et al. 2018, arXiv 1802.01561, eq. 1 and section 4.2).
+    """Return V-trace targets and advantages (Espeholt et al. 2018, arXiv 1802.01561).
 
-    With `rho_t = min(rho_bar, pi / mu)` and `c_t = lambda min(c_bar, pi / mu)`,
-    `v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1})`, and the advantages are
-    `min(policy_rho_bar, pi / mu) (r_t + gamma q_{t+1} - V_t)`, `q = lambda v + (1 - lambda) V`.
-    Traces end with episodes: a truncated one bootstraps from V of its true last state.
+    With `rho_t = min(rho_bar, pi / mu)`, `c_t = lambda min(c_bar, pi / mu)` and the delta of GAE,
+
+        v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1})         (eq. 1, as in remark 1)
+        A_t = min(policy_rho_bar, pi / mu) (r_t + gamma q_{t+1} - V_t)    (section 4.2)
+
+    where `q = lambda v + (1 - lambda) V`. Traces end with episodes, and a truncated episode
+    bootstraps from V of its last state.
 
     Args:
       log_ratios: `[T, N]`, log pi(a|s) - log mu(a|s), learner over behaviour.
-      rewards, values, terminated, truncated: `[T, N]`; `last_value`: `[N]`.
+      rewards, values, terminated, truncated: `[T, N]`.
+      last_value: `[N]`, the value of the observation after the last transition.
+      gamma, trace_lambda: scalars in [0, 1].
+      rho_bar, c_bar, policy_rho_bar: bounds of the importance ratio in deltas, traces and
+        advantages.
     """
     chex.assert_rank([log_ratios, rewards, values, last_value], [2, 2, 2, 1])
     chex.assert_equal_shape([log_ratios, rewards, values, terminated, truncated])
@@ -96,14 +110,14 @@ def vtrace(
 
     def accumulate(excess: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         delta, decay = row
-        excess = delta + decay * excess
+        excess = delta + decay * excess  # v_t - V_t, remark 1
         return excess, excess
 
     start = jnp.zeros_like(last_value)
     _, excess = jax.lax.scan(accumulate, start, (deltas, decays), reverse=True, unroll=16)
     excess_next = jnp.concatenate([excess[1:], start[None]])
     bootstraps = values_next + jnp.where(ended, 0.0, trace_lambda * excess_next)
-    advantages = rewards + discounts * bootstraps - values
+    advantages = rewards + discounts * bootstraps - values  # section 4.2, with q_{t+1}
     return VTrace(values + excess, jnp.minimum(policy_rho_bar, ratios) * advantages)
 
 
@@ -115,14 +129,18 @@ def n_step_returns(
     gamma: Array | float,
     num_steps: int,
 ) -> Array:
-    """Discounted sums of `num_steps` rewards and the value of the state after them.
+    """Return n-step returns (Sutton & Barto 2018, eq. 7.1).
 
-    Sums are cut at the end of an episode (a truncated one bootstraps from its true last state)
-    and at the last row, after which they bootstrap from fewer steps.
+        G_t = r_t + gamma r_{t+1} + ... + gamma^(n-1) r_{t+n-1} + gamma^n V(s_{t+n})
+
+    A sum stops early at the end of an episode, where a truncated one bootstraps from its last
+    state, and after the last row, where it bootstraps after fewer steps.
 
     Args:
       rewards, terminated, truncated: `[T, N]`.
       values_next: `[T, N]`, the value of the state that each transition led to.
+      gamma: scalar in [0, 1].
+      num_steps: n, in environment steps.
 
     Returns:
       `[T, N]`.
@@ -133,20 +151,26 @@ def n_step_returns(
     ended = terminated | truncated
     total = one_step
     for _ in range(num_steps - 1):
-        # Row t of the sums of n + 1 steps: its reward, and the sum of n steps from row t + 1.
+        # G of k + 1 steps from G of k: G_t = r_t + gamma G_{t+1}.
         further = rewards[:-1] + gamma * total[1:]
         total = jnp.concatenate([jnp.where(ended[:-1], one_step[:-1], further), one_step[-1:]])
     return total
 
 
 def rescale_value(x: Array, eps: float = 1e-3) -> Array:
-    """`h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x` (Pohlen et al. 2018, arXiv 1805.11593)."""
+    """Return h(x), which shrinks large values (Pohlen et al. 2018, arXiv 1805.11593).
+
+    h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
+    """
     return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1) - 1) + eps * x
 
 
 def unscale_value(x: Array, eps: float = 1e-3) -> Array:
-    """The inverse of `rescale_value`."""
+    """Return h^-1(x), the inverse of `rescale_value` (Pohlen et al. 2018, proposition A.2).
+
+    h^-1(x) = sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)
+    """
     root = jnp.sqrt(1 + 4 * eps * (jnp.abs(x) + 1 + eps))
-    # (root - 1) / (2 eps), without the cancellation.
+    # (root - 1) / (2 eps), without its loss of digits where root is near 1.
     z = 2 * (jnp.abs(x) + 1 + eps) / (root + 1)
     return jnp.sign(x) * (z**2 - 1)
