@@ -1,20 +1,37 @@
-"""What must hold before JAX starts: two CPU devices, so that sharded programs are tested too."""
+"""Set-up that every test shares; the environment variables must be set before JAX starts."""
 
 import gc
 import importlib
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
-FLAG = "--xla_force_host_platform_device_count"
-if FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}=2".strip()
+# Two CPU devices, so that sharded programs are tested on every machine.
+DEVICES = "--xla_force_host_platform_device_count"
+if DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=2".strip()
+
+# One cache of compiled programs for all processes of a test run: the workers of pytest-xdist and
+# the processes that tests start inherit it.
+CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    CACHE = tempfile.mkdtemp(prefix="jaxrl-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+def pytest_unconfigure():
+    """Remove the cache, in the process that made it."""
+    if CACHE is not None:
+        shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """For programs that run for milliseconds, and would be optimized for seconds."""
+    """Compile without optimization, for programs that run for milliseconds."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
@@ -24,14 +41,14 @@ def quick_compilation():
 
 @pytest.fixture
 def experiment(monkeypatch):
-    """`experiment(name)`: a script of experiments/, as a module."""
+    """Return `import_script(name)`, which imports a script of experiments/ as a module."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
     return importlib.import_module
 
 
 @pytest.fixture
 def preset():
-    """`preset(algorithm, name)`: the settings of `jaxrl train ALGORITHM --preset NAME`."""
+    """Return `find(algorithm, name)`, the settings of `jaxrl train ALGORITHM --preset NAME`."""
     from jaxrl.cli.presets import PRESETS
 
     return lambda algorithm, name: PRESETS[algorithm][name]
@@ -39,7 +56,7 @@ def preset():
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
-    """A compiled program holds memory mappings, of which Linux gives a process 65,530."""
+    """Free a module's programs: they hold memory mappings, and a process may have 65,530."""
     yield
     import jax
 

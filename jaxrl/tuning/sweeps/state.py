@@ -162,10 +162,7 @@ class SweepState:
                 jnp.asarray(status, jnp.int32),
             ),
             runs=[None if run is None else PhaseRun(**run) for run in saved["runs"]],
-            values={
-                trial: values_from_json(fields.with_current_names(values))
-                for trial, values in saved["values"]
-            },
+            values={trial: values_from_json(values) for trial, values in saved["values"]},
             trial_updates=dict(saved["trial_updates"]),
             spans=[Span(*span) for span in saved["spans"]],
             updates_left=saved["left"],
