@@ -148,3 +148,16 @@ def test_acting_explores_with_the_smallest_epsilon_of_the_schedule(num_envs):
     _, action = algo.act(config, state, (), obs, jax.random.key(1), False)
     # Half of the random actions are the greedy one.
     assert float((action != greedy).mean()) == pytest.approx(0.9**20 / 2, abs=0.015)
+
+
+def test_an_episode_whose_end_is_missing_is_cut_like_a_truncated_one():
+    # A resumed run begins new episodes, while the replay still holds the rows of the old ones.
+    config = jaxrl.R2D2Config(n_step=3, gamma=0.9)
+    values, target_values = np.random.default_rng(1).normal(size=(2, 14, 4, 3)).astype(np.float32)
+    rows = random_rows(0, 14, 4)
+    assert (rows.ended & ~rows.terminated)[:-3].any()
+    valid = ~np.asarray(rows.inputs.first[1:])
+    targets = jax.jit(r2d2_module.targets)
+    whole = targets(config, values, target_values, rows)
+    cut = targets(config, values, target_values, rows._replace(ended=rows.terminated))
+    np.testing.assert_array_equal(cut[valid], whole[valid])
