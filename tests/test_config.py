@@ -104,12 +104,6 @@ def test_a_config_of_arrays_is_a_population():
     assert (member.gamma, member.num_steps) == (0.5, 128)
 
 
-def test_a_config_can_be_carried_through_a_scan():
-    start = jax.tree.map(jnp.float32, PPOConfig())
-    end, _ = jax.lax.scan(lambda c, _: (c.replace(gamma=c.gamma / 2), None), start, length=2)
-    np.testing.assert_allclose(end.gamma, 0.99 / 4, rtol=1e-6)
-
-
 def test_trees_made_from_a_config_need_not_be_valid_configs():
     config = PPOConfig()
     zeros = jax.tree.map(lambda _: 0, config)  # such as axes of vmap
@@ -129,12 +123,8 @@ def test_trees_made_from_a_config_need_not_be_valid_configs():
 )
 def test_a_config_survives_json(config):
     assert from_dict(PPOConfig, json.loads(json.dumps(to_dict(config)))) == config
-
-
-@pytest.mark.parametrize("array", [np.float32, jnp.float32, np.array])
-def test_arrays_become_plain_numbers_in_json(array):
-    plain = json.loads(json.dumps(to_dict(PPOConfig(gamma=array(0.5)))))
-    assert plain["gamma"] == 0.5
+    assert to_dict(config.replace(gamma=np.float32(0.5)))["gamma"] == 0.5
+    assert to_dict(config.replace(gamma=jnp.float32(0.5)))["gamma"] == 0.5
 
 
 def test_unknown_fields_are_refused_by_name():

@@ -115,9 +115,8 @@ def test_max_pool_keeps_nan():
     np.testing.assert_array_equal(y, [[jnp.nan, 0], [0, 0]])
 
 
-@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.bool_])
-def test_images_of_integers(dtype):
-    x = jnp.asarray(np.random.default_rng(0).integers(0, 255, (2, 12, 12, 3)).astype(dtype))
+def test_images_of_integers():
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 255, (2, 12, 12, 3), np.uint8))
     kernel = normal(1, 4, 4, 3, 5)
     assert_all_close(
         with_gradients(lambda k: convolve(x, k, (2, 2), "VALID"), kernel),
@@ -153,7 +152,7 @@ def test_forward_and_second_derivatives():
     def run(x, kernel):
         return max_pool(convolve(x, kernel, (1, 1), "VALID"), (2, 2), (2, 2)) ** 2
 
-    check_grads(fast_compile.jit(run), (x, kernel), order=2, atol=0.05, rtol=0.05, eps=1e-3)
+    check_grads(jax.jit(run), (x, kernel), order=2, atol=0.05, rtol=0.05, eps=1e-3)
 
 
 def nature_loss(kernels, x):
@@ -218,28 +217,21 @@ def test_backpropagation_through_time_keeps_no_patches():
     assert max(v.aval.size for e in scans for v in e.outvars) <= x.size
 
 
-def test_the_module_has_the_parameters_and_results_of_flax():
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_module_has_the_parameters_and_results_of_flax(dtype):
     x = normal(0, 2, 11, 10, 3)
     ours, theirs = (
-        module(5, (4, 3), (2, 1), "SAME", bias_init=nn.initializers.normal())
+        module(5, (4, 3), (2, 1), "SAME", bias_init=nn.initializers.normal(), dtype=dtype)
         for module in (Conv, nn.Conv)
     )
     variables = ours.init(jax.random.key(1), x)
     assert_all_close(variables, theirs.init(jax.random.key(1), x))
-    assert_all_close(ours.apply(variables, x), theirs.apply(variables, x))
-
-
-@pytest.mark.parametrize("integers", [False, True])
-def test_the_compute_type_is_bfloat16_and_parameters_are_float32(integers):
-    x = jnp.round(4 * normal(0, 2, 12, 12, 3)).astype(jnp.int32 if integers else jnp.float32)
-    ours, theirs = (c(5, (4, 4), (2, 2), "VALID", dtype=jnp.bfloat16) for c in (Conv, nn.Conv))
-    variables = ours.init(jax.random.key(1), x)
     assert {p.dtype for p in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
-    assert jnp.asarray(ours.apply(variables, x)).dtype == jnp.bfloat16
+    assert jnp.asarray(ours.apply(variables, x)).dtype == dtype
     assert_all_close(
         with_gradients(lambda v: ours.apply(v, x), variables),
         with_gradients(lambda v: theirs.apply(v, x), variables),
-        tolerance=3e-2,
+        tolerance=3e-2 if dtype == jnp.bfloat16 else 1e-4,
     )
 
 
@@ -266,9 +258,5 @@ def test_blocks_have_nearly_equal_sizes(monkeypatch, number, sizes):
     np.testing.assert_array_equal(jnp.concatenate(blocks), images)
     monkeypatch.setattr(convolution, "BLOCK_SIZE", 1)
     assert len(convolution.blocks(images)) == min(number, convolution.MAX_BLOCKS)
-
-
-def test_batches_are_whole_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(convolution, "BLOCK_SIZE", 1)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert len(convolution.blocks(normal(0, 8, 5, 5, 3))) == 1
+    assert len(convolution.blocks(images)) == 1

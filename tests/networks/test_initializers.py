@@ -9,14 +9,14 @@ import pytest
 from jaxrl.networks.initializers import orthogonal
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (3, 8), (9, 2), (2, 3, 5)])
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 5)])
 def test_weights_are_those_of_flax(shape):
     key = jax.random.key(0)
     expected = nn.initializers.orthogonal(2.0)(key, shape, jnp.float32)
     np.testing.assert_array_equal(orthogonal(2.0)(key, shape), expected)
 
 
-def test_members_of_populations_have_their_own():
+def test_each_member_of_a_population_has_its_own_weights():
     keys = jax.random.split(jax.random.key(0), 6)
     draw = jax.jit(lambda key: orthogonal(1.0)(key, (8, 8)))
     alone = jnp.stack([draw(key) for key in keys])
@@ -29,8 +29,8 @@ def test_members_of_populations_have_their_own():
     )
 
 
-def test_no_batch_is_decomposed():
-    """On a CPU two batched decompositions at a time can wait for each other for ever."""
+def test_no_batch_of_qr_decompositions_is_compiled():
+    """On a CPU two batches at a time can wait for each other forever."""
     keys = jax.random.split(jax.random.key(0), 6)
     program = jax.jit(jax.vmap(lambda key: orthogonal(1.0)(key, (8, 4)))).lower(keys).as_text()
     assert "tensor<8x4xf32>" in program
