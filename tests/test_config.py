@@ -12,6 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig
+from jaxrl.algos import ALGORITHMS
 from jaxrl.config import from_dict, is_static, to_dict, with_current_names
 
 TRACED = ("learning_rate", "anneal_updates", "gamma", "gae_lambda", "clip_epsilon", "value_coef")
@@ -142,11 +143,12 @@ def test_old_names_of_fields_are_brought_up_to_date():
     }
 
 
-def test_help_lists_the_fields_of_a_config_with_their_documentation():
-    documentation = inspect.getdoc(jaxrl.R2D2Config) or ""
-    assert "core (str | None = 'lstm', static): Memory between torso and head" in documentation
-    assert "gamma (float = 0.997, traced): " in documentation
-    assert documentation.startswith("Hyperparameters of R2D2.")
-    assert jaxrl.R2D2Config().__doc__ == jaxrl.R2D2Config.__doc__
-    for field in dataclasses.fields(jaxrl.R2D2Config):
-        assert f"\n  {field.name} (" in documentation
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values())
+def test_help_lists_the_fields_of_a_config_with_their_documentation(algorithm):
+    config_class = algorithm(jaxrl.make("CartPole-v1", 4)).config_class
+    lines = (inspect.getdoc(config_class) or "").split("\nAttributes:\n")[1].split("\n")
+    for field, line in zip(dataclasses.fields(config_class), lines, strict=True):
+        kind = "static" if is_static(field) else "traced"
+        start = f"  {field.name} ({field.type} = {field.default!r}, {kind}): "
+        assert line.startswith(start)
+        assert line[len(start) :].strip(), f"{config_class.__name__}.{field.name} has no docstring"

@@ -35,19 +35,22 @@ class A2CConfig(actor_critic.ActorCriticConfig):
 
     learning_rate: float = 7e-4
     gae_lambda: float = 1.0
+    """lambda of GAE, in [0, 1]; 1 for n-step advantages (Schulman et al. 2016)."""
     final_entropy_coef: float | None = None
-    """Where `entropy_coef` has fallen to, linearly, after `anneal_updates`; None keeps it."""
+    """Value that `entropy_coef` reaches linearly after `anneal_updates`; None keeps it constant."""
     rmsprop_decay: float = 0.99
+    """Decay of RMSProp's mean of squared gradients in a gradient step, in [0, 1]."""
     rmsprop_eps: float = 1e-5
+    """RMSProp's epsilon."""
     rmsprop_initial: float = 0.0
-    """Where the mean of squares starts; 1 in TensorFlow, and so in GA3C."""
+    """Initial mean of squared gradients; 1 in TensorFlow, and so in GA3C."""
     log_eps: float = 0.0
-    """log(pi + log_eps) in place of log pi in policy loss and entropy, which GA3C uses (1e-6);
-    Discrete actions only."""
+    """Use log(pi + log_eps) for log pi in policy loss and entropy, as GA3C does (1e-6); Discrete
+    actions only."""
     num_steps: int = fields.static(5)
     """Steps of each environment in a rollout, and of its longest return (t_max)."""
     min_training_batch: int = fields.static(1)
-    """Collect rollouts until there are at least so many transitions, then learn from all."""
+    """Least number of transitions to learn from; rollouts are collected until they hold so many."""
     eps_inside_root: bool = fields.static(True)
     """RMSProp's epsilon inside the root, as in A3C's paper, or outside, as in PyTorch."""
     sum_losses: bool = fields.static(False)

@@ -25,16 +25,22 @@ class ActorCriticConfig(build.NetworkConfig):
     """Hyperparameters that the algorithms share; the defaults are PPO's."""
 
     learning_rate: float = 2.5e-4
+    """Step size of the optimizer, before annealing."""
     anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     gamma: float = 0.99
+    """Discount of a reward one step later, in [0, 1]."""
     value_coef: float = 0.5
+    """Weight c_v of the value loss."""
     entropy_coef: float = 0.01
+    """Weight c_e of the entropy bonus."""
     max_grad_norm: float = 0.5
+    """Global norm to which gradients are clipped; inf for no clipping."""
     num_steps: int = fields.static(128)
     """Steps of each environment in a rollout (T)."""
     normalize_observations: bool = fields.static(False)
-    """By the running mean and variance of each element; of images, each pixel."""
+    """Standardize observations by the running mean and variance of each element, of images each
+    pixel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,11 +42,15 @@ class DQNConfig(q_learning.QLearningConfig):
     """Hyperparameters of DQN. Plain fields are traced leaves; `static` ones shape the program."""
 
     initial_epsilon: float = 1.0
+    """Probability of a random action at the start, in [0, 1]."""
     final_epsilon: float = 0.01
+    """Probability of a random action after `exploration_steps`, in [0, 1]."""
     exploration_steps: float = 1e6
     """Environment steps over which epsilon falls linearly."""
     double: bool = fields.static(False)
+    """Choose the target's action by the online network (van Hasselt et al. 2016)."""
     prioritized: bool = fields.static(False)
+    """Draw transitions by priority (Schaul et al. 2016) instead of uniformly."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

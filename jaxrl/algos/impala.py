@@ -35,21 +35,24 @@ class ImpalaConfig(actor_critic.ActorCriticConfig):
 
     learning_rate: float = 6e-4
     trace_lambda: float = 1.0
+    """lambda of V-trace, in [0, 1]: decay of the traces (Espeholt et al. 2018, remark 2)."""
     rho_bar: float = 1.0
-    """Truncates the importance weights of the temporal differences."""
+    """Upper bound of the importance ratios in temporal differences (eq. 1)."""
     c_bar: float = 1.0
-    """Truncates those of the traces."""
+    """Upper bound of the importance ratios in traces (eq. 1)."""
     policy_rho_bar: float = 1.0
-    """Truncates those of the policy gradient."""
+    """Upper bound of the importance ratios in the policy gradient (section 4.2)."""
     max_grad_norm: float = 40.0
     rmsprop_decay: float = 0.99
+    """Decay of RMSProp's mean of squared gradients in a gradient step, in [0, 1]."""
     rmsprop_eps: float = 0.01
+    """RMSProp's epsilon."""
     num_steps: int = fields.static(20)
     """Steps of each environment in a rollout (n, the unroll length)."""
     lag: int = fields.static(1)
     """Updates by which the actors' parameters lag the learner's."""
     off_policy_correction: bool = fields.static(True)
-    """False takes every importance weight for 1, to see what V-trace is for."""
+    """Whether V-trace uses importance ratios; False replaces them by 1."""
     sum_losses: bool = fields.static(True)
     """Sum the losses of a batch, as the paper does, instead of averaging them."""
 

@@ -39,19 +39,25 @@ class PPOConfig(actor_critic.ActorCriticConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
     gae_lambda: float = 0.95
+    """lambda of GAE, in [0, 1]; 1 for n-step advantages (Schulman et al. 2016)."""
     clip_epsilon: float = 0.2
+    """Bound of pi / pi_old: it is clipped to 1 +- this (Schulman et al. 2017, eq. 7)."""
     adam_eps: float = 1e-5
+    """Adam's epsilon."""
     target_kl: float | None = None
     """Stop the epochs of an update once the approximate KL divergence exceeds this."""
     num_epochs: int = fields.static(4)
+    """Passes over a rollout in an update, at most."""
     num_minibatches: int = fields.static(4)
     """Parts of a rollout in an epoch: of its transitions, or of its environments if the agent has
     a memory, which learns from whole sequences."""
     clip_value: bool = fields.static(False)
-    """Clip the critic's change alike. Holds back values larger than `clip_epsilon`; meant for
-    rewards of small scale, such as Atari's clipped ones."""
+    """Clip the change of a value to +- `clip_epsilon` (Huang et al. 2022). Meant for rewards of
+    small scale, such as Atari's clipped ones: it slows down the learning of larger values."""
     normalize_advantages: bool = fields.static(True)
+    """Standardize the advantages of each minibatch."""
     normalize_rewards: bool = fields.static(False)
+    """Divide rewards by the running deviation of the discounted return."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,6 +51,7 @@ class R2D2Config(q_learning.QLearningConfig):
     epsilon_base: float = 0.4
     """Environment i of N explores with epsilon `base ^ (1 + i / (N - 1) (exponent - 1))`."""
     epsilon_exponent: float = 8.0
+    """Exponent of that schedule (Horgan et al. 2018)."""
     learning_starts: float = 200_000.0
     target_period: float = 2500
     priority_exponent: float = 0.9
@@ -60,12 +61,15 @@ class R2D2Config(q_learning.QLearningConfig):
     num_steps: int = fields.static(40)
     """Steps of each environment in an update, and between the beginnings of sequences."""
     burn_in: int = fields.static(40)
+    """Steps of a sequence that only bring the memory up to date."""
     unroll_length: int = fields.static(80)
+    """Steps of a sequence to learn from, after the burn-in."""
     n_step: int = fields.static(5)
     batch_size: int = fields.static(64)
     """Sequences of a gradient step."""
     dueling: bool = fields.static(True)
     rescale_values: bool = fields.static(True)
+    """Learn values rescaled by h (Pohlen et al. 2018)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -112,7 +112,7 @@ def _permute(x: Array, round_keys: Array, bits: int) -> Array:
 
 
 def _hash(x: Array) -> Array:
-    """Map 32-bit words one to one, so that high bits depend on all bits (MurmurHash3's finalizer)."""
+    """Map 32-bit words one to one, high bits depending on all bits (MurmurHash3's finalizer)."""
     x = (x ^ x >> 16) * jnp.uint32(0x85EBCA6B)
     x = (x ^ x >> 13) * jnp.uint32(0xC2B2AE35)
     return x ^ x >> 16
