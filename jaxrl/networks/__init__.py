@@ -1,4 +1,4 @@
-"""Flax networks: torsos, recurrent cores and heads."""
+"""Flax networks: torsos, recurrent cores and heads, and how a config describes them."""
 
 from jaxrl.networks.build import (
     FeedForward,

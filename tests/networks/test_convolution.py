@@ -176,7 +176,7 @@ def lowered(function, *args, platform):
 
 @pytest.mark.parametrize("population", [False, True])
 def test_a_gradient_on_a_cpu_has_neither_convolution_nor_scatter(population):
-    """The program for a CPU is checked, whichever platform the test itself runs on."""
+    """Check the program for a CPU, whichever platform the test itself runs on."""
     leading = (2,) if population else ()
     kernels, x = nature_kernels(*leading), jnp.zeros((3, *leading, 2, 84, 84, 4), jnp.uint8)
     gradient = jax.grad(nature_loss)
@@ -196,14 +196,14 @@ def test_a_gradient_on_a_cpu_has_neither_convolution_nor_scatter(population):
 
 
 def test_integer_images_cost_no_gradient():
-    """The gradient of a linear loss is one product, for the kernel; the images need none."""
+    """Count the products of a linear loss' gradient: one for the kernel, none for the images."""
     x, kernel = jnp.zeros((2, 84, 84, 4), jnp.uint8), normal(0, 8, 8, 4, 8)
     gradient = jax.grad(lambda k: convolve(x, k, (4, 4), "VALID").sum())
     assert str(jax.jit(gradient).lower(kernel).compile().as_text()).count(" dot(") == 1
 
 
 def test_backpropagation_through_time_keeps_no_patches():
-    """No residual of the loop is larger than the images of all steps."""
+    """Check that no residual of the loop is larger than the images of all steps."""
     x, kernel = normal(0, 3, 2, 12, 12, 4), normal(1, 4, 4, 4, 2)
 
     def unroll(kernel):
