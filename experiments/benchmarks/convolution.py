@@ -142,7 +142,7 @@ def training_rate(
 
 
 def pooling_rate(pool: Callable[..., jax.Array], batch: int, steps: int) -> Rate:
-    """Return a function that pools with gradient in a scan and returns images (84x84x16) a second."""
+    """Return a function that pools with gradient in a scan; it returns 84x84x16 images a second."""
     images = jax.random.normal(jax.random.key(0), (batch, 84, 84, 16))
 
     def loss(images: jax.Array) -> jax.Array:
