@@ -1,4 +1,4 @@
-"""Gymnasium environments that misbehave in a known way, or answer in a known way, for tests."""
+"""Gymnasium environments with known answers or known faults, for tests."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ LENGTH = 3
 
 
 class Counting(gymnasium.Env):
-    """Shows how many steps its episode has, pays the action, ends after `length` steps."""
+    """An environment that shows its time and episode, pays the action and ends after `length`."""
 
     observation_space = Box(0, 1000, (2,), np.float32)
     action_space = Discrete(5)
@@ -41,22 +41,22 @@ class Counting(gymnasium.Env):
         return np.full((4, 6, 3), self.time, np.uint8)
 
 
-class Misbehaving(Counting):
-    """`misdeed` happens in the third step, or in the second reset."""
+class Faulty(Counting):
+    """An environment with a `fault` in the third step, or in the second reset."""
 
-    def __init__(self, misdeed):
-        super().__init__(length=2 if misdeed == "reset" else 100)
-        self.misdeed = misdeed
+    def __init__(self, fault):
+        super().__init__(length=2 if fault == "reset" else 100)
+        self.fault = fault
 
     def reset(self, *, seed=None, options=None):
-        if self.misdeed == "reset" and self.episode == 1:
+        if self.fault == "reset" and self.episode == 1:
             raise ZeroDivisionError("no way back")
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
         if self.time == 3:
-            match self.misdeed:
+            match self.fault:
                 case "step":
                     raise ZeroDivisionError("a wheel came off")
                 case "killed":
@@ -77,7 +77,7 @@ class Misbehaving(Counting):
 
 
 class Old:
-    """OpenAI Gym's interface before version 0.26: `seed`, and a step of four values."""
+    """An environment with OpenAI Gym's interface before 0.26: `seed`, a step of four values."""
 
     metadata: ClassVar = {"render.modes": []}
 
@@ -118,9 +118,7 @@ def last_gym():
 
 
 class BadStart(Counting):
-    """Cannot be made anywhere but in the process that made the first one."""
-
-    first_process = None
+    """An environment that can be made in the process of the test only."""
 
     def __init__(self):
         super().__init__()
@@ -129,7 +127,7 @@ class BadStart(Counting):
 
 
 def batch(num_envs, mode, length=LENGTH):
-    """A batched simulator with one of Gymnasium's autoreset modes."""
+    """Return a batched simulator with one of Gymnasium's autoreset modes."""
     make = [lambda: Counting(length)] * num_envs
     return SyncVectorEnv(make, autoreset_mode=AutoresetMode[mode])
 
@@ -139,7 +137,7 @@ def counted(*shape):
 
 
 class Spaced(gymnasium.Env):
-    """Shows a fixed element of a space, and what it was sent."""
+    """An environment that shows a fixed element of a space and pays the action."""
 
     def __init__(self, kind):
         self.observation_space, self.shown = {

@@ -105,8 +105,7 @@ def _check_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
 def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
     """Yield problems of some steps of random actions."""
     actions = random_actions(env, seed, num_steps)
-    run = jax.jit(play, static_argnums=0)
-    steps = jax.tree.map(np.asarray, run(env, jax.random.key(seed), actions))
+    steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(seed), actions))
     ended = steps.terminated | steps.truncated
     if not steps.first[0].all() or ended[0].any() or steps.reward[0].any():
         yield "init must set `first`, and neither `terminated`, `truncated` nor a reward"
@@ -130,13 +129,13 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
         elif (obs < low).any() or (obs > high).any():
             found = f"{obs.min():g} to {obs.max():g}"
             yield f"{name} must be within {space.low} to {space.high} as its space says, is {found}"
-    again = jax.tree.map(np.asarray, run(env, jax.random.key(seed), actions))
+    again = jax.tree.map(np.asarray, jit_play(env, jax.random.key(seed), actions))
     if not _is_close(steps, again):
         yield "a second run with the same key differs: all randomness must come from the key"
     if env.checkpointable:
         keys = jax.random.split(jax.random.key(seed), 2)
-        lanes = jax.vmap(lambda key: run(env, key, actions))(keys)
-        alone = [run(env, key, actions) for key in keys]
+        lanes = jax.vmap(lambda key: jit_play(env, key, actions))(keys)
+        alone = [jit_play(env, key, actions) for key in keys]
         if not all(_is_close(jax.tree.map(lambda x, i=i: x[i], lanes), alone[i]) for i in range(2)):
             yield "a member under vmap differs from the same environments alone"
 
@@ -155,6 +154,9 @@ def play(env: Env, key: Array, actions: Any) -> TimeStep:
     keys = jax.random.split(step_key, len(actions))
     _, steps = jax.lax.scan(step, state, (keys, actions))
     return jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
+
+
+jit_play = jax.jit(play, static_argnums=0)
 
 
 def random_actions(env: Env, seed: int, *lead: int) -> np.ndarray:

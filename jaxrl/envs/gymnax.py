@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
+import importlib
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -24,23 +25,24 @@ from jaxrl.envs.adapter import EnvAdapter, Keywords, first_timestep, select_envs
 from jaxrl.types import Array, Box, Discrete, PyTree, TimeStep
 
 
-def _import_at_first_use(name: str) -> None:
-    """Let `import name` succeed at once; the module is loaded when it is used."""
-    spec = None if name in sys.modules else importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[name])
-    package, _, child = name.rpartition(".")
-    if package:
-        setattr(sys.modules[package], child, sys.modules[name])
+class _LazyModule(ModuleType):
+    """A stand-in that imports its module when an attribute is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
-# gymnax imports them for pictures that jaxrl does not draw, which would take a second.
-_import_at_first_use("seaborn")
-_import_at_first_use("matplotlib.pyplot")
+# gymnax imports these for pictures that jaxrl does not draw; they would take most of a second.
+_lazy_modules = {
+    name: _LazyModule(name) for name in ("seaborn", "matplotlib.pyplot") if name not in sys.modules
+}
+sys.modules.update(_lazy_modules)
 import gymnax  # noqa: E402
+
+for _name in _lazy_modules:
+    sys.modules.pop(_name, None)
 
 
 class GymnaxState(NamedTuple):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulators import Misbehaving
+from simulators import Faulty
 
 import jaxrl
 from jaxrl.cli import train
@@ -137,7 +137,7 @@ def test_a_failing_simulator_is_one_message(jaxrl_command, monkeypatch, tmp_path
 
 
 def test_a_run_that_cannot_be_filmed_is_not_trained(jaxrl_command, monkeypatch):
-    env = jaxrl.make(functools.partial(Misbehaving, "step"), 2)  # takes no `render_mode`
+    env = jaxrl.make(functools.partial(Faulty, "step"), 2)  # takes no `render_mode`
     monkeypatch.setattr(train, "make", lambda *_, **__: env)
     monkeypatch.setattr(train, "run", lambda *_, **__: pytest.fail("it was trained"))
     finished = jaxrl_command("train", "ppo", *SMALL, "--video")

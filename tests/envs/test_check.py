@@ -1,4 +1,4 @@
-"""`check_env` is silent about environments that keep the contract, and names what others break."""
+"""`check_env` accepts environments that keep the contract, and names every violation."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from jaxrl.types import TimeStep
 
 @dataclass(frozen=True)
 class Corridor:
-    """Walk right to the end of a corridor; `breaks` says what it does wrong."""
+    """A corridor to walk through to the right; `breaks` names its violation of the contract."""
 
     num_envs: int = 3
     breaks: str = ""
@@ -56,7 +56,7 @@ class Corridor:
         reward = there.astype(jnp.float32)
         if self.breaks == "reward dtype":
             reward = there
-        if self.breaks == "reward of nobody":
+        if self.breaks == "reward of first":
             reward = reward + first
         if self.breaks == "not finite":
             reward = reward / (1 - reward)
@@ -88,17 +88,9 @@ class Corridor:
         )
 
 
-def test_an_environment_of_ones_own_passes():
+def test_a_user_environment_passes():
     env: Any = Corridor()
     jaxrl.check_env(env)
-
-
-@pytest.mark.parametrize(
-    "id",
-    ["CartPole-v1", "probe/Target-v0", "envpool/CartPole-v1", "envpool/Jumanji/Minesweeper-v0"],
-)
-def test_environments_of_jaxrl_pass(id):
-    jaxrl.check_env(jaxrl.make(id, num_envs=3), num_steps=40)
 
 
 @pytest.mark.parametrize(
@@ -116,25 +108,25 @@ def test_environments_of_jaxrl_pass(id):
         ("both", "are both set"),
         ("never first", "the step after an end must begin the next episode"),
         ("always first", "`first` is set although the step before ended no episode"),
-        ("reward of nobody", "the step that begins an episode must pay reward 0"),
+        ("reward of first", "the step that begins an episode must pay reward 0"),
         ("not finite", "a reward is not finite"),
         ("bounds", "obs must be within 0.0 to 4.0 as its space says, is 1 to 5"),
         ("random", "all randomness must come from the key"),
     ],
 )
-def test_what_is_broken_is_named(breaks, message):
+def test_a_violation_is_named(breaks, message):
     env: Any = Corridor(breaks=breaks)
     with pytest.raises(ValueError, match=message):
         jaxrl.check_env(env)
 
 
-def test_what_is_missing_is_named():
+def test_missing_members_are_named():
     env: Any = object()
     with pytest.raises(ValueError, match="it has no id, num_envs, options"):
         jaxrl.check_env(env)
 
 
-def test_what_cannot_be_hashed_is_refused():
+def test_an_unhashable_environment_is_refused():
     class Unhashable(Corridor):
         __hash__ = None
 

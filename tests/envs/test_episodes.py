@@ -1,4 +1,4 @@
-"""Episode statistics: whole episodes, raw scores, no matter where rollouts are cut."""
+"""Episode statistics count whole episodes with raw scores, wherever rollouts begin and end."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxrl.types import TimeStep
 
 
 def time_steps(reward, terminated, truncated, first, raw_reward=None, game_over=None) -> TimeStep:
-    """Steps of one environment, `[T, 1]`."""
+    """Return the time steps of one environment, `[T, 1]`."""
 
     def array(rows, dtype):
         return jnp.asarray(np.array(rows), dtype)[:, None]
@@ -25,12 +25,15 @@ def time_steps(reward, terminated, truncated, first, raw_reward=None, game_over=
     )
 
 
+update = jax.jit(episodes.update)
+
+
 def count(steps: TimeStep, statistics=None) -> episodes.EpisodeStatistics:
     rows = [jax.tree.map(lambda x, t=t: x[t], steps) for t in range(len(steps.reward))]
     if statistics is None:
         statistics = episodes.start(rows.pop(0))
     for row in rows:
-        statistics = episodes.update(statistics, row)
+        statistics = update(statistics, row)
     return statistics
 
 
@@ -42,7 +45,7 @@ FIRST = [        1, 0,   0,   0,        1, 0,     0,        1, 0]  # fmt: skip
 STEPS = time_steps(REWARD, TERMINATED, TRUNCATED, FIRST)
 
 
-def test_returns_and_lengths_are_of_ended_episodes_only():
+def test_only_ended_episodes_are_summed():
     statistics = count(STEPS)
     assert episodes.summarize(statistics) == {
         "episode_return_sum": 6 + 12,
@@ -53,7 +56,7 @@ def test_returns_and_lengths_are_of_ended_episodes_only():
     assert statistics.running_length == 1
 
 
-def test_forgetting_ended_episodes_keeps_the_running_ones():
+def test_dropping_the_sums_keeps_the_running_episodes():
     for cut in range(1, len(REWARD)):
         early = count(jax.tree.map(lambda x, c=cut: x[:c], STEPS))
         rest = jax.tree.map(lambda x, c=cut: x[c:], STEPS)
@@ -64,8 +67,8 @@ def test_forgetting_ended_episodes_keeps_the_running_ones():
         assert late.running_length == 1
 
 
-def test_the_raw_score_of_the_whole_game_counts_if_there_is_one():
-    # The learner sees a life lost as an end and rewards clipped; the game goes on to a score of 90.
+def test_the_raw_score_of_the_whole_game_counts():
+    # The learner sees clipped rewards and an end at a lost life; the game's score is 90.
     steps = time_steps(
         reward=[0, 1, 1, 0, 1, 0],
         terminated=[0, 0, 1, 0, 1, 0],
@@ -81,9 +84,9 @@ def test_the_raw_score_of_the_whole_game_counts_if_there_is_one():
     }
 
 
-def test_environments_are_counted_apart_and_summed_at_the_end():
+def test_each_environment_has_its_own_statistics():
     both = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), STEPS)
-    second = (jnp.arange(len(REWARD)) > 4)[:, None]  # the first episode of the second never ends
+    second = (jnp.arange(len(REWARD)) > 4)[:, None]  # its first episode never ends
     apart = both._replace(terminated=both.terminated & jnp.hstack([second | True, second]))
     statistics = count(apart)
     assert statistics.count.tolist() == [2, 1]

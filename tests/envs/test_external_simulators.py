@@ -1,4 +1,4 @@
-"""Simulators without packages, as stand-ins with their calls: DeepMind Lab, Habitat, House3D."""
+"""DeepMind Lab, Habitat and House3D, with stand-ins that have the same calls."""
 
 import random
 import sys
@@ -12,15 +12,16 @@ import pytest
 
 import jaxrl
 from jaxrl.envs import external_simulators
-from jaxrl.envs.check import play
+from jaxrl.envs.check import jit_play
 from jaxrl.envs.gymnasium import _spec
 
 N = 2
-LIMIT = 5
+LIMIT = 5  # steps of an episode
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 class OldSpace(types.SimpleNamespace):
-    """A space of OpenAI's Gym."""
+    """A stand-in for a space of OpenAI's Gym."""
 
 
 def box(*shape, high=255.0, dtype=np.uint8):
@@ -29,7 +30,7 @@ def box(*shape, high=255.0, dtype=np.uint8):
 
 
 class Lab:
-    """`deepmind_lab.Lab`, whose episodes last `LIMIT` steps of four frames."""
+    """A stand-in for `deepmind_lab.Lab`, with episodes of `LIMIT` steps of four frames."""
 
     def __init__(self, level, observations, config):
         assert level == "some_level"
@@ -60,7 +61,7 @@ class Lab:
 
 
 class HabitatTask:
-    """What `habitat.gym.make_gym_from_config` gives; its action 0 is "stop"."""
+    """A stand-in for a task of habitat-lab; its action 0 is "stop"."""
 
     observation_space = OldSpace(
         spaces={"rgb": box(4, 6, 3), "pointgoal": box(2, high=9.0, dtype=np.float32)}
@@ -90,7 +91,7 @@ class HabitatTask:
 
 
 class RoomNavTask:
-    """`House3D.roomnav.RoomNavTask`, which draws from the global generator, as House3D does."""
+    """A stand-in for House3D's task; like House3D, it uses the global random generator."""
 
     observation_space = box(8, 6, 4, dtype=np.float32)  # width first, as it says
     action_space = OldSpace(n=13)
@@ -110,7 +111,7 @@ class RoomNavTask:
         return obs, 10.0 * (action == 12), action == 12 or self.time == self.max_steps, {}
 
 
-def stand_in(monkeypatch, name, **contents):
+def add_module(monkeypatch, name, **contents):
     module: Any = types.ModuleType(name)
     module.__dict__.update(contents)
     monkeypatch.setitem(sys.modules, name, module)
@@ -118,7 +119,7 @@ def stand_in(monkeypatch, name, **contents):
 
 @pytest.fixture
 def simulators(monkeypatch):
-    stand_in(monkeypatch, "deepmind_lab", Lab=Lab)
+    add_module(monkeypatch, "deepmind_lab", Lab=Lab)
     environment = types.SimpleNamespace(max_episode_steps=LIMIT)
     chosen = types.SimpleNamespace(habitat=types.SimpleNamespace(environment=environment))
 
@@ -126,16 +127,16 @@ def simulators(monkeypatch):
         assert (path, overrides) == ("some.yaml", ["habitat.dataset.split=val"])
         return chosen
 
-    stand_in(monkeypatch, "habitat", get_config=get_config)
-    stand_in(monkeypatch, "habitat.gym", make_gym_from_config=lambda config: HabitatTask())
-    stand_in(
+    add_module(monkeypatch, "habitat", get_config=get_config)
+    add_module(monkeypatch, "habitat.gym", make_gym_from_config=lambda config: HabitatTask())
+    add_module(
         monkeypatch,
         "House3D",
         MultiHouseEnv=lambda api, houses, config: ("houses", houses, config),
         load_config=lambda path: {"colorFile": "x"},
         objrender=types.SimpleNamespace(RenderAPI=lambda w, h, device: (w, h)),
     )
-    stand_in(monkeypatch, "House3D.roomnav", RoomNavTask=RoomNavTask)
+    add_module(monkeypatch, "House3D.roomnav", RoomNavTask=RoomNavTask)
     yield
     _spec.cache_clear()
 
@@ -154,22 +155,26 @@ def make(name, num_envs=N):
 
 def played(name, actions):
     actions = jnp.tile(jnp.asarray(actions, jnp.int32)[:, None], (1, N))
-    steps = jax.jit(play, static_argnums=0)(make(name), jax.random.key(0), actions)
+    steps = jit_play(make(name), jax.random.key(0), actions)
     return jax.tree.map(np.asarray, steps)
 
 
 @pytest.mark.usefixtures("simulators")
 @pytest.mark.parametrize("name", OPTIONS)
-def test_they_keep_the_contract_and_are_learned_from(name):
+def test_simulators_keep_the_contract(name):
     jaxrl.check_env(make(name), num_steps=20)
-    config = jaxrl.PPOConfig(num_steps=8, torso="mlp", num_minibatches=2)
+
+
+@pytest.mark.usefixtures("simulators")
+def test_an_agent_learns_from_observations_of_several_parts():
+    config = jaxrl.A2CConfig(num_steps=4, torso="mlp", hidden_sizes=(8,))
     train = jax.jit(jaxrl.train, static_argnums=(0, 3))
-    _, metrics = train(jaxrl.ppo(make(name)), config, jax.random.key(0), 2)
+    _, metrics = train(jaxrl.a2c(make("habitat")), config, jax.random.key(0), 2)
     assert np.isfinite(metrics["loss"]).all()
 
 
 @pytest.mark.usefixtures("simulators")
-def test_a_level_of_deepmind_lab():
+def test_deepmind_lab_pays_and_terminates():
     assert make("deepmind_lab").observation_space == jaxrl.Box.of((6, 8, 3), np.uint8, 0, 255)
     steps = played("deepmind_lab", [0, 1, 6, 8, 2, 0, 0])
     np.testing.assert_array_equal(steps.reward[:, 0], [0, 1, -1, 1, 0, 0, 0, 1])
@@ -180,7 +185,7 @@ def test_a_level_of_deepmind_lab():
 
 
 @pytest.mark.usefixtures("simulators")
-def test_a_task_of_habitat():
+def test_habitat_truncates_at_its_limit_and_draws():
     env = make("habitat")
     assert env.action_space == jaxrl.Discrete(4)
     steps = played("habitat", [1, 1, 1, 1, 1, 1, 2, 0, 0])
@@ -192,7 +197,7 @@ def test_a_task_of_habitat():
 
 
 @pytest.mark.usefixtures("simulators")
-def test_a_room_of_house3d():
+def test_house3d_pays_and_needs_houses():
     steps = played("house3d", [0, 12, 0, 0, 0, 0, 0, 0])
     assert steps.obs.shape == (9, N, 6, 8, 4)
     np.testing.assert_array_equal(steps.reward[:4, 0], [0, 0, 10, 0])
@@ -206,7 +211,7 @@ def test_a_room_of_house3d():
     ("name", "module"),
     [("deepmind_lab", "deepmind_lab"), ("habitat", "habitat"), ("house3d", "House3D")],
 )
-def test_one_that_is_not_built_is_missed_by_name(name, module):
+def test_a_missing_simulator_is_an_import_error_with_its_name(name, module):
     with pytest.raises(
         ImportError, match=f"cannot run on this machine: No module named '{module}'"
     ):

@@ -1,4 +1,4 @@
-"""Mazes against plain NumPy: they can be solved, and pay and end as they should."""
+"""Mazes compared with a plain NumPy simulation: levels, rewards, ends and windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl.envs import maze, rendering
-from jaxrl.envs.check import play, random_actions
+from jaxrl.envs.check import jit_play, random_actions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ID = "maze/FindAndReturn-v0"
@@ -25,7 +25,7 @@ def levels_of(numbers, size=9):
 
 
 def distances(walls, start):
-    """Steps from `start` to each place, -1 where no way leads; breadth first."""
+    """Return the steps from `start` to each place, by breadth-first search; -1 if unreachable."""
     found = np.full(walls.shape, -1)
     found[tuple(start)] = 0
     queue = deque([tuple(start)])
@@ -38,8 +38,8 @@ def distances(walls, start):
     return found
 
 
-def way(walls, start, end):
-    """The actions of the shortest way."""
+def shortest_path(walls, start, end):
+    """Return the actions of the shortest path."""
     left, place, actions = distances(walls, end), np.array(start), []
     while left[tuple(place)]:
         steps = [left[tuple(place + move)] for move in maze.MOVES]
@@ -49,7 +49,7 @@ def way(walls, start, end):
 
 
 def see(level, place, view):
-    """The window around `place`, cell by cell."""
+    """Return the window around `place`, computed cell by cell."""
     seen = np.zeros((view, view, 2), bool)
     for row, column in np.ndindex(view, view):
         at = (place[0] + row - view // 2, place[1] + column - view // 2)
@@ -59,7 +59,7 @@ def see(level, place, view):
 
 
 @pytest.mark.parametrize("size", [5, 9, 17, 71])
-def test_exactly_one_way_leads_from_any_cell_to_any_other(size):
+def test_exactly_one_path_connects_any_two_cells(size):
     levels = levels_of(range(100 if size < 70 else 5), size)
     for walls, home, thing in zip(*levels, strict=True):
         reached = distances(walls, home) >= 0
@@ -75,7 +75,7 @@ def test_exactly_one_way_leads_from_any_cell_to_any_other(size):
         assert walls[:, [0, -1]].all()
 
 
-def test_a_number_makes_the_same_level_whatever_the_batch_and_the_key():
+def test_a_level_depends_on_its_number_alone():
     expected = jax.tree.map(lambda x: x[0], levels_of([7]))
     for num_envs, seed in ((1, 0), (1, 1), (3, 2)):
         env = jaxrl.make(ID, num_envs, first_level=7, num_levels=1)
@@ -85,14 +85,14 @@ def test_a_number_makes_the_same_level_whatever_the_batch_and_the_key():
                          state.level, expected)  # fmt: skip
 
 
-def test_levels_differ_in_all_that_they_hold():
+def test_levels_differ_in_walls_home_and_object():
     for leaf in levels_of(range(200)):
         assert len(np.unique(leaf.reshape(200, -1), axis=0)) >= min(16, 200)
     together = np.concatenate([x.reshape(200, -1) for x in levels_of(range(200))], 1)
     assert len(np.unique(together, axis=0)) == 200
 
 
-def test_all_of_a_large_maze_differs_from_level_to_level():
+def test_every_wall_of_a_large_maze_is_random():
     size = 129
     walls = np.concatenate([levels_of(range(100), size).walls[..., 1::2, 2:-1:2]])
     differ = (walls != walls[:1]).any(0)
@@ -100,7 +100,7 @@ def test_all_of_a_large_maze_differs_from_level_to_level():
 
 
 def seen_levels(num_steps=60, **options):
-    """Those of many short episodes, each as a tuple of numbers."""
+    """Return the levels of many short episodes, each as a tuple of numbers."""
     env = jaxrl.make(ID, 8, max_episode_steps=1, **options)
 
     @jax.jit
@@ -116,7 +116,7 @@ def seen_levels(num_steps=60, **options):
     return {tuple(row) for row in rows}
 
 
-def test_episodes_are_of_the_levels_allowed_and_of_all_of_them():
+def test_episodes_draw_from_exactly_the_given_levels():
     training = seen_levels(first_level=20, num_levels=5)
     everything = np.concatenate([x.reshape(5, -1) for x in levels_of(range(20, 25))], 1)
     assert training == {tuple(row) for row in everything}
@@ -125,7 +125,7 @@ def test_episodes_are_of_the_levels_allowed_and_of_all_of_them():
     assert not training & unseen
 
 
-def test_numbers_of_levels_that_are_traced_equal_the_options():
+def test_traced_level_numbers_equal_the_options():
     limits = [(0, 1), (3, 2), (9, 0)]
     keys = jax.random.split(jax.random.key(0), 3)
 
@@ -148,14 +148,12 @@ def test_numbers_of_levels_that_are_traced_equal_the_options():
         jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), population, alone)
 
 
-def test_rewards_ends_and_windows_are_those_of_a_plain_simulation():
-    """One level, small enough that random steps solve it, and a limit that ends other episodes."""
+def test_steps_equal_a_plain_simulation():
+    """Compare episodes that random steps solve, and episodes that the time limit ends."""
     view, limit = 3, 40
     env = jaxrl.make(ID, 4, size=5, view=view, max_episode_steps=limit, first_level=3, num_levels=1)
     actions = random_actions(env, 0, 300)
-    steps = jax.tree.map(
-        np.asarray, jax.jit(play, static_argnums=0)(env, jax.random.key(0), actions)
-    )
+    steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(0), actions))
     level = jax.tree.map(lambda x: x[0], levels_of([3], 5))
     for n in range(4):
         place, found, time, over = level.home, False, 0, False
@@ -182,14 +180,14 @@ def test_rewards_ends_and_windows_are_those_of_a_plain_simulation():
     assert steps.truncated.any()
 
 
-def test_the_shortest_way_out_and_back_pays_all_and_looks_the_same_both_ways():
-    """So what is seen does not tell whether the object was found."""
+def test_the_shortest_path_pays_twice_and_looks_equal_both_ways():
+    """Observations must not show whether the object was found."""
     env = jaxrl.make(ID, 1, first_level=6, num_levels=1)
     level = jax.tree.map(lambda x: x[0], levels_of([6]))
-    out = way(level.walls, level.home, level.object)
-    back = way(level.walls, level.object, level.home)
+    out = shortest_path(level.walls, level.home, level.object)
+    back = shortest_path(level.walls, level.object, level.home)
     actions = np.array([*out, *back, 0], np.int32)[:, None]
-    steps = jax.jit(play, static_argnums=0)(env, jax.random.key(0), actions)
+    steps = jit_play(env, jax.random.key(0), actions)
     steps = jax.tree.map(lambda x: np.asarray(x[:, 0]), steps)
     end = 2 * len(out)
     assert np.flatnonzero(steps.reward).tolist() == [len(out), end]
@@ -199,7 +197,7 @@ def test_the_shortest_way_out_and_back_pays_all_and_looks_the_same_both_ways():
     np.testing.assert_array_equal(steps.obs[: end + 1], steps.obs[: end + 1][::-1])
 
 
-def test_the_picture_shows_the_maze_the_things_in_it_and_what_the_agent_sees():
+def test_the_picture_shows_walls_places_and_the_window():
     env = jaxrl.make(ID, 2, first_level=5, num_levels=1, view=3).for_rendering()
     state, _ = init(env, jax.random.key(0))
     level = jax.tree.map(lambda x: x[0], levels_of([5]))
@@ -241,7 +239,3 @@ def test_the_picture_shows_the_maze_the_things_in_it_and_what_the_agent_sees():
 def test_bad_options_are_refused_by_name(options, message):
     with pytest.raises(ValueError, match=f"{ID} takes the options .*: {message}"):
         jaxrl.make(ID, **options)
-
-
-def test_it_keeps_the_contract():
-    jaxrl.check_env(jaxrl.make(ID, 3, max_episode_steps=20))

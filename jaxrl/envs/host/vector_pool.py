@@ -71,16 +71,16 @@ class Workers(AsyncVectorEnv):
         atexit.register(self.close)
 
     def reset_async(self, *args: Any, **kwargs: Any) -> None:
-        self._call(super().reset_async, *args, **kwargs)
+        self._call_or_close(super().reset_async, *args, **kwargs)
 
     def reset_wait(self, timeout: float | None = None) -> Any:
-        return self._call(super().reset_wait, timeout or self.timeout)
+        return self._call_or_close(super().reset_wait, timeout or self.timeout)
 
     def step_async(self, actions: Any) -> None:
-        self._call(super().step_async, actions)
+        self._call_or_close(super().step_async, actions)
 
     def step_wait(self, timeout: float | None = None) -> Any:
-        return self._call(super().step_wait, timeout or self.timeout)
+        return self._call_or_close(super().step_wait, timeout or self.timeout)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Let workers close their environments, and kill those that do not."""
@@ -96,7 +96,7 @@ class Workers(AsyncVectorEnv):
             pipe.close()
         atexit.unregister(self.close)
 
-    def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_or_close(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of Gymnasium; if it fails, end all workers and raise a WorkerError."""
         try:
             return call(*args, **kwargs)

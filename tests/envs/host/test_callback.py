@@ -1,0 +1,123 @@
+"""States of host environments: each has one pool group, and can be used once."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from env_cases import N, assert_same, differ
+
+import jaxrl
+from jaxrl.envs.check import jit_play, play, random_actions
+from jaxrl.envs.host import callback
+from jaxrl.envs.host.callback import HostState
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+P = 2  # members of a population
+
+
+@pytest.fixture
+def cartpole() -> jaxrl.Env:
+    return jaxrl.make("envpool/CartPole-v1", N)
+
+
+def push(env: jaxrl.Env, state: HostState) -> tuple[HostState, jaxrl.TimeStep]:
+    return env.step(jax.random.key(0), state, jnp.ones(N, jnp.int32))
+
+
+def refused(message: str) -> Any:
+    """Expect JAX's runtime error with the message of the host's error."""
+    return pytest.raises(jax.errors.JaxRuntimeError, match=message)
+
+
+def test_a_population_shares_one_pool(cartpole):
+    before = set(callback._groups)
+    state, _ = jax.vmap(cartpole.init)(jax.random.split(jax.random.key(0), P))
+    assert state.pool.tolist() == [state.pool[0].tolist()] * P
+    (number,) = set(callback._groups) - before
+    assert number == state.pool[0, 0]
+    assert len(callback._groups[number].seeds) == P * N
+
+
+def test_a_population_may_share_its_key(cartpole):
+    actions = random_actions(cartpole, 1, P, 10)
+    key = jax.random.key(0)
+    population = jax.vmap(lambda actions: play(cartpole, key, actions))(jnp.asarray(actions))
+    assert differ(population.obs[0], population.obs[1])
+    for member in range(P):
+        alone = jit_play(cartpole, key, jnp.asarray(actions[member]))
+        assert_same(jax.tree.map(lambda x, m=member: x[m], population), alone)
+
+
+def test_a_running_environment_cannot_become_a_population_nor_be_split(cartpole):
+    state, _ = push(cartpole, cartpole.init(jax.random.key(0))[0])
+    with refused("cannot be copied or split"):
+        jax.vmap(lambda a: cartpole.step(jax.random.key(0), state, a))(jnp.ones((P, N), jnp.int32))
+    push(cartpole, state)  # the refusal did not touch the pool
+    state, _ = jax.vmap(cartpole.init)(jax.random.split(jax.random.key(0), P))
+    with refused("cannot be copied or split"):
+        push(cartpole, jax.tree.map(lambda x: x[0], state))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_state_used_twice_or_copied_is_refused(cartpole, transform):
+    step = transform(functools.partial(push, cartpole))
+    old, _ = cartpole.init(jax.random.key(0))
+    copy = jax.tree.map(jnp.copy, old)
+    state, _ = step(old)
+    for used in (old, copy):
+        with refused(r"used twice \(or copied\)"):
+            jax.block_until_ready(step(used))
+    step(state)  # the refusal did not touch the pool
+
+
+def test_a_state_of_another_process_is_refused(cartpole):
+    with refused("no longer exists"):
+        push(cartpole, HostState(jnp.full(1, 2**30, jnp.int32), jnp.zeros(1, jnp.int32)))
+
+
+def test_states_of_different_pools_cannot_be_stacked(cartpole):
+    states = [cartpole.init(jax.random.key(seed))[0] for seed in range(P)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    with refused("different pools were stacked"):
+        jax.vmap(functools.partial(push, cartpole))(stacked)
+
+
+def test_the_wrong_number_of_actions_is_refused(cartpole):
+    state, _ = cartpole.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"takes actions of shape \(3,\), got \(4,\)"):
+        cartpole.step(jax.random.key(0), state, jnp.ones(N + 1, jnp.int32))
+
+
+def test_the_least_recently_used_pool_is_closed_and_its_state_refused(cartpole):
+    used, _ = cartpole.init(jax.random.key(0))
+    unused, _ = cartpole.init(jax.random.key(0))
+    for seed in range(callback.max_groups() - 1):
+        used, _ = push(cartpole, used)
+        cartpole.init(jax.random.key(seed))
+    assert len(callback._groups) == callback.max_groups()
+    push(cartpole, used)
+    with refused("no longer exists"):
+        push(cartpole, unused)
+
+
+def test_two_states_of_one_environment_can_be_interleaved(cartpole):
+    actions = random_actions(cartpole, 1, 10)
+    key = jax.random.key(0)
+
+    @jax.jit  # XLA must not merge the two equal calls
+    def interleave(key):
+        (one, start), (two, _) = cartpole.init(key), cartpole.init(key)
+
+        def step(states, action):
+            one, first = cartpole.step(key, states[0], action)
+            two, second = cartpole.step(key, states[1], action)
+            return (one, two), (first, second)
+
+        return (one, two), start, jax.lax.scan(step, (one, two), actions)[1]
+
+    (one, two), start, (first, second) = interleave(key)
+    assert one.pool != two.pool
+    assert_same(first, second)
+    assert differ(first.obs[0], start.obs)

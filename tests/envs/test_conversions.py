@@ -1,0 +1,111 @@
+"""Conversions of every kind of Gymnasium space, observation and action."""
+
+import jax
+import numpy as np
+import pytest
+import simulators
+from gymnasium.spaces import Box as GymBox
+from gymnasium.spaces import Dict as GymDict
+from gymnasium.spaces import Discrete as GymDiscrete
+from gymnasium.spaces import MultiBinary as GymMultiBinary
+from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
+
+import jaxrl
+from jaxrl.envs import conversions
+from jaxrl.envs.check import jit_play
+from jaxrl.envs.host import worker
+from jaxrl.types import Box, Discrete, MultiDiscrete
+
+N = 2
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SHOWN = {
+    "discrete": [0, 1, 0],
+    "multi-discrete": [0, 1, 1, 0, 0],
+    "grid": [0, 1, 1, 0, 0, 1, 1, 0],
+    "long": [4, 1],
+    "longer": [2**33],
+    "multi-binary": [1, 0, 1],
+    "double": [0.5, -0.5],
+    "bool": [1, 0],
+    "image": np.arange(60).reshape(5, 4, 3),
+    "stack": np.arange(120).reshape(2, 5, 4, 3).transpose(1, 2, 0, 3).reshape(5, 4, 6),
+}
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_observations_of_every_kind(kind):
+    env = jaxrl.make(simulators.Spaced, N, kind=kind, vectorization_mode="sync")
+    steps = jit_play(env, jax.random.key(0), np.array([[0, 1]], np.int32))
+    assert isinstance(env.observation_space, Box)
+    dtypes = {"image": np.uint8, "stack": np.uint8, "long": np.int32}
+    assert steps.obs.dtype == dtypes.get(kind, np.float32)
+    np.testing.assert_array_equal(steps.obs[1], [SHOWN[kind]] * N)
+    np.testing.assert_array_equal(steps.reward[1], [3, 4])  # the simulator's actions begin at 3
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        (GymDiscrete(3), 3),
+        (GymDiscrete(3, start=1), 0),
+        (GymMultiDiscrete([3, 2]), np.array([0, 2])),
+        (GymMultiDiscrete([3, 2]), np.array([-1, 0])),
+    ],
+)
+def test_integers_out_of_range_are_refused(space, obs):
+    with pytest.raises(ValueError, match="obs must be of "):
+        worker.check(space, obs, "obs")
+
+
+def test_observations_without_a_fixed_shape_are_refused():
+    with pytest.raises(ValueError, match="Spaced cannot be run: the observation space Text"):
+        jaxrl.make(simulators.Spaced, N, kind="text")
+
+
+@pytest.mark.parametrize(
+    ("space", "ours", "action", "sent"),
+    [
+        (GymDiscrete(3, start=2), Discrete(3), [0, 2], [2, 4]),
+        (GymMultiDiscrete([2, 3]), MultiDiscrete((2, 3)), [[0, 1]], [[0, 1]]),
+        (
+            GymMultiDiscrete(np.array([[2, 3], [1, 2]]), start=np.array([[4, 0], [0, -1]])),
+            MultiDiscrete((2, 3, 1, 2)),
+            [[1, 0, 0, 1]],
+            [[[5, 0], [0, 0]]],
+        ),
+        (GymMultiBinary(2), MultiDiscrete((2, 2)), [[0, 1]], [[0, 1]]),
+        (GymMultiBinary((2, 1)), MultiDiscrete((2, 2)), [[0, 1]], [[[0], [1]]]),
+        (GymBox(-1, 2, ()), Box.of((1,), np.float32, -1, 2), [[0.5]], [0.5]),
+        (
+            GymBox(np.array([[0, 1]], np.float32), np.array([[2, 3]], np.float32)),
+            Box.of((2,), np.float32, [0, 1], [2, 3]),
+            [[0.5, 1.5]],
+            [[[0.5, 1.5]]],
+        ),
+        (GymBox(1, 3, (2, 1), np.int64), MultiDiscrete((3, 3)), [[0, 2]], [[[1], [3]]]),
+        (GymBox(-1, 1, (1,), np.float64), Box.of((1,), np.float32, -1, 1), [[0.5]], [[0.5]]),
+    ],
+)
+def test_actions_of_every_kind(space, ours, action, sent):
+    assert conversions.action_space("x", space) == ours
+    result = conversions.to_simulator(space, np.asarray(action, ours.dtype))
+    np.testing.assert_array_equal(result, sent)
+    assert result.dtype == space.dtype
+    assert space.contains(np.asarray(result[0]))
+
+
+def test_actions_without_a_distribution_are_refused():
+    with pytest.raises(ValueError, match=r"x has the actions Dict.*which jaxrl does not run"):
+        conversions.action_space("x", GymDict({"a": GymDiscrete(2)}))
+    limits = np.iinfo(np.int64)
+    with pytest.raises(ValueError, match=r"integers of 18446744073709551616 values"):
+        conversions.action_space("x", GymBox(limits.min, limits.max, (1,), np.int64))
+
+
+def test_extremes_of_the_dtype_are_no_bounds():
+    limits = np.finfo(np.float64)
+    space = conversions.observation_space(
+        GymBox(limits.tiny, limits.max, (2,), np.float64), jax.ShapeDtypeStruct((2,), np.float32)
+    )
+    assert space == Box.of((2,), np.float32)

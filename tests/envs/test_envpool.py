@@ -1,0 +1,125 @@
+"""envpool's adapter: the simulator's own steps, Atari's scores, and options."""
+
+import envpool
+import jax
+import numpy as np
+import pytest
+from env_cases import CASES, LIFE, N, actions_of
+
+import jaxrl
+from jaxrl.envs import episodes
+from jaxrl.envs.check import random_actions
+from jaxrl.envs.host import callback
+from jaxrl.types import Box, Discrete
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.mark.parametrize(
+    "name", ["envpool-cartpole", "envpool-pendulum-limit", "envpool-pong-limit"]
+)
+def test_steps_are_those_of_envpool(name):
+    case, env, actions = CASES[name], CASES[name].make(), np.asarray(actions_of(name))
+    state, timestep = env.init(jax.random.key(0))
+    seeds = callback.group_of(state).seeds.tolist()
+    pool = envpool.make(env.name, env_type="gymnasium", num_envs=N, seed=seeds, **case.options)
+    step, (obs, _) = jax.jit(env.step), pool.reset()
+
+    def arrange(obs):
+        return np.moveaxis(obs, 1, -1) if obs.ndim == 4 else obs
+
+    np.testing.assert_array_equal(timestep.obs, arrange(obs))
+    for action in actions[:10]:
+        state, timestep = step(jax.random.key(0), state, action)
+        obs, reward, terminated, truncated, _ = pool.step(action)
+        np.testing.assert_array_equal(timestep.obs, arrange(obs))
+        np.testing.assert_allclose(timestep.reward, reward, rtol=1e-6)
+        np.testing.assert_array_equal(timestep.truncated, truncated)
+        np.testing.assert_array_equal(timestep.terminated, terminated & ~truncated)
+
+
+@pytest.mark.parametrize(("game", "num_steps"), [("Breakout-v5", 400), ("SpaceInvaders-v5", 600)])
+def test_atari_scores_are_raw_and_of_whole_games(game, num_steps):
+    env = jaxrl.make(f"envpool/{game}", N, **LIFE)
+    actions = random_actions(env, 1, num_steps)
+    state, timestep = env.init(jax.random.key(0))
+    seeds = callback.group_of(state).seeds.tolist()
+
+    @jax.jit
+    def run(state, timestep):
+        def step(carry, action):
+            state, statistics = carry
+            state, timestep = env.step(jax.random.key(0), state, action)
+            ended = timestep.terminated | timestep.truncated
+            return (state, episodes.update(statistics, timestep)), (timestep.reward, ended)
+
+        (_, statistics), rows = jax.lax.scan(step, (state, episodes.start(timestep)), actions)
+        return statistics, rows
+
+    statistics, (learner_reward, learner_ended) = run(state, timestep)
+
+    pool = envpool.make(game, env_type="gymnasium", num_envs=N, seed=seeds, **LIFE)
+    pool.reset()
+    scores, lengths = [[] for _ in range(N)], [[] for _ in range(N)]
+    score, length, resets = np.zeros(N), np.zeros(N, int), np.zeros(N, bool)
+    for action in np.asarray(actions):
+        _, _, terminated, truncated, info = pool.step(action)
+        score, length, resets = score + info["reward"], length + ~resets, terminated | truncated
+        for n in np.flatnonzero(info["lives"] == 0):  # the game is over, not only a life
+            scores[n].append(score[n])
+            lengths[n].append(length[n])
+            score[n] = length[n] = 0
+
+    games = [len(s) for s in scores]
+    assert sum(games) > 0
+    assert learner_ended.sum() > sum(games)
+    np.testing.assert_array_equal(statistics.count, games)
+    np.testing.assert_array_equal(statistics.return_sum, [sum(s) for s in scores])
+    np.testing.assert_array_equal(statistics.length_sum, [sum(n) for n in lengths])
+    np.testing.assert_array_equal(statistics.running_return, score)
+    np.testing.assert_array_equal(statistics.running_length, length)
+    assert set(np.unique(learner_reward)) == {0, 1}
+    if game == "SpaceInvaders-v5":
+        assert statistics.return_sum.sum() > 2 * learner_reward.sum()
+
+
+def test_integer_observations_are_one_hot():
+    env = jaxrl.make("envpool/FrozenLake-v1", N)
+    assert env.observation_space == Box((16,), np.dtype(np.float32), 0.0, 1.0)
+    _, timestep = env.init(jax.random.key(0))
+    np.testing.assert_array_equal(timestep.obs, np.eye(16, dtype=np.float32)[[0] * N])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "shape"), [("Pong-v5", (84, 84, 4)), ("envpool/CarRacing-v3", (96, 96, 3))]
+)
+def test_images_are_channels_last(env_id, shape):
+    space = jaxrl.make(env_id).observation_space
+    assert isinstance(space, jaxrl.Box)
+    assert space.shape == shape
+
+
+def test_buttons_of_vizdoom_are_one_choice_by_default():
+    assert jaxrl.make("envpool/D1Basic-v1", N).action_space == Discrete(6)
+    apart = jaxrl.make("envpool/D1Basic-v1", N, use_combined_action=False)
+    assert apart.action_space == Box.of((3,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("id", "option", "message"),
+    [
+        (
+            "Pong-v5",
+            {"num_threads": -1},
+            "num_threads of .*Pong-v5 must be an integer >= 0, got -1",
+        ),
+        ("Pong-v5", {"frame_skip": 0}, "frame_skip of .*Pong-v5 must be an integer >= 1, got 0"),
+        ("Pong-v5", {"repeat_action_probability": 2}, r"must be within \[0, 1\], got 2"),
+        ("Pong-v5", {"episodic_life": 3}, "episodic_life must be True or False, got 3"),
+        ("Pong-v5", {"seed": 3}, r"Pong-v5 does not take the options \['seed'\]"),
+        ("TicTacToe-v1", {}, r"envpool/TicTacToe-v1.*multi-player"),
+    ],
+)
+def test_bad_options_are_refused_before_envpool_crashes(id, option, message):
+    with pytest.raises(ValueError, match=message):
+        jaxrl.make(f"envpool/{id}", 2, **option)

@@ -1,0 +1,125 @@
+"""gymnax's adapter: its own steps, every id, and options."""
+
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from env_cases import CASES, N, actions_of
+from gymnax.utils import load_mnist
+
+import jaxrl
+from jaxrl.envs import check
+from jaxrl.envs import gymnax as adapter
+from jaxrl.envs.check import jit_play
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture
+def fake_mnist(monkeypatch):
+    """Replace the images that MNISTBandit would download."""
+    images = np.zeros((4, 28, 28), np.float32), np.arange(4)
+    monkeypatch.setattr(load_mnist, "load_mnist", lambda: (images, images))
+    yield
+    adapter._inner.cache_clear()
+    adapter._spaces.cache_clear()
+
+
+def test_steps_are_those_of_step_env():
+    name = "gymnax-cartpole-limit"
+    case, env, actions = CASES[name], CASES[name].make(), actions_of(name)
+    inner_env, params = gymnax.make(env.name)
+    state, timestep = env.init(jax.random.key(0))
+    inner = jax.tree.map(lambda x: x[0], state.inner)
+    step, step_env = jax.jit(env.step), jax.jit(inner_env.step_env)
+    for t in range(case.length):
+        state, timestep = step(jax.random.key(t), state, actions[t])
+        obs, inner, reward, *_ = step_env(jax.random.key(t), inner, actions[t, 0], params)
+        np.testing.assert_allclose(timestep.obs[0], obs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(timestep.reward[0], np.squeeze(reward), rtol=1e-5)
+    assert timestep.truncated.all()
+
+
+def test_a_pole_that_falls_at_the_time_limit_is_terminated():
+    push_right = np.ones((15, 1), np.int32)
+    free = jit_play(jaxrl.make("gymnax/CartPole-v1", 1), jax.random.key(0), push_right)
+    length = int(np.argmax(free.terminated[:, 0]))
+    env = jaxrl.make("gymnax/CartPole-v1", 1, max_steps_in_episode=length)
+    limited = jit_play(env, jax.random.key(0), push_right)
+    assert limited.terminated[length, 0]
+    assert not limited.truncated[length, 0]
+
+
+@pytest.mark.parametrize("name", gymnax.registered_envs)
+def test_every_id_has_consistent_shapes(name, fake_mnist):
+    env = jaxrl.make(f"gymnax/{name}", N)
+    assert isinstance(env.observation_space, jaxrl.Box)
+    assert not list(check._check_shapes(env, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gymnax.registered_envs)
+def test_every_id_runs(name, fake_mnist):
+    problems = check._check_steps(jaxrl.make(f"gymnax/{name}", N), 100, 0)
+    # Some environments leave the bounds that they declare.
+    assert not [problem for problem in problems if "must be within" not in problem]
+
+
+@pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
+def test_minatar_observations_are_zeros_and_ones_as_booleans(game):
+    env: Any = jaxrl.make(f"{game}-MinAtar", N)
+    backend, _ = gymnax.make(f"{game}-MinAtar")
+
+    @jax.jit
+    def run(keys):
+        def step(state, key):
+            raw = jax.vmap(backend.get_obs)(state.inner)
+            action = jax.random.randint(key, (N,), 0, env.action_space.n)
+            state, timestep = env.step(key, state, action)
+            return state, (raw, timestep.obs)
+
+        return jax.lax.scan(step, env.init(keys[0])[0], keys)[1]
+
+    raw, obs = run(jax.random.split(jax.random.key(1), 200))
+    assert obs.dtype == env.observation_space.dtype == np.bool_
+    assert set(np.unique(raw)) == {0.0, 1.0}
+    np.testing.assert_array_equal(raw[1:], obs[:-1])
+
+
+def test_a_registered_environment_gets_an_id():
+    gymnax.register("Own-v0", gymnax.environments.CartPole)
+    try:
+        own, known = (jaxrl.make(id, N) for id in ("Own-v0", "CartPole-v1"))
+        starts = [jax.jit(env.init)(jax.random.key(0))[1] for env in (own, known)]
+    finally:
+        del gymnax.registration._registry["Own-v0"]
+        gymnax.registered_envs.remove("Own-v0")
+    assert own.id == "gymnax/Own-v0"
+    np.testing.assert_array_equal(starts[0].obs, starts[1].obs)
+
+
+def test_an_integer_is_accepted_for_a_count_that_gymnax_keeps_as_a_float():
+    env = jaxrl.make("BernoulliBandit-misc", 2, max_steps_in_episode=3)
+    steps = jit_play(env, jax.random.key(0), jnp.zeros((8, 2), jnp.int32))
+    assert (steps.terminated | steps.truncated).all(1).any()
+
+
+def test_bad_values_of_parameters_are_refused():
+    assert jaxrl.make("Asterix-MinAtar", 2, ramping=False).options == {"ramping": False}
+    with pytest.raises(ValueError, match=r"option ramping .* must be True or False, got 2"):
+        jaxrl.make("Asterix-MinAtar", 2, ramping=2)
+    with pytest.raises(ValueError, match=r"option shot_cool_down .* must be a number, got True"):
+        jaxrl.make("Asterix-MinAtar", 2, shot_cool_down=True)
+
+
+def test_a_failed_download_is_an_import_error(monkeypatch):
+    def offline(name):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(adapter.gymnax, "make", offline)
+    adapter._inner.cache_clear()
+    with pytest.raises(ImportError, match="MNIST-bsuite cannot run on this machine: no route"):
+        adapter._inner("MNIST-bsuite", ())

@@ -1,0 +1,44 @@
+"""`make` finds environments by id, and refuses what is wrong by name."""
+
+import pytest
+
+import jaxrl
+
+
+def test_a_bare_id_is_searched_in_gymnax_then_envpool():
+    assert jaxrl.make("CartPole-v1", 3).id == "gymnax/CartPole-v1"
+    assert jaxrl.make("FrozenLake-v1", 3).id == "envpool/FrozenLake-v1"
+    assert jaxrl.make("envpool/CartPole-v1", 3).id == "envpool/CartPole-v1"
+    with pytest.raises(ValueError, match="among gymnax;"):
+        jaxrl.make("gymnax/FrozenLake-v1", 3)
+
+
+@pytest.mark.parametrize(
+    ("id", "near"),
+    [
+        ("CartPol-v1", "gymnax/CartPole-v1"),
+        ("envpool/Pnog-v5", "envpool/Pong-v5"),
+        ("probe/Constant", "probe/Constant-v0"),
+        ("#####", "no id comes near it"),
+    ],
+)
+def test_an_unknown_id_is_refused_with_near_matches(id, near):
+    with pytest.raises(ValueError, match=f"unknown environment id '{id}'.*{near}"):
+        jaxrl.make(id, 3)
+
+
+@pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "2", None])
+def test_a_bad_number_of_environments_is_refused(num_envs):
+    with pytest.raises(ValueError, match="num_envs must be an integer >= 1"):
+        jaxrl.make("CartPole-v1", num_envs)
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["gymnax/CartPole-v1", "envpool/CartPole-v1", "maze/FindAndReturn-v0", "probe/Constant-v0"],
+)
+def test_an_unknown_option_is_refused_by_name(id):
+    with pytest.raises(ValueError, match=f"{id}.*colour"):
+        jaxrl.make(id, 3, colour="red")
+    with pytest.raises(ValueError, match=r"option colour=\['red'\] of .* must be hashable"):
+        jaxrl.make(id, 3, colour=["red"])
