@@ -45,8 +45,8 @@ from rich.table import Table
 
 import jaxrl
 from jaxrl.algos import actor_critic
-from jaxrl.envs.host.base import HostEnvBase, HostSpec
 from jaxrl.envs.host.pools import RawStep, first_step
+from jaxrl.envs.host_adapter import HostAdapter, HostSpec
 from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
 from jaxrl.training.loop import MAX_CHUNK, train_chunk
@@ -107,7 +107,7 @@ class Threads:
 
 
 @dataclass(frozen=True)
-class SleepingEnv(HostEnvBase):
+class SleepingEnv(HostAdapter):
     """Environments whose step sleeps; their images never change."""
 
     threads: int = 1

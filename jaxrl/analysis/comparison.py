@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl.analysis.atari57 import game_of, human_normalized
 from jaxrl.analysis.statistics import Estimate, estimate
-from jaxrl.envs.host.base import SPEED_ONLY
+from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
 from jaxrl.training.loop import SUMMARY

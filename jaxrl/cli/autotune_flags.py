@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jaxrl.distributed.spread import num_cores, spread
 from jaxrl.envs import make
-from jaxrl.envs.host.base import SPEED_ONLY
+from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.training import manifest as manifests
 from jaxrl.training.autotune import AutotuneResult, Measurement, Settings, autotune
 from jaxrl.types import Algorithm, Env

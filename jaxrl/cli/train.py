@@ -31,7 +31,7 @@ from jaxrl.cli.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
-from jaxrl.envs.host.base import POOL_OPTIONS
+from jaxrl.envs.host_adapter import POOL_OPTIONS
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy

@@ -1,8 +1,9 @@
-"""The base class of all adapters: what every environment has beside its spaces and its steps.
+"""The base class of all adapters.
 
-An adapter is one file with `ids()` and a subclass of `EnvAdapter`, listed in
-`jaxrl.envs.registry.BACKENDS`. It defines `backend`, `observation_space`, `action_space`, `init`
-and `step`, and should pass `jaxrl.check_env`. `jaxrl.envs.maze` is an example.
+An adapter is one file with a function `ids()` and a subclass of `Adapter`, listed in
+`jaxrl.envs.registry.BACKENDS`. The class defines `backend`, `observation_space`, `action_space`,
+`init` and `step`, and passes `jaxrl.check_env`. `jaxrl.envs.maze` is an example; simulators on the
+host subclass `jaxrl.envs.host_adapter.HostAdapter` instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Keywords = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class EnvAdapter:
+class Adapter:
     """N environments of one id, as a hashable value."""
 
     name: str

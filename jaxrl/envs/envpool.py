@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Self
 import jax
 import numpy as np
 
-from jaxrl.envs import conversions
 from jaxrl.envs.adapter import Keywords
-from jaxrl.envs.host.base import POOL_OPTIONS, HostEnvBase, HostSpec
+from jaxrl.envs.host import conversions
 from jaxrl.envs.host.callback import HostState
 from jaxrl.envs.host.pools import RawStep, first_step
+from jaxrl.envs.host_adapter import POOL_OPTIONS, HostAdapter, HostSpec
 from jaxrl.types import PyTree
 
 ATARI_IMPORT_PATH = "envpool.atari"
@@ -40,12 +40,12 @@ def ids() -> list[str]:
 
 
 @dataclass(frozen=True)
-class EnvpoolEnv(HostEnvBase):
+class EnvpoolEnv(HostAdapter):
     """N environments of envpool; make it with `jaxrl.make("envpool/Pong-v5", num_envs)`.
 
-    The options are those of `HostEnvBase` and `envpool.make` (`num_threads` of each pool,
+    The options are those of `HostAdapter` and `envpool.make` (`num_threads` of each pool,
     `max_episode_steps`, and for Atari `episodic_life`, `reward_clip`, `repeat_action_probability`,
-    ...). `jaxrl.envs.conversions` says what observations and actions become.
+    ...). `jaxrl.envs.host.conversions` says what observations and actions become.
     """
 
     backend: ClassVar[str] = "envpool"

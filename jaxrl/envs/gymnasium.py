@@ -28,12 +28,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from jaxrl.envs import conversions
 from jaxrl.envs.adapter import Keywords
-from jaxrl.envs.host import worker
-from jaxrl.envs.host.base import POOL_OPTIONS, HostEnvBase, HostSpec
+from jaxrl.envs.host import conversions, worker
 from jaxrl.envs.host.pools import Pool, RawStep
 from jaxrl.envs.host.vector_pool import VectorPool, Workers
+from jaxrl.envs.host_adapter import POOL_OPTIONS, HostAdapter, HostSpec
 from jaxrl.types import PyTree
 
 ALE = "ALE/"
@@ -53,11 +52,11 @@ def ids() -> list[str]:
 
 
 @dataclass(frozen=True)
-class GymnasiumEnv(HostEnvBase):
+class GymnasiumEnv(HostAdapter):
     """N environments of Gymnasium; make it with `jaxrl.make("gymnasium/LunarLander-v3", num_envs)`
     or `jaxrl.make(function, num_envs)`.
 
-    The options are those of `HostEnvBase`, `vectorization_mode`, `timeout` (seconds within which
+    The options are those of `HostAdapter`, `vectorization_mode`, `timeout` (seconds within which
     worker processes must answer), and the keywords of the environment itself. Atari has
     `episodic_life` and `reward_clip` as envpool has them, and ale-py's keywords.
     """

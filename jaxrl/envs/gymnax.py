@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.envs import rendering
-from jaxrl.envs.adapter import EnvAdapter, Keywords, first_timestep, select_envs
+from jaxrl.envs.adapter import Adapter, Keywords, first_timestep, select_envs
 from jaxrl.types import Array, Box, Discrete, PyTree, TimeStep
 
 
@@ -58,7 +58,7 @@ def ids() -> list[str]:
 
 
 @dataclass(frozen=True)
-class GymnaxEnv(EnvAdapter):
+class GymnaxEnv(Adapter):
     """N gymnax environments; make it with `jaxrl.make("gymnax/CartPole-v1", num_envs)`.
 
     The options are the fields of gymnax's parameters (`max_steps_in_episode` for one) and the

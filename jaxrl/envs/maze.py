@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.envs import rendering
-from jaxrl.envs.adapter import EnvAdapter, first_timestep, select_envs
+from jaxrl.envs.adapter import Adapter, first_timestep, select_envs
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 ALL_LEVELS = 2**31 - 1
@@ -89,7 +89,7 @@ def ids() -> list[str]:
 
 
 @dataclass(frozen=True)
-class MazeEnv(EnvAdapter):
+class MazeEnv(Adapter):
     """N mazes; make it with `jaxrl.make("maze/FindAndReturn-v0", num_envs, **Options)`."""
 
     backend: ClassVar[str] = "maze"

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.envs.adapter import EnvAdapter, first_timestep
+from jaxrl.envs.adapter import Adapter, first_timestep
 from jaxrl.types import Array, Box, Discrete, TimeStep
 
 
@@ -90,7 +90,7 @@ def ids() -> list[str]:
 
 
 @dataclass(frozen=True)
-class ProbeEnv(EnvAdapter):
+class ProbeEnv(Adapter):
     """N copies of a probe; make it with `jaxrl.make("probe/Constant-v0", num_envs)`.
 
     The only option is `limit`, the length of the episodes of `TimeLimit-v0`, `Episode-v0` and

@@ -22,8 +22,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from jaxrl.envs import conversions
-from jaxrl.envs.host import worker
+from jaxrl.envs.host import conversions, worker
 from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.types import PyTree
 
@@ -143,7 +142,7 @@ class VectorPool:
     sees depends on the other members. It simulates when its step is received, so nothing overlaps.
 
     Args:
-      raw: shapes and dtypes of one environment's raw observation (`jaxrl.envs.conversions`).
+      raw: shapes and dtypes of one environment's raw observation (`jaxrl.envs.host.conversions`).
     """
 
     def __init__(self, envs: VectorEnv, raw: PyTree, seeds: np.ndarray):

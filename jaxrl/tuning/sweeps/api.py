@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl import config as fields
-from jaxrl.envs.host.base import SPEED_ONLY
+from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import check_path
 from jaxrl.training.compilation import enable_compilation_cache

@@ -11,9 +11,8 @@ from gymnasium.spaces import MultiBinary as GymMultiBinary
 from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
 
 import jaxrl
-from jaxrl.envs import conversions
 from jaxrl.envs.check import jit_play
-from jaxrl.envs.host import worker
+from jaxrl.envs.host import conversions, worker
 from jaxrl.types import Box, Discrete, MultiDiscrete
 
 N = 2

@@ -1,4 +1,4 @@
-"""The base class of host environments: from a pool's raw steps to `TimeStep`."""
+"""The base class of adapters for simulators on the host: from raw steps of pools to `TimeStep`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.device_axis import SINGLE_DEVICE
-from jaxrl.envs import conversions
-from jaxrl.envs.adapter import EnvAdapter, select_envs
-from jaxrl.envs.host import callback
+from jaxrl.envs.adapter import Adapter, select_envs
+from jaxrl.envs.host import callback, conversions
 from jaxrl.envs.host.callback import HostState, step_shapes
 from jaxrl.envs.host.pools import Pool, PoolGroup, RawStep
 from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
@@ -33,11 +32,11 @@ class HostSpec:
     observation_space: ObservationSpace
     action_space: ActionSpace
     raw_obs: PyTree
-    """Shapes and dtypes of one environment's raw observation (`jaxrl.envs.conversions`)."""
+    """Shapes and dtypes of one environment's raw observation (`jaxrl.envs.host.conversions`)."""
 
 
 @dataclass(frozen=True)
-class HostEnvBase(EnvAdapter, abc.ABC):
+class HostAdapter(Adapter, abc.ABC):
     """N environments on the host; a subclass gives their spaces and makes pools of them.
 
     The option `num_pools` splits them over several pools: while the policy computes the actions of
