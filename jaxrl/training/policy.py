@@ -18,9 +18,9 @@ from jaxrl.types import Algorithm, Array, Box, Dict, Env, ObservationSpace, PyTr
 class LoadedPolicy:
     """A policy: `policy(obs, key=None) -> action`, for one observation or a batch `[B, ...]`.
 
-    Observations and actions are those of `algo.env` (see `jaxrl.envs.host.conversions`): images have
-    their channels last, integers are one-hot, Discrete actions count from 0, and actions of a Box
-    lie within its bounds.
+    Observations and actions are those of `algo.env` (see `jaxrl.envs.host.conversions`): images
+    have their channels last, integers are one-hot, Discrete actions count from 0, and actions of a
+    Box lie within its bounds.
 
     Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
     the calls since the last `reset()`. Research code may use `algo`, `config` and `state`, whose
