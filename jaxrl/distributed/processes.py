@@ -3,8 +3,8 @@
 Every process runs the same script. `connect` joins them before JAX's first computation; then
 `jaxrl.distributed.spread.spread` uses the devices of all. The processes must do the same things in
 the same order, so they agree on everything that depends on a clock or a signal. Only the first
-process writes files; the exception are checkpoints, of which each process writes its part into the
-same directory.
+process writes files, except for checkpoints: each process writes its part of them into the same
+directory.
 
 With one process, every function here does nothing.
 """

@@ -52,7 +52,7 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
 
     Args:
       algo: the algorithm on all environments.
-      num_devices: devices of one agent; None for all, those of other processes included
+      num_devices: devices of one agent; None for all, also of other processes
         (`jaxrl.distributed.processes`).
       num_lane_devices: groups of `num_devices` devices, over which the lanes of a vmapped
         population are spread. The mesh is `num_lane_devices x num_devices`.

@@ -83,11 +83,10 @@ def autotune(
         all settings are refused.
       jax.errors.JaxRuntimeError: if memory lacks for all of them.
     """
-    _check_starts(knobs, starts)
     rate = steps_per_second if rate is None else rate
     path = _cache_path(cache) if rate in (steps_per_second, lanes_per_second) else None
     key = _cache_key(
-        *_build_first(build, starts),
+        *_build_first(build, knobs, starts),
         knobs={name: list(values) for name, values in knobs.items()},
         starts=list(starts),
         rate=rate.__name__,
@@ -192,21 +191,17 @@ def lanes_per_second(algo: Algorithm, configs: PyTree, seconds: float) -> float:
     return max(choose(algo, configs, seconds / 4).steps_per_second.values())
 
 
-def _check_starts(knobs: Knobs, starts: Sequence[Settings]) -> None:
-    """Raise `ValueError` for a start with a value that its knob lacks."""
-    for settings in starts:
-        for name, values in knobs.items():
+def _build_first(
+    build: Callable[..., tuple[Algorithm, Any]], knobs: Knobs, starts: Sequence[Settings]
+) -> tuple[Algorithm, Any]:
+    """Build the first start that is not refused; refuse one with a value that its knob lacks."""
+    for name, values in knobs.items():
+        for settings in starts:
             if settings.get(name) not in values:
                 raise ValueError(
                     f"a start has {name} = {settings.get(name)!r}, which is not among the values "
                     f"of that knob, {list(values)}"
                 )
-
-
-def _build_first(
-    build: Callable[..., tuple[Algorithm, Any]], starts: Sequence[Settings]
-) -> tuple[Algorithm, Any]:
-    """Build the first start that is not refused."""
     refusal = ValueError("there are no settings to start from")
     for settings in starts:
         try:

@@ -118,7 +118,7 @@ class Checkpoints:
         if jax.tree.map(lambda x: (x.shape, x.dtype), saved["state"]) != shapes:
             raise ValueError(
                 f"checkpoint {self.directory / str(self.latest())} has arrays of other shapes than "
-                "this config and network make; use those of the run"
+                "this config and network make; use the config and network of the run"
             )
         return _with_keys(saved["state"], like), saved["progress"]
 

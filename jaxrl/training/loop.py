@@ -133,7 +133,7 @@ class TrainingLoop:
         if jax.process_count() > 1 and all(x.is_fully_addressable for x in jax.tree.leaves(state)):
             raise ValueError(
                 f"{jax.process_count()} processes are joined, but {self.algo.name!r} trains on "
-                "the devices of one; spread it over those of all by "
+                "the devices of one; spread it over the devices of all by "
                 "jaxrl.distributed.spread.spread"
             )
         return state if saved_update is None else self.restore(state)

@@ -208,5 +208,5 @@ def rebuild(
 
 
 def _hashable(value: Any) -> Any:
-    """Return an option with tuples, of which JSON made lists."""
+    """Return an option with its tuples back, since JSON made lists of them."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -202,32 +202,22 @@ def choose(
         groups = [(name,) for name in names if few or name.endswith("vmap")]
     medians = {}
     for group in groups:
-        stopwatches = {
-            name: _Stopwatch(algo, population(algo, num_lanes, name), configs, seconds)
-            for name in group
-        }
-        rates = _take_turns(stopwatches, repeats)
+        lanes = {name: population(algo, num_lanes, name) for name in group}
+        clocks = {name: _Stopwatch(algo, lanes[name], configs, seconds) for name in group}
+        rates = _measure_in_turns(clocks, repeats)
         # The fastest ones are often close and change places from run to run: measure them again.
-        fastest = max(map(statistics.median, rates.values()))
-        close = {
-            name: stopwatch
-            for name, stopwatch in stopwatches.items()
-            if statistics.median(rates[name]) > 0.75 * fastest
-        }
+        close = {name: clocks[name] for name in group if rates[name] > 0.75 * max(rates.values())}
         if len(close) > 1:
-            rates |= _take_turns(close, 3 * repeats)
-        medians |= {name: statistics.median(rate) for name, rate in rates.items()}
+            rates |= _measure_in_turns(close, 3 * repeats)
+        medians |= rates
     best = max(medians, key=medians.__getitem__)
     return MeasuredStrategy(as_strategy(best, num_lanes), medians)
 
 
-def _take_turns(stopwatches: dict[str, _Stopwatch], repeats: int) -> dict[str, list[float]]:
-    """Return `repeats` measurements of each strategy, in steps per second."""
-    rates: dict[str, list[float]] = {name: [] for name in stopwatches}
-    for _ in range(repeats):
-        for name, stopwatch in stopwatches.items():
-            rates[name].append(stopwatch.steps_per_second())
-    return rates
+def _measure_in_turns(clocks: dict[str, _Stopwatch], repeats: int) -> dict[str, float]:
+    """Return the median of `repeats` measurements of each strategy, in steps per second."""
+    rounds = [{name: c.steps_per_second() for name, c in clocks.items()} for _ in range(repeats)]
+    return {name: statistics.median(rates[name] for rates in rounds) for name in clocks}
 
 
 class _Stopwatch:

@@ -202,6 +202,10 @@ def test_populations_lie_on_a_mesh_of_lanes_and_devices(
 # --- refusals, other environments --------------------------------------------------------------
 
 
+def traced(name, config):
+    return jax.eval_shape(spread(algorithm(name), 2).init, config, jax.random.key(0))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -213,19 +217,11 @@ def test_populations_lie_on_a_mesh_of_lanes_and_devices(
             r"num_envs = 3 is not divisible by 2 devices",
         ),
         (
-            lambda: jax.eval_shape(
-                spread(jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2)), 2).init,
-                jaxrl.PPOConfig(num_steps=5, num_minibatches=2),
-                jax.random.key(0),
-            ),
-            r"1 \* 5 = 5 on each of 2 devices is not divisible by PPOConfig.num_minibatches = 2",
+            lambda: traced("ppo", jaxrl.PPOConfig(num_steps=5, num_minibatches=8)),
+            r"4 \* 5 = 20 on each of 2 devices is not divisible by PPOConfig.num_minibatches = 8",
         ),
         (
-            lambda: jax.eval_shape(
-                spread(algorithm("dqn"), 2).init,
-                SAME["dqn"].replace(batch_size=5),
-                jax.random.key(0),
-            ),
+            lambda: traced("dqn", SAME["dqn"].replace(batch_size=5)),
             r"DQNConfig.batch_size = 5 is not divisible by the number of devices, 2",
         ),
         (lambda: spread(toy(), 2), r"'toy' cannot be spread .* `make`.* is None"),
@@ -280,23 +276,10 @@ def test_every_algorithm_on_eight_devices():
     """Run with a time limit, because devices might wait for each other for ever."""
     these = "is_the_same and not gru and not lstm and not sums or draw_the_samples and r2d2"
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in f]
+    command = "-m pytest -q -x -p no:cacheprovider -k"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            these,
-            __file__,
-        ],
+        [sys.executable, *command.split(), these, __file__], cwd=Path(__file__).parents[2],
         env=os.environ | {"XLA_FLAGS": " ".join([*flags, fast_compile.FLAG, EIGHT])},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+        capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -22,7 +22,7 @@ START = {"num_envs": 32, "num_threads": 4, "num_pools": 1}
 
 
 def machine(cores, step, call, infer):
-    """A machine's speed: threads share cores, pools overlap simulation and inference."""
+    """Return a machine's speed: threads share cores, pools overlap simulation with inference."""
 
     def rate(settings):
         envs, threads, pools = (settings[name] for name in KNOBS)

@@ -13,7 +13,7 @@ CONFIG = jaxrl.PPOConfig(hidden_sizes=(8,))
 
 
 def saved(algo):
-    """The manifest of a run, as JSON returns it."""
+    """Return the manifest of a run as it is read back from JSON."""
     return json.loads(json.dumps(manifests.describe(algo, CONFIG, {})))
 
 

@@ -34,7 +34,7 @@ def algorithm(name):
 
 @functools.cache
 def trained(name, strategy, num_lanes=4):
-    """Parameters `[W, ...]` and metrics `[W, 4]` after three updates."""
+    """Return parameters `[W, ...]` and metrics `[W, 4]` after three updates."""
     lanes = population(algorithm(name), num_lanes, strategy)
     configs = populations.stack(CONFIGS[name], num_lanes, learning_rate=RATES[:num_lanes])
 
@@ -105,7 +105,7 @@ def test_refilled_lanes_have_new_or_saved_agents_and_the_others_keep_theirs(stra
 
 
 def stepping_toy(env):
-    """A toy whose updates step the environments."""
+    """Make a toy whose updates step the environments."""
     algo = toy(env)
 
     def update(config, state):
