@@ -53,7 +53,7 @@ def searched(scheduler, num_lanes=4, strategy="vmap"):
 
 @functools.cache
 def all_scores(num_trials, num_phases):
-    """Every trial's score of each phase of three updates, were it never stopped."""
+    """Return every trial's score of each phase of three updates if none were stopped."""
 
     def alone(trial):
         config = ToyConfig().replace(**trial_values(SPACE, KEY, trial))

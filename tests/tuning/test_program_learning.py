@@ -34,7 +34,7 @@ def test_a_search_of_64_trials_solves_cartpole_in_one_call():
 
 @pytest.mark.slow
 def test_hypertrick_is_no_worse_than_random_search_of_the_same_budget():
-    """Random search runs so many trials to their end as HyperTrick's phases pay for."""
+    """Random search runs as many full trials as HyperTrick's phases cost."""
     trick, keys = cartpole_search(HyperTrick(64, 8)), jax.random.split(jax.random.key(1), 5)
     found = [trick(key) for key in keys]
     budget = round(np.mean([r.ledger.reported.sum() for r in found]) / 8)

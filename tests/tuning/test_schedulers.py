@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.tuning import schedulers, timeline
+from jaxrl.tuning import program, schedulers, timeline
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.schedulers import HyperTrick, RandomSearch, Status
 
@@ -38,36 +38,23 @@ def normal_scores(scheduler, seed):
 
 @functools.cache
 def completions(num_phases):
-    """Mean share of full work, and phases reported `[200, N]`, with exchangeable scores."""
+    """Return how many phases trials report `[200, N]`, with exchangeable scores."""
     scheduler = HyperTrick(100, num_phases, 0.25)
 
-    def one(key):
-        """Rounds of 25 lanes, all phases of equal length."""
+    def search(key):
+        """Run rounds of 25 lanes; all phases last equally long."""
         scores = jax.random.uniform(key, (100, num_phases))
 
         def step(carry, _):
-            ledger, trials = carry
-
-            def take(ledger, trial):
-                free = (trial < 0) | (ledger.status[trial] != Status.RUNNING)
-                after, found = schedulers.assign(ledger)
-                ledger = jax.tree.map(lambda a, b: jnp.where(free, a, b), after, ledger)
-                return ledger, jnp.where(free, found, trial)
-
-            def tell(ledger, trial):
-                score = scores[trial, ledger.reported[trial]]
-                after = schedulers.report(scheduler, ledger, trial, score)
-                return jax.tree.map(lambda a, b: jnp.where(trial >= 0, a, b), after, ledger), None
-
-            ledger, trials = jax.lax.scan(take, ledger, trials)
-            ledger, _ = jax.lax.scan(tell, ledger, trials)
-            return (ledger, trials), None
+            ledger, trials = program._assign(*carry)
+            round_scores = scores[trials, ledger.reported[trials]]
+            return (program._report(scheduler, ledger, trials, round_scores), trials), None
 
         start = (schedulers.start(scheduler), jnp.full(25, -1, jnp.int32))
         (ledger, _), _ = jax.lax.scan(step, start, length=4 * num_phases + 40)
         return ledger
 
-    ledgers = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 200))
+    ledgers = jax.jit(jax.vmap(search))(jax.random.split(jax.random.key(0), 200))
     assert (ledgers.status >= Status.STOPPED).all()
     return np.asarray(ledgers.reported)
 
@@ -98,7 +85,7 @@ def test_hypertrick_with_every_later_reporter_evicted_does_the_least_work(num_ph
 
 
 def reference_hypertrick(scores, num_phases, rate, order):
-    """The rule, in plain Python: which trials pass phase 0 when they report in this order."""
+    """Return, by plain Python, which trials pass phase 0 when they report in this order."""
     passed, seen = {}, []
     for count, trial in enumerate(order, start=1):
         score = scores[trial]
@@ -228,7 +215,7 @@ def test_every_trial_ends_and_none_runs_twice_at_once(scheduler):
 
 
 def preempted(spans):
-    """Trials that left their lane and came back, or went on elsewhere, or had to wait."""
+    """Return the trials that left their lane before their end, or had to wait."""
     trials = {s.trial: [t for t in spans if t.trial == s.trial] for s in spans}
     return [
         trial
@@ -238,7 +225,7 @@ def preempted(spans):
 
 
 def idle_while_waiting(spans, num_lanes, num_trials):
-    """Whether a lane stood still although a trial had not begun yet."""
+    """Return whether a lane was idle although a trial had not begun yet."""
     begun = sorted(min(s.begin for s in spans if s.trial == t) for t in {s.trial for s in spans})
     last_begin = begun[-1] if len(begun) == num_trials else math.inf
     for lane in range(num_lanes):

@@ -100,7 +100,7 @@ class LaneGroup:
         for lane, placement in placements.items():
             change[lane] = FRESH if placement.agent is None else RESUME
             if placement.agent is not None:
-                agents = self._agents() if agents is None else agents
+                agents = self.agents() if agents is None else agents
                 one = self._put(placement.agent)
                 agents = jax.tree.map(lambda x, one: x.at[lane].set(one), agents, one)  # noqa: B023
         self._states = self._population.refill(
@@ -120,21 +120,22 @@ class LaneGroup:
 
     def agent(self, lane: int) -> PyTree:
         """Return a lane's agent: its whole state except for environments on the host."""
-        return jax.tree.map(lambda x: x[lane], self._agents())
+        return jax.tree.map(lambda x: x[lane], self.agents())
 
-    def save(self) -> PyTree:
-        """Return what a checkpoint holds of the lane group."""
-        return self._agents()
+    def agents(self) -> PyTree:
+        """Return the agents of all lanes, as a checkpoint holds them."""
+        assert self.algo is not None
+        return without_host_envs(self.algo, self._states)
 
     def template(self, algo: Algorithm, config: Any) -> PyTree:
-        """Return the shapes of what `save` returns for such configs."""
+        """Return the shapes of what `agents` returns for such configs."""
         configs = populations.stack(config, self.num_lanes)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.num_lanes))
         lanes = populations.population(algo, self.num_lanes, self.strategy)
         return without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
 
     def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
-        """Continue from what `save` returned; environments on the host begin new episodes."""
+        """Continue with what `agents` returned; environments on the host begin new episodes."""
         self._compile(algo, configs)
         if not algo.env.checkpointable:
             keys = jax.random.split(jax.random.key(0), self.num_lanes)
@@ -159,10 +160,6 @@ class LaneGroup:
 
     def _put(self, tree: PyTree) -> PyTree:
         return tree if self._device is None else jax.device_put(tree, self._device)
-
-    def _agents(self) -> PyTree:
-        assert self.algo is not None
-        return without_host_envs(self.algo, self._states)
 
 
 class Lanes:
@@ -252,7 +249,7 @@ class Lanes:
 
     def save(self, state: SweepState) -> dict[str, PyTree]:
         """Return what a checkpoint holds of the lane groups that run trials."""
-        return {str(group): self.groups[group].save() for group in self._used(state)}
+        return {str(group): self.groups[group].agents() for group in self._used(state)}
 
     def template(self, state: SweepState) -> dict[str, Any]:
         """Return the shapes of what a checkpoint holds: lane groups, and agents of paused trials.

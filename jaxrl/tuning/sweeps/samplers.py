@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl.config import RENAMED_FIELDS
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.sweeps.storage import (
     ignore_experimental_warnings,
@@ -60,6 +61,9 @@ class TrialSampler:
         self._study = study_view(study, rank_silent_trial_last)
         self._space = {key: space[key] for key in sorted(space)}
         self._name, self._seed, self._draw = name, seed, draw
+        stored = {name for trial in study.get_trials(deepcopy=False) for name in trial.params}
+        self._stored_names = {new: old for old, new in RENAMED_FIELDS.items() if old in stored}
+        """The names under which an older version's study keeps fields that were renamed."""
 
     def values(self, trial: Any, index: int) -> dict[str, Any]:
         """Return a trial's values; choose and store those that it lacks.
@@ -67,17 +71,17 @@ class TrialSampler:
         Each value has a sampler of its own, seeded by the trial's index and the value's name, so
         that a sweep that was killed between two values chooses the same ones when it resumes.
         """
-        self._study.sampler = self._sampler(index, "")
+        self._study.sampler = self._sampler(index)
         asking = trial_of(self._study, trial)
         values = {}
         for name, distribution in self._space.items():
             self._study.sampler = self._sampler(index, name)
-            values[name] = suggest(asking, name, distribution)
+            values[name] = suggest(asking, self._stored_names.get(name, name), distribution)
         return values
 
-    def _sampler(self, index: int, value_name: str) -> Any:
+    def _sampler(self, index: int, name: str = "") -> Any:
         samplers = import_optuna().samplers
-        entropy = [self._seed, index, *value_name.encode()]
+        entropy = [self._seed, index, *self._stored_names.get(name, name).encode()]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         with ignore_experimental_warnings():
             match self._name:
@@ -89,7 +93,7 @@ class TrialSampler:
                     )
                 case "gp":
                     return samplers.GPSampler(seed=seed)
-        return _drawing_sampler(lambda: self._draw(index))
+        return _drawing_sampler(lambda: self._draw(index)[name])
 
 
 def rank_silent_trial_last(trial: Any) -> Any:
@@ -106,8 +110,8 @@ def rank_silent_trial_last(trial: Any) -> Any:
     return trial
 
 
-def _drawing_sampler(draw: Callable[[], dict[str, Any]]) -> Any:
-    """Return an Optuna sampler whose values are those that `draw` returns."""
+def _drawing_sampler(draw: Callable[[], Any]) -> Any:
+    """Return an Optuna sampler whose value is what `draw` returns."""
     samplers = import_optuna().samplers
 
     class DrawingSampler(samplers.BaseSampler):
@@ -118,7 +122,7 @@ def _drawing_sampler(draw: Callable[[], dict[str, Any]]) -> Any:
             return {}
 
         def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return _stored_choice(draw()[name])
+            return _stored_choice(draw())
 
     return DrawingSampler()
 

@@ -10,9 +10,9 @@ and a new one that is added whenever none waits, until there are N. A trial has 
 N - 1; a trial that is repeated after its worker died has a new number and the same index.
 
 A worker may die between any two writes without losing a trial. It adds a trial to the queue before
-it claims one, and it stores a heartbeat and its claim before it sets the trial to RUNNING. So the
-trial either stays in the queue, or returns to it for want of heartbeats, or is the worker's own
-after a restart.
+it claims one, and it stores a heartbeat and its claim before it sets the trial to RUNNING. If it
+dies before that, the trial is still in the queue. If it dies after it, the trial returns to the
+queue once its heartbeat is too old, or is claimed again by the restarted worker.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class SharedStudy:
     def _take_waiting(self) -> tuple[int, Any] | None:
         """Set the first waiting trial to RUNNING; return its index and the trial, None without one.
 
-        A trial that waits since it was taken from this worker, as if it were dead, is passed over
-        as long as a lane of this worker trains it.
+        This worker skips a trial that was taken from it, as if it were dead, while one of its lanes
+        still trains that trial.
         """
         trials = indexed_trials(self._study)
         valid = valid_trials(trials, self._num_trials)
