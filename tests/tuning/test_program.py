@@ -84,11 +84,11 @@ def test_the_program_decides_what_the_host_decides(scheduler):
 
 @pytest.mark.parametrize("strategy", ["map", "shard-vmap", "shard-map"])
 def test_the_strategy_does_not_matter(strategy):
-    for scheduler in (SCHEDULERS[1], SCHEDULERS[2]):
-        expected, result = searched(scheduler), searched(scheduler, strategy=strategy)
-        np.testing.assert_array_equal(result.ledger.status, expected.ledger.status)
-        np.testing.assert_array_equal(result.lane, expected.lane)
-        np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
+    halving = SCHEDULERS[2]  # its lanes begin trials, and resume paused ones
+    expected, result = searched(halving), searched(halving, strategy=strategy)
+    np.testing.assert_array_equal(result.ledger.status, expected.ledger.status)
+    np.testing.assert_array_equal(result.lane, expected.lane)
+    np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
 
 
 def test_a_trial_does_not_depend_on_the_number_of_lanes():

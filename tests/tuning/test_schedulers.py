@@ -72,10 +72,9 @@ def test_hypertrick_evicts_the_same_share_in_each_phase():
         assert stopped / reached == pytest.approx(0.25, abs=0.025)
 
 
-@pytest.mark.parametrize("num_phases", [10, 5])
-@pytest.mark.parametrize("rate", [0.25, 0.1])
+@pytest.mark.parametrize(("num_phases", "rate"), [(10, 0.25), (5, 0.1)])
 def test_hypertrick_with_every_later_reporter_evicted_does_the_least_work(num_phases, rate):
-    """Scores that fall with time: whoever is not spared is the worst so far."""
+    """Scores fall with time, so each trial is the worst so far and stops unless it is spared."""
     scheduler = HyperTrick(400, num_phases, rate)
     scores = np.zeros((400, num_phases), np.float32) - np.arange(400)[:, None]
     _, ledger = timeline.simulate(scheduler, 1, unit_times(scheduler), scores)
@@ -173,9 +172,9 @@ def test_exactly_the_best_of_each_rung_go_on(scheduler):
 @pytest.mark.parametrize(
     ("scores", "reported"),
     [
-        # Falling: of three, six, nine that came, the first one, two, three are promoted.
+        # Falling: of the first three, six and nine trials, one, two and three are promoted.
         (-np.arange(9), [9, 3, 3, 1, 1, 1, 1, 1, 1]),
-        # Rising: from the third on everyone is the best so far, at the second rung again.
+        # Rising: from the third on each trial is the best so far, at the second rung too.
         (np.arange(9), [1, 1, 3, 3, 9, 9, 9, 9, 9]),
     ],
 )

@@ -86,7 +86,7 @@ def test_static_names_are_those_that_change_the_program():
         ({"num_steps": LogUniform(1, 9)}, "A2CConfig.num_steps must be an integer"),
         ({"final_entropy_coef": Uniform(0, 1)}, "after anneal_updates, which is 0; set both"),
         ({"num_envs": Choice((0, 4))}, "num_envs must be an integer >= 1, got 0"),
-        ({"final_entropy_coef": Choice((None, 0.1))}, "final_entropy_coef is traced, so each of"),
+        ({"final_entropy_coef": Choice((None, 0.1))}, "final_entropy_coef is traced, so all its"),
     ],
 )
 def test_a_space_that_the_config_refuses_is_refused(space, message):
