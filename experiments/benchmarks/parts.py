@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
+from jaxrl.algos import actor_critic
 from jaxrl.algos import ppo as ppo_module
-from jaxrl.algos.actor_critic import PolicyExtras
 from jaxrl.networks import build, recurrent
 from jaxrl.ops.minibatches import shuffled_indices
 from tasks import Measure, Task, random_actions
@@ -90,12 +90,12 @@ class Parts:
         config, apply = self.task.config, functools.partial(recurrent.apply, network)
 
         def function(batch: Any, learner: Any, key: jax.Array) -> tuple[Any, Any]:
-            params, opt_state, _, losses = ppo_module.learn(
+            (params, opt_state), _, losses = ppo_module.learn(
                 config, learner, apply, ppo_module.clipped_surrogate, batch, key
             )
             return learner._replace(params=params, opt_state=opt_state), losses
 
-        opt_state = ppo_module.optimizer_of(config, jnp.int32(0)).init(params)
+        opt_state = actor_critic.adam(config, 0).init(params)
         learner = ppo_module.PPOState(params, opt_state, *(jnp.int32(0),) * 3, None, None)
         return Part(function, batch, learner)
 
@@ -145,7 +145,7 @@ class Parts:
             terminated=ones > 1,
             truncated=ones > 1,
             valid=ones > 0,
-            extras=PolicyExtras(log_prob=-ones, value=number),
+            extras=actor_critic.PolicyExtras(log_prob=-ones, value=number),
         )
         batch = ppo_module.Batch(trajectory, number, number, number, core=())
         params = jax.jit(network.init)(jax.random.key(0), obs[0, :1])

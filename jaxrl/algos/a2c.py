@@ -100,19 +100,20 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        opt_state = optimizer_of(config, jnp.int32(0)).init(params)
+        opt_state = optimizer_of(config, 0).init(params)
         obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
         return A2CState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
         apply = agent.apply(config, state.obs_statistics)
-
+        # Rollout
         simulation, trajectory = actor_critic.collect(
             env, apply, state.params, state.simulation, rollout_key, num_steps(config)
         )
         last_value = actor_critic.bootstrap(apply, state.params, simulation)
 
+        # Advantages and learning
         def objective(params: PyTree) -> tuple[Array, Metrics]:
             _, (distribution, value) = apply(params, state.simulation.core, trajectory.inputs)
             advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
@@ -122,12 +123,13 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
             optimizer_of(config, state.num_updates), objective, state.params, state.opt_state, axis
         )
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
-        num_updates = state.num_updates + 1
-        return A2CState(
-            params, opt_state, simulation, key, num_updates, obs_statistics
-        ), actor_critic.metrics(
+        # Metrics
+        metrics = actor_critic.metrics(
             env, config, state.num_updates, simulation, trajectory, axis.mean(losses)
         )
+        return A2CState(
+            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics
+        ), metrics
 
     act = partial(actor_critic.act, agent)
     return Algorithm(
@@ -135,7 +137,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     )
 
 
-def optimizer_of(config: A2CConfig, num_updates: Array) -> optax.GradientTransformation:
+def optimizer_of(config: A2CConfig, num_updates: Array | int) -> optax.GradientTransformation:
     """Return the optimizer of the update after `num_updates`."""
     return optimizers.rmsprop(
         actor_critic.learning_rate(config, num_updates),
@@ -192,7 +194,7 @@ def loss(
         log_prob, entropy = smoothed(distribution, trajectory.action, config.log_eps)
     else:
         log_prob, entropy = distribution.log_prob(trajectory.action), distribution.entropy()
-    policy_loss = -reduce(log_prob * advantage)
+    policy_loss = -reduce(log_prob * advantage)  # algorithm S3
     # The target R = A + V(s), so the error R - V is the advantage, at the current value.
     target = advantage + jax.lax.stop_gradient(value)
     value_loss = 0.5 * reduce((target - value) ** 2)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl import config as fields
 from jaxrl.device_axis import axis_of
@@ -109,9 +110,15 @@ def values_of(network: nn.Module, apply: Apply, params: PyTree, trajectory: Traj
     return values
 
 
-def learning_rate(config: Any, num_updates: Array) -> Array:
+def learning_rate(config: Any, num_updates: Array | int) -> Array:
     """Return the learning rate of the update after `num_updates`."""
     return optimizers.linear_decay(config.learning_rate, num_updates, config.anneal_updates)
+
+
+def adam(config: Any, num_updates: Array | int) -> optax.GradientTransformation:
+    """Return the optimizer Adam of the update after `num_updates`."""
+    rate = learning_rate(config, num_updates)
+    return optimizers.adam(rate, config.adam_eps, config.max_grad_norm)
 
 
 def metrics(

@@ -29,7 +29,7 @@ from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import optimizers
-from jaxrl.replay import ring, transitions
+from jaxrl.replay import frames, ring, transitions
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.transitions import Batch, Layout
 from jaxrl.rollouts.rollout import episode_metrics
@@ -112,10 +112,11 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             state.num_updates,
             config.exploration_steps / q_learning.steps_per_update(config, env),
         )
-
+        # Rollout
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps
         )
+        # Replay
         layout = layout_of(config)
         memory = ring.add(state.memory, transitions.as_row(layout, trajectory))
         state = state._replace(
@@ -125,7 +126,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-
+        # Learning
         is_ready = q_learning.has_started(config, env, state.num_updates)
         is_ready &= memory.size >= config.n_step + config.frame_stack
         state, losses = q_learning.learn(
@@ -137,6 +138,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             learn_key,
             axis,
         )
+        # Metrics
         return state, episode_metrics(env, simulation, trajectory) | losses | {"epsilon": epsilon}
 
     def act(
@@ -167,7 +169,7 @@ def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
             f"DQNConfig.replay_size = {config.replay_size} over num_envs = {env.num_envs} is too "
             f"small for num_steps = {config.num_steps} and n_step = {config.n_step}"
         )
-    q_learning.check_frame_stack(config, env)
+    frames.check_frame_stack(config, env)
     q_learning.check_batch(config, env)
 
 

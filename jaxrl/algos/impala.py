@@ -93,19 +93,20 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
-        opt_state = optimizer_of(config, jnp.int32(0)).init(params)
+        opt_state = optimizer_of(config, 0).init(params)
         obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
         return ImpalaState(params, past, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: ImpalaConfig, state: ImpalaState) -> tuple[ImpalaState, Metrics]:
         key, rollout_key = jax.random.split(state.key)
         apply = agent.apply(config, state.obs_statistics)
-
+        # Rollout
         actor_params, past_params = lagged_params(config, state)
         simulation, trajectory = actor_critic.collect(
             env, apply, actor_params, state.simulation, rollout_key, config.num_steps
         )
 
+        # V-trace and learning
         def objective(params: PyTree) -> tuple[Array, Metrics]:
             core, (distribution, values) = apply(params, state.simulation.core, trajectory.inputs)
             after = simulation._replace(core=jax.lax.stop_gradient(core))
@@ -116,13 +117,15 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
             optimizer_of(config, state.num_updates), objective, state.params, state.opt_state, axis
         )
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
-        num_updates = state.num_updates + 1
-        return ImpalaState(
-            params, past_params, opt_state, simulation, key, num_updates, obs_statistics
-        ), actor_critic.metrics(
+        # Metrics
+        metrics = actor_critic.metrics(
             env, config, state.num_updates, simulation, trajectory, axis.mean(losses),
             policy_lag=jnp.minimum(state.num_updates, config.lag),
         )  # fmt: skip
+        num_updates = state.num_updates + 1
+        return ImpalaState(
+            params, past_params, opt_state, simulation, key, num_updates, obs_statistics
+        ), metrics
 
     act = partial(actor_critic.act, agent)
     return Algorithm(
@@ -130,7 +133,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     )
 
 
-def optimizer_of(config: ImpalaConfig, num_updates: Array) -> optax.GradientTransformation:
+def optimizer_of(config: ImpalaConfig, num_updates: Array | int) -> optax.GradientTransformation:
     """Return the optimizer of the update after `num_updates`."""
     learning_rate = actor_critic.learning_rate(config, num_updates)
     return optimizers.rmsprop(

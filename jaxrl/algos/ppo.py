@@ -1,9 +1,8 @@
 """PPO: proximal policy optimization with the clipped surrogate (Schulman et al. 2017,
 arXiv 1707.06347).
 
-With advantages A by GAE(lambda) (eq. 11 and 12) and the ratio pi(a|s) / pi_old(a|s) of the new
-policy to the one that acted, each of `num_epochs` passes over the rollout minimizes, minibatch by
-minibatch (eq. 7 and 9),
+With advantages A by GAE(lambda) (eq. 11 and 12) and `ratio = pi(a|s) / pi_old(a|s)`, each of
+`num_epochs` passes over the rollout minimizes, minibatch by minibatch (eq. 7 and 9),
 
     -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 / 2 - c_e entropy
 
@@ -21,17 +20,17 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
-from jaxrl.networks.recurrent import Apply
-from jaxrl.ops import normalization, optimizers, returns
-from jaxrl.ops.minibatches import check_split, learn_in_epochs
+from jaxrl.ops import minibatches, normalization, returns
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
+
+Surrogate = Callable[["PPOConfig", Array, Array], Array]
+LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
 @fields.config
@@ -91,10 +90,6 @@ class Batch(NamedTuple):
     core: PyTree  # [1, B, ...] the memory before the sequences
 
 
-Surrogate = Callable[[PPOConfig, Array, Array], Array]
-"""`surrogate(config, ratio, advantage)` of each transition; its mean is maximized."""
-
-
 def clipped_surrogate(config: PPOConfig, ratio: Array, advantage: Array) -> Array:
     """Return PPO's surrogate of each transition, eq. 7."""
     clipped_ratio = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
@@ -109,19 +104,18 @@ def ppo(
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
-      surrogate: in place of the clipped one, for variations of PPO, which then bear its name.
+      surrogate: replaces `clipped_surrogate` in variations of PPO, which then bear its name.
     """
     agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
-        check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
+        minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        opt_state = optimizer_of(config, jnp.int32(0)).init(params)
-        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
-        reward_scale = normalization.init_reward_scale(config, env.num_envs)
         return PPOState(
-            params, opt_state, simulation, key, jnp.int32(0), obs_statistics, reward_scale
-        )
+            params, actor_critic.adam(config, 0).init(params), simulation, key, jnp.int32(0),
+            normalization.init_obs_statistics(config, env.observation_space),
+            normalization.init_reward_scale(config, env.num_envs),
+        )  # fmt: skip
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
@@ -130,9 +124,8 @@ def ppo(
         simulation, trajectory = actor_critic.collect(
             env, apply, state.params, state.simulation, rollout_key, config.num_steps
         )
-        obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
-        reward_scale, trajectory = normalization.update_reward_scale(
-            state.reward_scale, trajectory, config.gamma, axis
+        obs_statistics, reward_scale, trajectory = normalization.update_both(
+            state.obs_statistics, state.reward_scale, trajectory, config.gamma, axis
         )
         # Advantages
         values = actor_critic.values_of(network, apply, state.params, trajectory)
@@ -146,7 +139,7 @@ def ppo(
         if not recurrent.is_recurrent(network):  # [T, N, ...] as [1, T * N, ...]
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         # Epochs
-        params, opt_state, epochs, losses = learn(
+        (params, opt_state), epochs, losses = learn(
             config, state, apply, surrogate, batch, axis.device_key(shuffle_key), axis
         )
         # Metrics
@@ -155,51 +148,35 @@ def ppo(
             env, config, state.num_updates, simulation, trajectory, losses | {"epochs": epochs},
             gradient_steps=steps, policy_lag=(steps - 1) / 2,
         )  # fmt: skip
-        num_updates = state.num_updates + 1
         return PPOState(
-            params, opt_state, simulation, key, num_updates, obs_statistics, reward_scale
+            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics, reward_scale
         ), metrics
 
     name = "ppo" if surrogate is clipped_surrogate else actor_critic.name_of(surrogate)
     make, act = partial(ppo, surrogate=surrogate), partial(actor_critic.act, agent)
-    return Algorithm(
-        init, update, act, env, network, name, PPOConfig, agent.initial_core, make=make
-    )
-
-
-def optimizer_of(config: PPOConfig, num_updates: Array) -> optax.GradientTransformation:
-    """Return the optimizer of the update after `num_updates`."""
-    learning_rate = actor_critic.learning_rate(config, num_updates)
-    return optimizers.adam(learning_rate, config.adam_eps, config.max_grad_norm)
+    core = agent.initial_core
+    return Algorithm(init, update, act, env, network, name, PPOConfig, core, make=make)
 
 
 def learn(
-    config: PPOConfig, state: PPOState, apply: Apply, surrogate: Surrogate, batch: Batch,
+    config: PPOConfig, state: PPOState, apply: recurrent.Apply, surrogate: Surrogate, batch: Batch,
     key: Array, axis: Axis = SINGLE_DEVICE,
-) -> tuple[PyTree, PyTree, Array, Metrics]:  # fmt: skip
-    """Return parameters, optimizer state, the number of epochs, and their mean losses."""
-    optimizer = optimizer_of(config, state.num_updates)
+) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:  # fmt: skip
+    """Return parameters and optimizer state, the number of epochs, and their mean losses."""
 
-    def step(learner: tuple[PyTree, PyTree], minibatch: Batch) -> tuple[Any, Metrics]:
-        def objective(params: PyTree) -> tuple[Array, Metrics]:
-            core = jax.tree.map(lambda x: x[0], minibatch.core)
-            _, (distribution, value) = apply(params, core, minibatch.trajectory.inputs)
-            return loss(config, distribution, value, minibatch, axis, surrogate)
-
-        params, opt_state, losses = optimizers.gradient_step(optimizer, objective, *learner, axis)
-        return (params, opt_state), losses
+    def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
+        core = jax.tree.map(lambda x: x[0], minibatch.core)
+        _, (distribution, value) = apply(params, core, minibatch.trajectory.inputs)
+        return loss(config, distribution, value, minibatch, axis, surrogate)
 
     def should_continue(losses: Metrics) -> Array | bool:
         return config.target_kl is None or ~(losses["approx_kl"] > config.target_kl)
 
     learner, sizes = (state.params, state.opt_state), (config.num_epochs, config.num_minibatches)
-    learner, epochs, losses = learn_in_epochs(
-        step, learner, batch, key, sizes, LOSSES, should_continue, axis
-    )
-    return *learner, epochs, losses
-
-
-LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+    return minibatches.learn_in_epochs(
+        objective, actor_critic.adam(config, state.num_updates), learner, batch, key, sizes,
+        LOSSES, should_continue, axis,
+    )  # fmt: skip
 
 
 def loss(
@@ -230,11 +207,7 @@ def loss(
 
     entropy = mean(distribution.entropy())
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy  # eq. 9
-    return loss, {
-        "loss": loss,
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "approx_kl": mean(ratio - 1 - log_ratio),
-        "clip_fraction": mean(jnp.abs(ratio - 1) > config.clip_epsilon),
-    }
+    approx_kl = mean(ratio - 1 - log_ratio)
+    clip_fraction = mean(jnp.abs(ratio - 1) > config.clip_epsilon)
+    parts = (loss, policy_loss, value_loss, entropy, approx_kl, clip_fraction)
+    return loss, dict(zip(LOSSES, parts, strict=True))

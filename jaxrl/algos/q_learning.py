@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from jaxrl import config as fields
@@ -85,25 +84,6 @@ def q_network(
 def agent_of(env: Env, network: nn.Module | None) -> Agent:
     """Return the agent with the caller's network, or with the one that a config describes."""
     return Agent(env, network, q_network, build.find_q_network_problem)
-
-
-def check_frame_stack(config: QLearningConfig, env: Env) -> None:
-    """Raise unless observations are stacks of `config.frame_stack` images.
-
-    Planes of features, such as MinAtar's, are not.
-    """
-    if config.frame_stack == 1:
-        return
-    claim = f"{type(config).__name__}.frame_stack = {config.frame_stack}, but observations of"
-    shape = getattr(env.observation_space, "shape", ())
-    if len(shape) != 3 or shape[-1] != config.frame_stack:
-        raise ValueError(f"{claim} {env.id} have shape {shape}, not [H, W, {config.frame_stack}]")
-    dtype = getattr(env.observation_space, "dtype", None)
-    if dtype != np.uint8:
-        raise ValueError(
-            f"{claim} {env.id} have dtype {dtype}; frames are of dtype uint8, so leave "
-            "frame_stack = 1"
-        )
 
 
 LOSSES = ("loss", "q_value", "td_error")

@@ -30,7 +30,7 @@ from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import returns
-from jaxrl.replay import ring, sequences
+from jaxrl.replay import frames, ring, sequences
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.sequences import Layout, Row, Sequences
 from jaxrl.rollouts.rollout import episode_metrics
@@ -124,10 +124,11 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
         apply = agent.apply(config)
         epsilon = epsilons(config, env.num_envs * axis.size)
-
+        # Rollout
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps
         )
+        # Replay
         layout = layout_of(config)
         cores = ring.add(state.cores, recurrent.one_step(state.simulation.core))
         state = state._replace(
@@ -138,7 +139,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             key=key,
             num_updates=state.num_updates + 1,
         )
-
+        # Learning
         is_ready = q_learning.has_started(config, env, state.num_updates)
         is_ready &= state.num_updates > layout.rollouts_after + layout.rollouts_before
         state, losses = q_learning.learn(
@@ -150,6 +151,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             learn_key,
             axis,
         )
+        # Metrics
         return state, episode_metrics(env, simulation, trajectory) | losses
 
     def act(
@@ -178,7 +180,7 @@ def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
             f"not hold sequences of burn_in + unroll_length + 1 = {layout.length} steps "
             f"and a rollout of num_steps = {config.num_steps}"
         )
-    q_learning.check_frame_stack(config, env)
+    frames.check_frame_stack(config, env)
     q_learning.check_batch(config, env)
 
 
@@ -195,15 +197,9 @@ def epsilons(config: R2D2Config, num_envs: int) -> Array:
 
 
 def sample(
-    config: R2D2Config,
-    axis: Axis,
-    memory: Replay,
-    cores: Replay,
-    priorities: Array | None,
-    key: Array,
+    config: R2D2Config, axis: Axis, memory: Replay, cores: Replay, priorities: Array, key: Array
 ) -> Sample:
     """Draw this device's share of a batch of sequences."""
-    assert priorities is not None
     rollouts, envs, weights = q_learning.draw_by_priority(
         config, axis, priorities, (priorities > 0).sum(), key
     )
@@ -212,13 +208,9 @@ def sample(
 
 
 def objective(
-    config: R2D2Config,
-    axis: Axis,
-    apply: Apply,
-    target_params: PyTree,
-    params: PyTree,
+    config: R2D2Config, axis: Axis, apply: Apply, target_params: PyTree, params: PyTree,
     sample: Sample,
-) -> tuple[Array, tuple[Array, Metrics]]:
+) -> tuple[Array, tuple[Array, Metrics]]:  # fmt: skip
     """Return the loss of a batch; its priorities `[B]` and metrics."""
     values = values_after_burn_in(config, apply, params, sample.batch)
     target_values = values_after_burn_in(config, apply, target_params, sample.batch)
@@ -248,25 +240,17 @@ def targets(config: R2D2Config, values: Array, target_values: Array, rows: Row) 
     rows = jax.tree.map(lambda x: x[:-1], rows)._replace(inputs=rows.inputs)
     # A resumed run starts new episodes although the ones before it did not end; sums stop there.
     broken = jnp.concatenate([rows.inputs.first[2:], jnp.zeros_like(rows.ended[:1])])
+    truncated = (rows.ended | broken) & ~rows.terminated
     total = returns.n_step_returns(
-        rows.reward,
-        values_next,
-        rows.terminated,
-        (rows.ended | broken) & ~rows.terminated,
-        config.gamma,
-        config.n_step,
+        rows.reward, values_next, rows.terminated, truncated, config.gamma, config.n_step
     )
     return returns.rescale_value(total) if config.rescale_values else total
 
 
 def loss(
-    config: R2D2Config,
-    values: Array,
-    target_values: Array,
-    rows: Row,
-    weights: Array,
+    config: R2D2Config, values: Array, target_values: Array, rows: Row, weights: Array,
     axis: Axis = SINGLE_DEVICE,
-) -> tuple[Array, tuple[Array, Metrics]]:
+) -> tuple[Array, tuple[Array, Metrics]]:  # fmt: skip
     """Return squared errors over valid steps, summed over time; priorities `[B]` and metrics.
 
     Args:
@@ -282,13 +266,7 @@ def loss(
     size = jnp.abs(error)
     mean = size.sum(0) / jnp.maximum(valid.sum(0), 1.0)
     share = config.priority_max_share
-    priority = share * size.max(0) + (1 - share) * mean
+    priority = jax.lax.stop_gradient(share * size.max(0) + (1 - share) * mean)  # section 2.3
     count = axis.mean_count(valid)
-    return loss, (
-        jax.lax.stop_gradient(priority),
-        {
-            "loss": loss,
-            "q_value": (value * valid).sum() / count,
-            "td_error": size.sum() / count,
-        },
-    )
+    q_value, td_error = (value * valid).sum() / count, size.sum() / count
+    return loss, (priority, {"loss": loss, "q_value": q_value, "td_error": td_error})

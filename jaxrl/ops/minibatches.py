@@ -7,32 +7,36 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.ops.optimizers import gradient_step
 from jaxrl.types import Array, Env, Metrics, PyTree
 
 ROUNDS = 8
 
 
 def learn_in_epochs(
-    step: Callable[[Any, Any], tuple[Any, Metrics]],
-    learner: PyTree,
+    objective: Callable[[PyTree, Any], tuple[Array, Metrics]],
+    optimizer: optax.GradientTransformation,
+    learner: tuple[PyTree, PyTree],
     batch: PyTree,
     key: Array,
     sizes: tuple[int, int],
     names: tuple[str, ...],
-    should_continue: Callable[[Metrics], Array | bool],
+    should_continue: Callable[[Metrics], Array | bool] = lambda losses: True,
     axis: Axis = SINGLE_DEVICE,
-) -> tuple[Any, Array, Metrics]:
+) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:
     """Learn from a batch several times, each time from another split into minibatches.
 
     A minibatch of several devices consists of one from each device.
 
     Args:
-      step: `step(learner, minibatch) -> (learner, losses)`.
+      objective: `objective(params, minibatch) -> (loss, losses)`.
+      learner: parameters and the optimizer's state.
       batch: leaves `[L, B, ...]`, split along B.
       sizes: the largest number of epochs, and the number of minibatches in each.
-      names: of the losses, which are scalars.
+      names: of `losses`, which are scalars.
       should_continue: `should_continue(losses)`: True if another epoch follows one with these mean
         losses.
 
@@ -40,13 +44,17 @@ def learn_in_epochs(
       The learner, the number of epochs, and mean losses over them.
     """
     num_epochs, num_minibatches = sizes
+    num_rows = jax.tree.leaves(batch)[0].shape[1]
 
-    def learn(learner: PyTree, rows: Array) -> tuple[PyTree, Metrics]:
-        return step(learner, jax.tree.map(lambda x: x[:, rows], batch))
+    def learn(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
+        minibatch = jax.tree.map(lambda x: x[:, rows], batch)
+        params, opt_state, losses = gradient_step(
+            optimizer, lambda params: objective(params, minibatch), *learner, axis
+        )
+        return (params, opt_state), losses
 
     def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, count, _, sums = carry
-        num_rows = jax.tree.leaves(batch)[0].shape[1]
         rows = shuffled_indices(jax.random.fold_in(key, count), num_minibatches, num_rows)
         learner, losses = jax.lax.scan(learn, learner, rows)
         means = axis.mean(jax.tree.map(jnp.mean, losses))

@@ -141,6 +141,18 @@ def update_obs_statistics(
     return update(statistics, trajectory.obs, trajectory.valid, axis)
 
 
+def update_both(
+    statistics: RunningStatistics | None,
+    scale: RewardScale | None,
+    trajectory: Trajectory,
+    gamma: Array | float,
+    axis: Axis = SINGLE_DEVICE,
+) -> tuple[RunningStatistics | None, RewardScale | None, Trajectory]:
+    """Return observation statistics, reward scale and rollout with scaled rewards."""
+    statistics = update_obs_statistics(statistics, trajectory, axis)
+    return statistics, *update_reward_scale(scale, trajectory, gamma, axis)
+
+
 def update_reward_scale(
     scale: RewardScale | None,
     trajectory: Trajectory,

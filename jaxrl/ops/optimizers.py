@@ -76,12 +76,14 @@ def _complete(
     return optax.GradientTransformation(init, update)
 
 
-def linear_decay(value: Number, num_updates: Array, decay_updates: Number) -> Array:
+def linear_decay(value: Number, num_updates: Number, decay_updates: Number) -> Array:
     """Return `value`, falling linearly to 0 over `decay_updates` updates; constant if that is 0."""
     return linear_schedule(value, 0.0, num_updates, decay_updates)
 
 
-def linear_schedule(start: Number, end: Number, num_updates: Array, total_updates: Number) -> Array:
+def linear_schedule(
+    start: Number, end: Number, num_updates: Number, total_updates: Number
+) -> Array:
     """Return the number between `start` and `end` on a line over `total_updates`.
 
     It stays at `end` afterwards, and at `start` if `total_updates` is 0.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxrl.types import Array, PyTree
+from jaxrl.types import Array, Env, PyTree
 
 
 class Frame(NamedTuple):
@@ -52,3 +53,22 @@ def observations(ring: PyTree, slots: Array, envs: Array, num_frames: int) -> Py
     if num_frames > 1:
         return restack(ring, slots, envs, num_frames)
     return jax.tree.map(lambda x: x[slots, envs], ring)
+
+
+def check_frame_stack(config: Any, env: Env) -> None:
+    """Raise unless observations are stacks of `config.frame_stack` images.
+
+    Planes of features, such as MinAtar's, are not.
+    """
+    if config.frame_stack == 1:
+        return
+    claim = f"{type(config).__name__}.frame_stack = {config.frame_stack}, but observations of"
+    shape = getattr(env.observation_space, "shape", ())
+    if len(shape) != 3 or shape[-1] != config.frame_stack:
+        raise ValueError(f"{claim} {env.id} have shape {shape}, not [H, W, {config.frame_stack}]")
+    dtype = getattr(env.observation_space, "dtype", None)
+    if dtype != np.uint8:
+        raise ValueError(
+            f"{claim} {env.id} have dtype {dtype}; frames are of dtype uint8, so leave "
+            "frame_stack = 1"
+        )

@@ -46,6 +46,7 @@ LEARNERS = {
 all_learners = pytest.mark.parametrize("name", LEARNERS)
 ACTOR_CRITICS = ["a2c", "impala"]
 train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+pytestmark = pytest.mark.learning
 
 
 def solve(name: str, env_id: str, config: Any = None, factor: float = 1, **options: Any) -> Any:

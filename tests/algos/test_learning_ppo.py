@@ -10,6 +10,7 @@ from jaxrl.algos import ppo as ppo_module
 
 CONFIG = jaxrl.PPOConfig(num_steps=32, num_minibatches=4, learning_rate=3e-3, entropy_coef=0.0)
 train = jax.jit(jaxrl.train, static_argnums=(0, 3))
+pytestmark = pytest.mark.learning
 
 
 def value(algo, config, state, obs):

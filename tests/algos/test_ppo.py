@@ -97,17 +97,6 @@ def test_loss_of_a_normal_policy_uses_its_density():
 train = jax.jit(jaxrl.train, static_argnums=(0, 3))
 
 
-def test_the_torso_is_the_one_asked_for():
-    algo = jaxrl.ppo(jaxrl.make("Breakout-MinAtar", num_envs=2))
-
-    def shapes(torso):
-        state = jax.eval_shape(algo.init, small_config(torso=torso), jax.random.key(0))
-        return [x.shape for x in jax.tree.leaves(state.params)]
-
-    assert shapes("auto") == shapes("minatar_cnn")
-    assert len({str(shapes(torso)) for torso in ("minatar_cnn", "impala_resnet", "mlp")}) == 3
-
-
 def test_rollouts_that_do_not_split_into_minibatches_are_refused_by_name():
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=3))
     with pytest.raises(ValueError, match=r"3 \* 16 = 48 .*num_minibatches = 5"):

@@ -9,7 +9,6 @@ import pytest
 
 import jaxrl
 from jaxrl.algos import r2d2 as r2d2_module
-from jaxrl.ops import returns
 from jaxrl.replay import sequences
 from jaxrl.replay.sequences import Row
 
@@ -132,11 +131,6 @@ def test_environments_explore_between_much_and_little():
     epsilons = np.asarray(r2d2_module.epsilons(config, 8))
     np.testing.assert_allclose(epsilons, 0.4 ** np.linspace(1, 8, 8), rtol=1e-5)
     np.testing.assert_allclose(r2d2_module.epsilons(config, 1), [0.4], rtol=1e-6)
-
-
-def test_rescaling_keeps_the_order_of_values():
-    values = jnp.linspace(-300, 300, 1001)
-    assert (jnp.diff(returns.rescale_value(values)) > 0).all()
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,17 +63,21 @@ def test_each_epoch_learns_from_every_sequence_once_and_from_none_in_part():
     marks = jnp.broadcast_to(jnp.arange(6.0), (4, 6))
     batch = {"rows": marks, "core": marks[:1]}
 
-    def step(seen, minibatch):
-        whole = (minibatch["rows"] == minibatch["core"]).all() & (minibatch["rows"].shape == (4, 2))
-        seen = seen.at[minibatch["core"][0].astype(int)].add(1)
-        return seen, {"loss": jnp.where(whole, 1.0, jnp.nan)}
+    def objective(seen, minibatch):
+        is_whole = (minibatch["rows"] == minibatch["core"]).all()
+        is_whole &= minibatch["rows"].shape == (4, 2)
+        loss = -seen[minibatch["core"][0].astype(int)].sum()
+        return loss, {"is_whole": is_whole.astype(float)}
+
+    sgd, seen = optax.sgd(1.0), jnp.zeros(6)
 
     def learn(limit):
         return learn_in_epochs(
-            step, jnp.zeros(6), batch, jax.random.key(0), (5, 3), ("loss",), lambda _: limit
-        )
+            objective, sgd, (seen, sgd.init(seen)), batch, jax.random.key(0), (5, 3),
+            ("is_whole",), lambda _: limit,
+        )  # fmt: skip
 
-    seen, epochs, losses = learn(True)
-    assert (seen.tolist(), int(epochs), float(losses["loss"])) == ([5.0] * 6, 5, 1.0)
-    seen, epochs, _ = learn(False)
-    assert (seen.tolist(), int(epochs)) == ([1.0] * 6, 1)
+    (seen_in_all, _), epochs, losses = learn(True)
+    assert (seen_in_all.tolist(), int(epochs), float(losses["is_whole"])) == ([5.0] * 6, 5, 1.0)
+    (seen_in_one, _), epochs, _ = learn(False)
+    assert (seen_in_one.tolist(), int(epochs)) == ([1.0] * 6, 1)

@@ -1,0 +1,112 @@
+"""Every algorithm at its smallest, as compiled programs that tests share."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrl
+from jaxrl.training.loop import train_chunk
+
+# A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
+SMALL: dict[str, Any] = {
+    "num_steps": 4, "hidden_sizes": (8,), "learning_rate": 0.05, "anneal_updates": 100
+}  # fmt: skip
+ADAM: dict[str, Any] = SMALL | {"adam_eps": 0.1}
+RMSPROP: dict[str, Any] = SMALL | {"rmsprop_eps": 0.1}
+LSTM: dict[str, Any] = {"core": "lstm", "core_size": 8, "use_last_action_reward": True}
+# The replay is full after 4 updates, the target network moves after 2.
+REPLAY: dict[str, Any] = ADAM | {
+    "replay_size": 32, "batch_size": 4, "learning_starts": 8, "target_period": 2
+}  # fmt: skip
+ON_POLICY_PPO: dict[str, Any] = ADAM | {"num_minibatches": 2, "num_epochs": 2}
+EXPLORING: dict[str, Any] = {"final_epsilon": 0.1, "exploration_steps": 40.0}
+
+CONFIGS: dict[str, Any] = {
+    "ppo": jaxrl.PPOConfig(**ON_POLICY_PPO),
+    "ppo-gru": jaxrl.PPOConfig(**ON_POLICY_PPO | LSTM | {"core": "gru", "target_kl": 10.0}),
+    "a2c": jaxrl.A2CConfig(**RMSPROP),
+    "a2c-lstm": jaxrl.A2CConfig(**RMSPROP | LSTM | {"final_entropy_coef": 0.0, "log_eps": 1e-6}),
+    "impala": jaxrl.ImpalaConfig(**RMSPROP, lag=0),
+    "impala-lstm": jaxrl.ImpalaConfig(**RMSPROP | LSTM),
+    "dqn": jaxrl.DQNConfig(**REPLAY | EXPLORING),
+    "dqn-prioritized": jaxrl.DQNConfig(
+        **REPLAY | EXPLORING, n_step=2, double=True, dueling=True, prioritized=True
+    ),
+    "r2d2": jaxrl.R2D2Config(**REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2),
+}
+WITH_MEMORY = [name for name, config in CONFIGS.items() if config.core]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """Breakout-MinAtar at twice the size, as if its planes were a stack of frames, in bytes."""
+
+    planes: Any
+
+    def __getattr__(self, name):
+        return getattr(self.planes, name)
+
+    @property
+    def observation_space(self):
+        height, width, planes = self.planes.observation_space.shape
+        return jaxrl.Box((2 * height, 2 * width, planes), np.dtype(np.uint8), 0, 255)
+
+    def init(self, key):
+        return self._as_frames(*self.planes.init(key))
+
+    def step(self, key, state, action):
+        return self._as_frames(*self.planes.step(key, state, action))
+
+    def _as_frames(self, state, timestep):
+        obs = (255 * timestep.obs).astype(jnp.uint8).repeat(2, 1).repeat(2, 2)
+        return state, timestep._replace(obs=obs)
+
+
+@functools.cache
+def algorithm(name, env_id="CartPole-v1", num_envs=2):
+    frames = env_id == "frames"
+    env = jaxrl.make("Breakout-MinAtar" if frames else env_id, num_envs=num_envs)
+    return getattr(jaxrl, name.partition("-")[0])(Frames(env) if frames else env)
+
+
+@functools.cache
+def initializer(algo):
+    return jax.jit(algo.init)
+
+
+def start(name, key=0, config=None):
+    key = jax.random.key(key) if isinstance(key, int) else key
+    return initializer(algorithm(name))(config or CONFIGS[name], key)
+
+
+def learn(name, config, state, num_updates=10) -> tuple[Any, dict[str, np.ndarray]]:
+    """Train by the program that runs use, on a copy of the state: the program takes its memory."""
+    copy = jax.tree.map(jnp.copy, state)
+    state, metrics = train_chunk(algorithm(name), config, copy, jnp.int32(num_updates))
+    return state, {key: np.asarray(x)[:num_updates] for key, x in metrics.items()}
+
+
+def as_numpy(tree):
+    def convert(x):
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    return [convert(x) for x in jax.tree.leaves(tree)]
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(as_numpy(a), as_numpy(b), strict=True))
+
+
+def assert_close(a, b, **tolerance):
+    for x, y in zip(as_numpy(a), as_numpy(b), strict=True):
+        np.testing.assert_allclose(x, y, **tolerance)
+
+
+def described(tree):
+    """Return shapes and dtypes, also whether they are weak."""
+    return jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)
