@@ -1,6 +1,4 @@
-"""An algorithm whose scores are known, and a Ctrl-C that comes when it should, for tests of what is
-built around algorithms.
-"""
+"""An algorithm with known scores, and a Ctrl-C at a chosen time, for tests."""
 
 from typing import NamedTuple
 
@@ -33,12 +31,12 @@ class ToyState(NamedTuple):
 
 
 def quality(learning_rate):
-    """What a trial's returns grow to: the nearer the best rate, the more."""
+    """Return the limit of a trial's returns, which falls with the distance from the best rate."""
     return 100 - 20 * jnp.abs(jnp.log10(learning_rate / BEST_RATE))
 
 
 def toy(env=None):
-    """Returns grow towards `quality`, with noise; the loss is NaN from `DIVERGES_FROM` on."""
+    """Make the algorithm: returns grow towards `quality`, and high rates give a loss of NaN."""
     env = env or jaxrl.make("CartPole-v1", num_envs=2)
 
     def init(config, key, simulation=None):
@@ -68,7 +66,7 @@ def toy(env=None):
 
 
 class InterruptAfter:
-    """In place of `Interrupt`: as if somebody pressed Ctrl-C after so many chunks."""
+    """A replacement of `Interrupt` that reports Ctrl-C after so many chunks."""
 
     def __init__(self, chunks):
         self.left = chunks

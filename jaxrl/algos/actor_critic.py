@@ -129,25 +129,24 @@ def metrics(
     trajectory: Trajectory,
     losses: Metrics,
     gradient_steps: Array | int = 1,
-    policy_lag: Array | float = 0.0,
+    actor_lag: Array | int = 0,
 ) -> Metrics:
     """Return the metrics of an update.
 
     Args:
       num_updates: before this one.
       losses: their means over all devices.
-      policy_lag: gradient steps between acting and learning, without those that actions sent ahead
-        of learning add (`HostEnv.send_ahead`).
+      actor_lag: gradient steps by which the actors' parameters lag at the update's start.
     """
     steps = jnp.int32(gradient_steps)
-    lag_of_sent = pipelined.lag(env, len(trajectory.reward))
+    share_sent_ahead = pipelined.lag(env, len(trajectory.reward))
     return (
         episode_metrics(env, simulation, trajectory)
         | losses
         | {
             "learning_rate": jnp.asarray(learning_rate(config, num_updates), jnp.float32),
             "gradient_steps": steps,
-            "policy_lag": jnp.asarray(policy_lag, jnp.float32) + steps * lag_of_sent,
+            "policy_lag": actor_lag + (steps - 1) / 2 + steps * share_sent_ahead,
         }
     )
 

@@ -120,7 +120,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         # Metrics
         metrics = actor_critic.metrics(
             env, config, state.num_updates, simulation, trajectory, axis.mean(losses),
-            policy_lag=jnp.minimum(state.num_updates, config.lag),
+            actor_lag=jnp.minimum(state.num_updates, config.lag),
         )  # fmt: skip
         num_updates = state.num_updates + 1
         return ImpalaState(

@@ -1,5 +1,4 @@
-"""PPO: proximal policy optimization with the clipped surrogate (Schulman et al. 2017,
-arXiv 1707.06347).
+"""PPO: proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347).
 
 With advantages A by GAE(lambda) (eq. 11 and 12) and `ratio = pi(a|s) / pi_old(a|s)`, each of
 `num_epochs` passes over the rollout minimizes, minibatch by minibatch (eq. 7 and 9),
@@ -48,11 +47,9 @@ class PPOConfig(actor_critic.ActorCriticConfig):
     num_epochs: int = fields.static(4)
     """Passes over a rollout in an update, at most."""
     num_minibatches: int = fields.static(4)
-    """Parts of a rollout in an epoch: of its transitions, or of its environments if the agent has
-    a memory, which learns from whole sequences."""
+    """Parts of a rollout in an epoch: transitions, or whole environments if there is a memory."""
     clip_value: bool = fields.static(False)
-    """Clip the change of a value to +- `clip_epsilon` (Huang et al. 2022). Meant for rewards of
-    small scale, such as Atari's clipped ones: it slows down the learning of larger values."""
+    """Clip the change of a value to +- `clip_epsilon`; for rewards of small scale (Atari's)."""
     normalize_advantages: bool = fields.static(True)
     """Standardize the advantages of each minibatch."""
     normalize_rewards: bool = fields.static(False)
@@ -111,11 +108,9 @@ def ppo(
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
         minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        return PPOState(
-            params, actor_critic.adam(config, 0).init(params), simulation, key, jnp.int32(0),
-            normalization.init_obs_statistics(config, env.observation_space),
-            normalization.init_reward_scale(config, env.num_envs),
-        )  # fmt: skip
+        opt_state = actor_critic.adam(config, 0).init(params)
+        normalizers = normalization.init_both(config, env)
+        return PPOState(params, opt_state, simulation, key, jnp.int32(0), *normalizers)
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
@@ -124,9 +119,7 @@ def ppo(
         simulation, trajectory = actor_critic.collect(
             env, apply, state.params, state.simulation, rollout_key, config.num_steps
         )
-        obs_statistics, reward_scale, trajectory = normalization.update_both(
-            state.obs_statistics, state.reward_scale, trajectory, config.gamma, axis
-        )
+        normalizers, trajectory = normalization.update_both(state, trajectory, config.gamma, axis)
         # Advantages
         values = actor_critic.values_of(network, apply, state.params, trajectory)
         last_value = actor_critic.bootstrap(apply, state.params, simulation)
@@ -143,14 +136,12 @@ def ppo(
             config, state, apply, surrogate, batch, axis.device_key(shuffle_key), axis
         )
         # Metrics
-        steps = epochs * config.num_minibatches
         metrics = actor_critic.metrics(
             env, config, state.num_updates, simulation, trajectory, losses | {"epochs": epochs},
-            gradient_steps=steps, policy_lag=(steps - 1) / 2,
+            gradient_steps=epochs * config.num_minibatches,
         )  # fmt: skip
-        return PPOState(
-            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics, reward_scale
-        ), metrics
+        num_updates = state.num_updates + 1
+        return PPOState(params, opt_state, simulation, key, num_updates, *normalizers), metrics
 
     name = "ppo" if surrogate is clipped_surrogate else actor_critic.name_of(surrogate)
     make, act = partial(ppo, surrogate=surrogate), partial(actor_critic.act, agent)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
-from jaxrl.types import Array, Box, ObservationSpace, Trajectory
+from jaxrl.types import Array, Box, Env, ObservationSpace, Trajectory
 
 CLIP = 10.0
 EPSILON = 1e-8
@@ -111,6 +111,9 @@ class RewardScale(NamedTuple):
     running: Array  # [N] discounted sums of the running episodes
 
 
+Normalizers = tuple[RunningStatistics | None, RewardScale | None]
+
+
 def init_reward_scale(config: Any, num_envs: int) -> RewardScale | None:
     """Return the start of a reward scale, None unless `config.normalize_rewards`."""
     if not config.normalize_rewards:
@@ -141,16 +144,23 @@ def update_obs_statistics(
     return update(statistics, trajectory.obs, trajectory.valid, axis)
 
 
+def init_both(config: Any, env: Env) -> Normalizers:
+    """Return the start of observation statistics and reward scale, None for what is off."""
+    statistics = init_obs_statistics(config, env.observation_space)
+    return statistics, init_reward_scale(config, env.num_envs)
+
+
 def update_both(
-    statistics: RunningStatistics | None,
-    scale: RewardScale | None,
-    trajectory: Trajectory,
-    gamma: Array | float,
-    axis: Axis = SINGLE_DEVICE,
-) -> tuple[RunningStatistics | None, RewardScale | None, Trajectory]:
-    """Return observation statistics, reward scale and rollout with scaled rewards."""
-    statistics = update_obs_statistics(statistics, trajectory, axis)
-    return statistics, *update_reward_scale(scale, trajectory, gamma, axis)
+    state: Any, trajectory: Trajectory, gamma: Array | float, axis: Axis = SINGLE_DEVICE
+) -> tuple[Normalizers, Trajectory]:
+    """Return observation statistics and reward scale after a rollout, and its scaled rewards.
+
+    Args:
+      state: has `obs_statistics` and `reward_scale`.
+    """
+    statistics = update_obs_statistics(state.obs_statistics, trajectory, axis)
+    scale, trajectory = update_reward_scale(state.reward_scale, trajectory, gamma, axis)
+    return (statistics, scale), trajectory
 
 
 def update_reward_scale(

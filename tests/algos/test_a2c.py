@@ -15,6 +15,7 @@ from jaxrl.ops.distributions import Categorical
 from jaxrl.types import Inputs, Trajectory
 
 T, N, D, ACTIONS = 4, 3, 2, 3
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 class Linear(nn.Module):
@@ -27,7 +28,7 @@ class Linear(nn.Module):
 
 
 def random_trajectory(seed: int) -> tuple[Trajectory, np.ndarray]:
-    """With a termination, a truncation, and the dead steps after them; the last values too."""
+    """Return a rollout with a termination, a truncation and invalid steps, and the last values."""
     rng = np.random.default_rng(seed)
     terminated, truncated = np.zeros((2, T, N), bool)
     terminated[1, 0] = truncated[0, 1] = True
@@ -43,7 +44,7 @@ def random_trajectory(seed: int) -> tuple[Trajectory, np.ndarray]:
 
 
 def gradient_by_hand(config: Any, params: Any, trajectory: Any, last_value: Any) -> Any:
-    """Of the loss in the module's docstring, a transition at a time."""
+    """Return the gradient of the loss in the module's docstring, a transition at a time."""
     policy, critic = (np.asarray(params["params"][k]["kernel"]) for k in ("policy", "value"))
     obs = np.asarray(trajectory.obs, np.float64)
     values = (obs @ critic)[..., 0]

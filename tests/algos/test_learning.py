@@ -59,7 +59,7 @@ def solve(name: str, env_id: str, config: Any = None, factor: float = 1, **optio
 
 
 def value(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
-    """Of first observations `[B, ...]`, greedily."""
+    """Return the values of first observations `[B, ...]`."""
     env, obs = algo.env, jnp.asarray(obs, jnp.float32)
     if algo.name in ACTOR_CRITICS:
         network = jaxrl.networks.actor_critic(env.observation_space, env.action_space, config)

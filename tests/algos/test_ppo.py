@@ -19,6 +19,7 @@ from jaxrl.ops.distributions import Categorical, DiagonalNormal
 from jaxrl.types import Trajectory
 
 NOTHING: Any = None
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def small_config(**changes):
@@ -26,13 +27,13 @@ def small_config(**changes):
 
 
 def acted(action, valid, log_prob):
-    """A rollout of which only these are asked for."""
+    """Return a rollout with the fields that the loss reads."""
     extras = PolicyExtras(log_prob, NOTHING)
     return Trajectory(NOTHING, action, NOTHING, NOTHING, NOTHING, valid, extras)
 
 
 def reference_loss(config, logits, value, batch):
-    """The clipped surrogate of the paper, a row at a time, over the valid rows alone."""
+    """Return the loss of the paper, a row at a time, over the valid rows alone."""
     rows = [i for i in range(len(value)) if batch.trajectory.valid[i]]
     advantage = np.array([batch.advantage[i] for i in rows], np.float64)
     if config.normalize_advantages:

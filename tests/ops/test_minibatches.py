@@ -59,7 +59,7 @@ def test_sizes_that_do_not_split_are_refused():
 
 
 def test_each_epoch_learns_from_every_sequence_once_and_from_none_in_part():
-    """Every sequence is marked with its number, as is the memory before it."""
+    """Mark every sequence and the memory before it with its number."""
     marks = jnp.broadcast_to(jnp.arange(6.0), (4, 6))
     batch = {"rows": marks, "core": marks[:1]}
 

@@ -84,7 +84,7 @@ def gradients(num_steps: int) -> list[dict[str, jax.Array]]:
 def rmsprop_by_formula(
     grads: list[Any], decay: float, eps: float, max_grad_norm: float, variant: str
 ) -> list[Any]:
-    """The steps of PyTorch's, TensorFlow's or A3C's RMSProp, in float64 and a leaf at a time."""
+    """Return the steps of PyTorch's, TensorFlow's or A3C's RMSProp in float64, leaf by leaf."""
     mean_square = {
         k: np.full(np.shape(g), 1.0 if variant == "tensorflow" else 0.0)
         for k, g in grads[0].items()
