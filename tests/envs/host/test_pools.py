@@ -63,12 +63,6 @@ def test_asynchronous_pools_that_were_sent_nothing_are_not_awaited():
         jax.block_until_ready(env.send_and_receive(state, NONE, jnp.zeros(2, jnp.int32), ANY))
 
 
-@pytest.mark.parametrize("asynchronous", [True, "yes"])
-def test_one_pool_is_not_asynchronous(asynchronous):
-    with pytest.raises(ValueError, match="asynchronous must be a bool, and True with num_pools"):
-        jaxrl.make("envpool/CartPole-v1", 4, asynchronous=asynchronous)
-
-
 def test_a_simulating_pool_is_sent_nothing(env):
     state, _ = env.init(jax.random.key(0))
     state, _, _ = env.send_and_receive(state, 0, jnp.zeros(2, jnp.int32), NONE)
@@ -76,23 +70,12 @@ def test_a_simulating_pool_is_sent_nothing(env):
         jax.block_until_ready(env.send_and_receive(state, 0, jnp.zeros(2, jnp.int32), NONE))
 
 
-def test_gauges_add_up(env):
+def test_times_of_simulators_add_up(env):
     state, _ = env.init(jax.random.key(0))
     for _ in range(20):
         state, _ = env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32))
     lived, waited, simulated = callback.group_of(state).host_time()
     assert 0 < waited <= simulated <= lived
-
-
-@pytest.mark.parametrize("num_pools", [0, 1.5, True])
-def test_pools_are_counted(num_pools):
-    with pytest.raises(ValueError, match="num_pools must be an integer >= 1"):
-        jaxrl.make("envpool/CartPole-v1", 4, num_pools=num_pools)
-
-
-def test_environments_split_evenly():
-    with pytest.raises(ValueError, match="4 environments cannot be split over 3 pools"):
-        jaxrl.make("envpool/CartPole-v1", 4, num_pools=3)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -124,6 +107,16 @@ def test_environments_that_simulate_can_be_restarted(asynchronous):
     assert (after.obs[where] != fresh.obs[where]).any()
 
 
-def test_send_ahead_is_a_switch():
-    with pytest.raises(ValueError, match="send_ahead must be a bool, got 1"):
-        jaxrl.make("envpool/CartPole-v1", 4, send_ahead=1)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"num_pools": bad}, "num_pools must be an integer >= 1") for bad in (0, 1.5, True)),
+        ({"num_pools": 3}, "4 environments cannot be split over 3 pools"),
+        ({"asynchronous": True}, "asynchronous must be a bool, and True with num_pools"),
+        ({"asynchronous": "yes"}, "asynchronous must be a bool, and True with num_pools"),
+        ({"send_ahead": 1}, "send_ahead must be a bool, got 1"),
+    ],
+)
+def test_bad_options_of_pools_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        jaxrl.make("envpool/CartPole-v1", 4, **options)
