@@ -36,7 +36,7 @@ def quickly_for(*names):
 # --- the program ---------------------------------------------------------------------------------
 
 
-@quickly_for("dqn-prioritized")
+@quickly_for("a2c")
 def test_an_update_under_jit_equals_an_eager_one(name):
     config = CONFIGS[name]
     state, _ = learn(name, config, start(name), 4)
@@ -146,7 +146,7 @@ QUIET: dict[str, Any] = {
 }  # fmt: skip
 
 
-@everything
+@quickly_for("ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "r2d2")
 def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts):
     parts = run_in_two_parts(name)
     whole = jaxrl.run(algorithm(name), CONFIGS[name], total_steps=10 * 2 * 4, **QUIET)
