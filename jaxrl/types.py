@@ -207,7 +207,7 @@ memory, the inputs and the random numbers of any N environments."""
 
 
 class Memory(NamedTuple):
-    """What an agent remembers between two steps of N episodes; leaves `[N, ...]`.
+    """The memory of an agent between two steps of N episodes; leaves `[N, ...]`.
 
     Attributes:
       core: state of the network's recurrent core; `()` without one.
@@ -286,7 +286,7 @@ class Env(Protocol):
 
     @property
     def checkpointable(self) -> bool:
-        """Whether states can be saved and copied: True for JAX, False for host environments."""
+        """True if states can be saved and copied (JAX), False for environments on the host."""
         ...
 
     def init(self, key: Array) -> tuple[PyTree, TimeStep]:
@@ -334,12 +334,12 @@ class HostEnv(Env, Protocol):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether a rollout awaits the pool that is ready first; if not, pools take turns."""
+        """True if a rollout awaits the pool that is ready first, False if pools take turns."""
         ...
 
     @property
     def send_ahead(self) -> bool:
-        """Whether a rollout ends by sending actions, so that pools simulate during learning."""
+        """True if a rollout ends by sending actions, so that pools simulate during learning."""
         ...
 
     def send_and_receive(

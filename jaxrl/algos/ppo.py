@@ -185,17 +185,14 @@ def loss(
     if config.normalize_advantages:
         centered = advantage - axis.mean(mean(advantage))
         advantage = centered * jax.lax.rsqrt(axis.mean(mean(centered**2)) + 1e-8)
-
     log_ratio = distribution.log_prob(trajectory.action) - trajectory.extras.log_prob
     ratio = jnp.exp(log_ratio)  # eq. 6
     policy_loss = -mean(surrogate(config, ratio, advantage))  # eq. 7
-
     error = (value - batch.target) ** 2  # eq. 9, L^VF
     if config.clip_value:
         change = jnp.clip(value - batch.value, -config.clip_epsilon, config.clip_epsilon)
         error = jnp.maximum(error, (batch.value + change - batch.target) ** 2)
     value_loss = 0.5 * mean(error)
-
     entropy = mean(distribution.entropy())
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy  # eq. 9
     approx_kl = mean(ratio - 1 - log_ratio)

@@ -36,7 +36,7 @@ class Sequences(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How sequences of `length` rows lie over rollouts of `num_steps`."""
+    """The places of sequences of `length` rows over rollouts of `num_steps`."""
 
     length: int
     num_steps: int

@@ -18,7 +18,7 @@ from jaxrl.types import Array, PyTree, Trajectory
 
 @dataclass(frozen=True)
 class Layout:
-    """How transitions of `n_step` rows lie in a ring to which rollouts of `num_steps` are added."""
+    """The places of `n_step` transitions in a ring that grows by rollouts of `num_steps`."""
 
     n_step: int
     num_steps: int

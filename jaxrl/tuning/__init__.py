@@ -1,10 +1,4 @@
-"""Hyperparameter search over populations of agents: `search` in one program, `sweep` on the host.
-
-space = {"learning_rate": LogUniform(1e-5, 1e-2), "gamma": Choice((0.95, 0.99, 0.999))}
-scheduler = HyperTrick(num_trials=64, num_phases=8)
-run = jax.jit(partial(search, algo, config, space, scheduler, num_lanes, updates_per_phase))
-result = run(jax.random.key(0))
-"""
+"""Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.program import SearchResult, search, trial_key, trial_values

@@ -48,7 +48,7 @@ class _Best(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """What the search carries from round to round."""
+    """The arrays that the search carries from round to round."""
 
     trial: Array  # [W] int32, -1 on a free lane
     states: PyTree  # [W, ...]

@@ -71,7 +71,7 @@ class Scheduler(Protocol):
 
     @property
     def pauses(self) -> bool:
-        """Whether trials may leave their lanes and continue later, so that agents must be kept."""
+        """True if trials may leave their lanes and continue later, so that agents must be kept."""
         ...
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:

@@ -152,7 +152,7 @@ class Choice:
 
     @property
     def are_numbers(self) -> bool:
-        """Whether all values are numbers, which a traced field can take."""
+        """True if all values are numbers, which a traced field can take."""
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
 

@@ -25,7 +25,7 @@ MOST_VALUES = 256
 
 
 class Program(NamedTuple):
-    """What trials with equal static values share."""
+    """The program and settings that trials with equal static values share."""
 
     algo: Algorithm
     """Another object for each program, so that it tells programs apart."""

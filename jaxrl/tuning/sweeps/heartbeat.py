@@ -23,9 +23,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.sweeps.storage import (
     ignore_experimental_warnings,
-    import_optuna,
     indexed_trials,
     valid_trials,
     without_owner,

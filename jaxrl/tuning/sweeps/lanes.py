@@ -40,7 +40,7 @@ class Placement(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a lane group did in a chunk."""
+    """The updates and metrics of a lane group in one chunk."""
 
     num_updates: int
     metrics: dict[str, np.ndarray]

@@ -39,7 +39,7 @@ from jaxrl.types import Algorithm
 
 
 class SweepSettings(NamedTuple):
-    """How a sweep is run; the fields are arguments of `jaxrl.tuning.sweep`."""
+    """The settings of a sweep; the fields are arguments of `jaxrl.tuning.sweep`."""
 
     num_lanes: int
     phase: Phase

@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxrl.config import RENAMED_FIELDS
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.sweeps.storage import (
     ignore_experimental_warnings,
-    import_optuna,
     study_view,
     trial_of,
 )

@@ -26,7 +26,7 @@ EPISODE_CHECK = 16
 
 
 class Phase(NamedTuple):
-    """How long a trial trains between two reports of its score."""
+    """The length of training between two reports of a trial's score."""
 
     length: int
     unit: str = "updates"
@@ -80,7 +80,7 @@ class PhaseRun:
 
 @dataclass
 class SweepState:
-    """What a sweep knows between two chunks, except for agents."""
+    """The state of a sweep between two chunks, without the agents."""
 
     ledger: Ledger
     runs: list[PhaseRun | None]

@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxrl.config import with_current_names
 from jaxrl.training.manifest import without_passwords
+from jaxrl.tuning.optional_optuna import import_optuna
 
 OPENING_ATTEMPTS = 5
 """Attempts to open a database: workers that start together all make its tables, and only one of
@@ -30,14 +31,6 @@ SEARCH = "search"
 """User attribute of a study: what all its workers must have in common."""
 REPEATS = "failed_trial"
 """System attribute that Optuna gives to a repeated trial: the number of the first one."""
-
-
-def import_optuna() -> Any:
-    """Return the module optuna, or raise an ImportError that says how to install it."""
-    try:
-        return importlib.import_module("optuna")
-    except ImportError as error:
-        raise ImportError("sweeps need Optuna: pip install 'jaxrl[tune]'") from error
 
 
 @contextlib.contextmanager

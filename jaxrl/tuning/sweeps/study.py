@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.sweeps.heartbeat import Heartbeat, has_heartbeats, lost_trials
 from jaxrl.tuning.sweeps.samplers import Draw, TrialSampler, check_sampler
@@ -37,7 +38,6 @@ from jaxrl.tuning.sweeps.storage import (
     change_state,
     check_search,
     close_storage,
-    import_optuna,
     indexed_trials,
     open_storage,
     owner,
