@@ -34,6 +34,7 @@ def run_snippet(name, *changes):
     return scope
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shorter = ("total_steps=500_000", "total_steps=10_000"), ("0), 100)", "0), 3)")
@@ -42,6 +43,7 @@ def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
 
 
+@pytest.mark.learning
 def test_the_network_for_observations_of_several_parts_learns():
     """A goal five steps away, for 0.9 and more if it is reached soon."""
     metrics = run_snippet("dict network")["metrics"]
@@ -49,12 +51,14 @@ def test_the_network_for_observations_of_several_parts_learns():
     assert returns[-5:].sum() / counts[-5:].sum() > 0.8 > returns[:3].sum() / counts[:3].sum()
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_a_search_runs():
     smaller = ("    16,  # lanes\n    12,", "    2,\n    1,")
     scope = run_snippet("search", ("64, num_phases=8", "4, num_phases=2"), smaller)
     assert scope["result"].ledger.scores.shape == (4, 2)
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_several_devices_runs():
     # The process of the tests has two devices already.
     scope = run_snippet("spread", ("split_cpu(2)", "#"), ("key(0), 20", "key(0), 2"))
@@ -68,6 +72,7 @@ def test_the_environment_is_learned():
     assert lengths[-1] < 4.5
 
 
+@pytest.mark.learning
 def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
     scope = run_snippet("own algorithm")
     counts = scope["metrics"]["episode_count"]
@@ -89,6 +94,7 @@ def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
     assert scope["sink"].best > 10
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_scheduler_stops_trials_below_the_median():
     scope = run_snippet(
         "own scheduler", ("MedianStopping(16, 4), 4, 8", "MedianStopping(6, 2), 2, 1")
@@ -116,6 +122,7 @@ def test_the_snippet_of_gymnasium_runs(tmp_path):
     assert int(finished.stdout) > 1500
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_pools_runs():
     scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
     assert scope["metrics"]["loss"].shape == (2,)

@@ -32,8 +32,8 @@ OPTIONAL = {
     "cmaes": ("the sampler CMA-ES", "pip install 'jaxrl[tune]'"),
     "psycopg": ("sweeps of several machines, on PostgreSQL", "pip install 'jaxrl[tune]'"),
     "ale_py": ("Atari in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
-    "Box2D": ("LunarLander and its kin in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
-    "mujoco": ("HalfCheetah and its kin in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "Box2D": ("LunarLander and others in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
+    "mujoco": ("HalfCheetah and others in Gymnasium", "pip install 'jaxrl[gymnasium]'"),
     "shimmy": ("environments of OpenAI's Gym", "pip install 'jaxrl[gymnasium]' gym"),
     "wandb": ("Weights & Biases, for WandbSink", "pip install wandb"),
     "rejax": ("the peer of the benchmarks", "pip install 'jaxrl[bench]'"),
@@ -93,7 +93,7 @@ def guarded(check: Callable[[], Finding]) -> Finding:
     except Exception as error:  # a check may fail in any way
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         name = check.__name__.replace("_", " ")
-        return Finding(name, text, "broken", "see the versions above, or install anew")
+        return Finding(name, text, "broken", "compare the versions above, or reinstall")
 
 
 def packages() -> Iterator[Finding]:

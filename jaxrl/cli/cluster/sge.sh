@@ -9,14 +9,14 @@
 #$ -notify
 #$ -r y
 @@directives
-# Facts about Grid Engine: qsub(1), queue_conf(5). A site names its own parallel environments (smp
-# here) and GPUs (gpu), and counts these by job or by slot: adapt this file and submit.py.
+# Facts about Grid Engine: qsub(1), queue_conf(5). Sites name their own parallel environments (smp
+# here) and GPUs (gpu), and count these by job or by slot: adapt this file and submit.py.
 
 run_dir=@@run_dir
 
-# In the background: bash runs a trap only once the command in front of it has ended. Grid Engine
-# signals the whole process group, and what it sends would end Python: hence the inner shell. Every
-# start resumes, which begins a new run where there is none.
+# In the background, since bash runs a trap only after the foreground command. Grid Engine signals
+# the whole process group; the inner shell ignores its signals, which would end Python. Every start
+# resumes; without a run to resume, it begins one.
 @@command \
     --run-dir "$run_dir" --resume@@worker &
 child=$!
@@ -28,19 +28,19 @@ ask() {
     asked=yes
     kill -TERM "$child"
 }
-# SIGUSR2 comes before a kill, SIGUSR1 before a suspension and at s_rt.
+# Grid Engine sends SIGUSR2 before a kill, SIGUSR1 before a suspension and at s_rt.
 trap ask USR1 USR2
 
 wait "$child"
 status=$?
-if [ -n "$asked" ]; then # the trap has ended that wait
+if [ -n "$asked" ]; then # the trap ended that wait
     wait "$child"
     status=$?
 fi
 
-# 130: stopped with a checkpoint; 143: the signal came when Python could not yet take it.
+# 130: stopped with a checkpoint; 143: the signal came before Python could handle it.
 if [ "$status" = 130 ] || [ "$asked$status" = yes143 ]; then
-    echo "requeued, to go on in $run_dir"
+    echo "requeued, to resume in $run_dir"
     exit 99 # Grid Engine puts the job back into the queue
 fi
 exit "$status"

@@ -14,8 +14,8 @@
 run_dir=@@run_dir
 job=@@job
 
-# In the background: bash runs a trap only once the command in front of it has ended. Every start
-# resumes, which begins a new run where there is none.
+# In the background, since bash runs a trap only after the foreground command. Every start resumes;
+# without a run to resume, it begins one.
 @@command \
     --run-dir "$run_dir" --resume@@worker &
 child=$!
@@ -31,17 +31,17 @@ trap ask TERM
 
 wait "$child"
 status=$?
-if [ -n "$asked" ]; then # the trap has ended that wait
+if [ -n "$asked" ]; then # the trap ended that wait
     wait "$child"
     status=$?
 fi
 
-# 130: stopped with a checkpoint; 143: the signal came when Python could not yet take it.
+# 130: stopped with a checkpoint; 143: the signal came before Python could handle it.
 if [ "$status" = 130 ] || [ "$asked$status" = yes143 ]; then
-    # `scancel` sends SIGTERM too, and a cancelled job must not come back; nor does a job need this
-    # that Slurm has requeued itself.
+    # `scancel` sends SIGTERM too, and a cancelled job must not be requeued. Slurm has requeued
+    # preempted jobs itself.
     if scontrol show job "$job" | grep -q JobState=RUNNING; then
-        echo "requeued, to go on in $run_dir"
+        echo "requeued, to resume in $run_dir"
         scontrol requeue "$job"
     fi
 fi
