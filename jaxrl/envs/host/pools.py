@@ -231,8 +231,8 @@ class PoolGroup:
         if pool in self._received:
             return pool, self._received.pop(pool)
         if not (any(self.simulating) if pool == ANY else self.simulating[pool]):
-            which = "no pool" if pool == ANY else f"pool {pool}"
-            raise ValueError(f"{which} was sent an action, so there is no step to receive")
+            sent = "no pool was sent an" if pool == ANY else f"pool {pool} was sent no"
+            raise ValueError(f"{sent} action, so there is no step to receive")
         return self._wait(pool)
 
     def _wait(self, pool: int) -> tuple[int, RawStep]:
