@@ -91,16 +91,6 @@ def test_a_truncation_shows_the_true_last_observation(name):
     assert differ(steps.obs[case.length + 1], steps.obs[case.length])
 
 
-@pytest.mark.parametrize("backend", ["gymnax", "envpool"])
-def test_a_falling_pole_terminates(backend):
-    push_right = np.ones((15, 1), np.int32)
-    steps = jit_play(jaxrl.make(f"{backend}/CartPole-v1", 1), jax.random.key(0), push_right)
-    length = int(np.argmax(steps.terminated[:, 0]))
-    assert 5 < length < 15
-    assert abs(steps.obs[length, 0, 2]) > 0.2095 > abs(steps.obs[length - 1, 0, 2])
-    assert (steps.reward[1 : length + 1] == 1).all()
-
-
 @pytest.mark.parametrize(
     "id", ["gymnax/Pendulum-v1", "envpool/MountainCarContinuous-v0", "probe/Target-v0"]
 )
@@ -212,14 +202,6 @@ def test_an_environment_is_a_value_with_evaluation_and_options(name):
     assert evaluation.observation_space == env.observation_space
     atari = {"episodic_life": False, "reward_clip": False} if name in ATARI else {}
     assert evaluation.options == env.options | atari
-
-
-@pytest.mark.parametrize(
-    ("id", "option"),
-    [("gymnax/CartPole-v1", "max_steps_in_episode"), ("probe/Episode-v0", "limit")],
-)
-def test_environments_with_other_options_differ(id, option):
-    assert jaxrl.make(id, 2, **{option: 3}) != jaxrl.make(id, 2, **{option: 4})
 
 
 # --- pictures ------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """envpool's adapter: the simulator's own steps, Atari's scores, and options."""
 
+import functools
+
 import envpool
 import jax
 import numpy as np
@@ -8,61 +10,53 @@ from env_cases import CASES, LIFE, N, actions_of
 
 import jaxrl
 from jaxrl.envs import episodes
-from jaxrl.envs.check import random_actions
+from jaxrl.envs.check import jit_play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.types import Box, Discrete
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+def play_with_a_copy(env, actions):
+    """Return the time steps of an environment, and a new envpool with the same seeds."""
+    steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(0), actions))
+    seeds = [*callback._groups.values()][-1].seeds.tolist()
+    return steps, envpool.make(
+        env.name, env_type="gymnasium", num_envs=N, seed=seeds, **env.options
+    )
+
+
+def channels_last(obs):
+    return np.moveaxis(obs, 1, -1) if obs.ndim == 4 else obs
+
+
 @pytest.mark.parametrize(
     "name", ["envpool-cartpole", "envpool-pendulum-limit", "envpool-pong-limit"]
 )
 def test_steps_are_those_of_envpool(name):
-    case, env, actions = CASES[name], CASES[name].make(), np.asarray(actions_of(name))
-    state, timestep = env.init(jax.random.key(0))
-    seeds = callback.group_of(state).seeds.tolist()
-    pool = envpool.make(env.name, env_type="gymnasium", num_envs=N, seed=seeds, **case.options)
-    step, (obs, _) = jax.jit(env.step), pool.reset()
-
-    def arrange(obs):
-        return np.moveaxis(obs, 1, -1) if obs.ndim == 4 else obs
-
-    np.testing.assert_array_equal(timestep.obs, arrange(obs))
-    for action in actions[:10]:
-        state, timestep = step(jax.random.key(0), state, action)
+    env, actions = CASES[name].make(), actions_of(name)[:10]
+    steps, pool = play_with_a_copy(env, actions)
+    obs, _ = pool.reset()
+    np.testing.assert_array_equal(steps.obs[0], channels_last(obs))
+    for t, action in enumerate(actions, start=1):
         obs, reward, terminated, truncated, _ = pool.step(action)
-        np.testing.assert_array_equal(timestep.obs, arrange(obs))
-        np.testing.assert_allclose(timestep.reward, reward, rtol=1e-6)
-        np.testing.assert_array_equal(timestep.truncated, truncated)
-        np.testing.assert_array_equal(timestep.terminated, terminated & ~truncated)
+        np.testing.assert_array_equal(steps.obs[t], channels_last(obs))
+        np.testing.assert_allclose(steps.reward[t], reward, rtol=1e-6)
+        np.testing.assert_array_equal(steps.truncated[t], truncated)
+        np.testing.assert_array_equal(steps.terminated[t], terminated & ~truncated)
 
 
 @pytest.mark.parametrize(("game", "num_steps"), [("Breakout-v5", 400), ("SpaceInvaders-v5", 600)])
 def test_atari_scores_are_raw_and_of_whole_games(game, num_steps):
     env = jaxrl.make(f"envpool/{game}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)
-    state, timestep = env.init(jax.random.key(0))
-    seeds = callback.group_of(state).seeds.tolist()
-
-    @jax.jit
-    def run(state, timestep):
-        def step(carry, action):
-            state, statistics = carry
-            state, timestep = env.step(jax.random.key(0), state, action)
-            ended = timestep.terminated | timestep.truncated
-            return (state, episodes.update(statistics, timestep)), (timestep.reward, ended)
-
-        (_, statistics), rows = jax.lax.scan(step, (state, episodes.start(timestep)), actions)
-        return statistics, rows
-
-    statistics, (learner_reward, learner_ended) = run(state, timestep)
-
-    pool = envpool.make(game, env_type="gymnasium", num_envs=N, seed=seeds, **LIFE)
+    steps, pool = play_with_a_copy(env, actions)
+    start, *rows = (jax.tree.map(lambda x, t=t: x[t], steps) for t in range(num_steps + 1))
+    statistics = functools.reduce(jax.jit(episodes.update), rows, episodes.start(start))
     pool.reset()
     scores, lengths = [[] for _ in range(N)], [[] for _ in range(N)]
     score, length, resets = np.zeros(N), np.zeros(N, int), np.zeros(N, bool)
-    for action in np.asarray(actions):
+    for action in actions:
         _, _, terminated, truncated, info = pool.step(action)
         score, length, resets = score + info["reward"], length + ~resets, terminated | truncated
         for n in np.flatnonzero(info["lives"] == 0):  # the game is over, not only a life
@@ -72,15 +66,15 @@ def test_atari_scores_are_raw_and_of_whole_games(game, num_steps):
 
     games = [len(s) for s in scores]
     assert sum(games) > 0
-    assert learner_ended.sum() > sum(games)
+    assert (steps.terminated | steps.truncated).sum() > sum(games)
     np.testing.assert_array_equal(statistics.count, games)
     np.testing.assert_array_equal(statistics.return_sum, [sum(s) for s in scores])
     np.testing.assert_array_equal(statistics.length_sum, [sum(n) for n in lengths])
     np.testing.assert_array_equal(statistics.running_return, score)
     np.testing.assert_array_equal(statistics.running_length, length)
-    assert set(np.unique(learner_reward)) == {0, 1}
+    assert set(np.unique(steps.reward)) == {0, 1}
     if game == "SpaceInvaders-v5":
-        assert statistics.return_sum.sum() > 2 * learner_reward.sum()
+        assert statistics.return_sum.sum() > 2 * steps.reward.sum()
 
 
 def test_integer_observations_are_one_hot():
