@@ -52,7 +52,7 @@ class EnvpoolEnv(HostAdapter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._spec  # which raises an error for bad options
+        _ = self._spec  # raises an error for bad options
 
     @property
     def is_atari(self) -> bool:
@@ -62,8 +62,8 @@ class EnvpoolEnv(HostAdapter):
     def _spec(self) -> EnvpoolSpec:
         return _spec(self.name, self.keywords)
 
-    def _make_pool(self, seeds: np.ndarray) -> Pool:
-        return Pool(self.name, self.keywords, seeds)
+    def _make_pool(self, seeds: np.ndarray) -> EnvpoolPool:
+        return EnvpoolPool(self.name, self.keywords, seeds)
 
     def for_rendering(self) -> Self:
         return self.for_evaluation(1).with_options(render_mode="rgb_array")
@@ -83,7 +83,7 @@ class EnvpoolSpec(HostSpec):
     is_atari: bool
 
 
-class Pool:
+class EnvpoolPool:
     """A `jaxrl.envs.host.pools.Pool` of envpool."""
 
     def __init__(self, name: str, keywords: Keywords, seeds: np.ndarray):
@@ -178,7 +178,7 @@ def _spec(name: str, keywords: Keywords) -> EnvpoolSpec:
     """Check the options and return the spaces, without making a pool."""
     _check_options(name, dict(keywords))
     options = _pool_options(name, keywords)
-    options.pop("render_mode", None)  # which pools take, and specifications don't
+    options.pop("render_mode", None)  # an option of pools, not of specifications
     try:
         spec = _envpool().make_spec(name, **options)
     except (TypeError, ValueError, AssertionError) as error:

@@ -73,7 +73,7 @@ class GymnasiumEnv(HostAdapter):
         timeout = self._timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise ValueError(f"timeout must be a number of seconds > 0, got {timeout!r}")
-        _ = self._spec  # which raises an error for bad options
+        _ = self._spec  # raises an error for bad options
 
     @property
     def is_atari(self) -> bool:

@@ -68,7 +68,7 @@ class GymnaxEnv(Adapter):
     backend: ClassVar[str] = "gymnax"
 
     def __post_init__(self) -> None:
-        _ = self._inner  # which raises an error for bad options
+        _ = self._inner  # raises an error for bad options
 
     @property
     def observation_space(self) -> Box:

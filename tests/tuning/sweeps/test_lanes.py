@@ -98,13 +98,13 @@ def test_a_killed_sweep_on_several_devices_resumes(tmp_path, monkeypatch):
 
 def test_atari_lanes_share_one_pool_through_refills(tmp_path, monkeypatch):
     made = []
-    original = envpool.Pool.__init__
+    original = envpool.EnvpoolPool.__init__
 
     def counted(self, name, keywords, seeds):
         made.append(len(seeds))
         original(self, name, keywords, seeds)
 
-    monkeypatch.setattr(envpool.Pool, "__init__", counted)
+    monkeypatch.setattr(envpool.EnvpoolPool, "__init__", counted)
     env = jaxrl.make("Pong-v5", num_envs=2, num_threads=1, max_episode_steps=6)
     result = sweep(
         jaxrl.a2c(env),
