@@ -221,10 +221,11 @@ class PoolGroup:
 
     def _receive(self, pool: int) -> tuple[int, RawStep]:
         """Return the number and the step of a pool, or of the one that is ready first (`ANY`)."""
-        if self.asynchronous and pool != ANY:
-            raise ValueError("asynchronous pools are received as they get ready, not by number")
-        if pool == ANY and not self.asynchronous:
-            raise ValueError("pools that are not asynchronous are received by number")
+        if self.asynchronous != (pool == ANY):
+            raise ValueError(
+                "asynchronous pools are received in the order in which they get ready (ANY), other "
+                "pools by number"
+            )
         if pool == ANY and self._received:
             return self._received.popitem()
         if pool in self._received:
