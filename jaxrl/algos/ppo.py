@@ -5,9 +5,8 @@ With advantages A by GAE(lambda) (eq. 11 and 12) and `ratio = pi(a|s) / pi_old(a
 
     -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 / 2 - c_e entropy
 
-with the details of Huang et al. 2022, "The 37 implementation details of PPO": advantages normalized
-by minibatch, gradients clipped by global norm, an annealed learning rate, and a clipped value loss
-as an option. Truncated episodes bootstrap from their true last observation.
+with the details of Huang et al. 2022, "The 37 implementation details of PPO", as options of the
+config. Truncated episodes bootstrap from their true last observation.
 """
 
 from __future__ import annotations
