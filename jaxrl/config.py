@@ -23,6 +23,8 @@ import numpy as np
 
 RENAMED_FIELDS = {"sees_last": "use_last_action_reward"}
 """Current names of fields by the names in files that older versions wrote."""
+RENAMED_MODULES = {"jaxrl.envs.unpackaged:": "jaxrl.envs.external_simulators:"}
+"""The same for modules in the ids of environments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +222,10 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
 
 
 def with_current_names(saved: Any) -> Any:
-    """Return JSON data whose keys, at any depth, have the current names of `RENAMED_FIELDS`."""
+    """Return JSON data with the current names of renamed fields (keys) and modules (texts)."""
+    if isinstance(saved, str):
+        for old, new in RENAMED_MODULES.items():
+            saved = saved.replace(old, new)
     if isinstance(saved, list):
         return [with_current_names(value) for value in saved]
     if not isinstance(saved, dict):
