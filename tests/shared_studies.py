@@ -4,15 +4,15 @@ from jaxrl.tuning import Status, Uniform
 from jaxrl.tuning.sweeps.study import SharedStudy
 
 
-def open_study(url, worker, num_trials=4, heartbeat_seconds=60, search=None):
+def open_study(url, worker, num_trials=4, heartbeat_seconds=60):
     """Open a study whose trial i has gamma = 0.3 + 0.01 i."""
 
     def draw(index):
         return {"gamma": 0.3 + 0.01 * index}
 
     space = {"gamma": Uniform(0.3, 0.9)}
-    times = {"heartbeat_seconds": heartbeat_seconds, "search": search}
-    return SharedStudy(url, "s", space, num_trials, draw, worker=worker, **times)
+    worker_options = {"worker": worker, "heartbeat_seconds": heartbeat_seconds}
+    return SharedStudy(url, "s", space, num_trials, draw, **worker_options)
 
 
 def end(study, index):

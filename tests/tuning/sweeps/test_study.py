@@ -34,14 +34,6 @@ def test_a_worker_that_dies_while_it_takes_a_trial_has_it_after_a_restart(
     again.close()
 
 
-def test_a_study_of_another_search_is_refused(studies):
-    first = studies("a", search={"env": "Pong-v5", "sizes": (8, 8)})
-    studies("b", search={"env": "Pong-v5", "sizes": (8, 8)})
-    with pytest.raises(ValueError, match=r"'s' is of another search.*\n  env: 'Pong-v5' -> 'Q"):
-        studies("c", search={"env": "Qbert-v5", "sizes": (8, 8)})
-    assert first.claim(()) is not None
-
-
 def test_a_trial_that_two_workers_added_runs_once(studies):
     first = studies("a", num_trials=2)
     first.claim(())
