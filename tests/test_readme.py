@@ -34,6 +34,7 @@ def run_snippet(name, *changes):
     return scope
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -51,6 +52,7 @@ def test_the_network_for_observations_of_several_parts_learns():
     assert returns[-5:].sum() / counts[-5:].sum() > 0.8 > returns[:3].sum() / counts[:3].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_a_search_runs():
     smaller = ("    16,  # lanes\n    12,", "    2,\n    1,")
@@ -94,6 +96,7 @@ def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
     assert scope["sink"].best > 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_scheduler_stops_trials_below_the_median():
     scope = run_snippet(

@@ -131,6 +131,7 @@ def test_the_changes_cover_every_field_of_every_config():
         assert set(changes) <= known
 
 
+@pytest.mark.slow
 @of_fields(static=False)
 def test_every_traced_field_changes_what_is_learned(name, field):
     configs = CONFIGS[name], changed(name, field)

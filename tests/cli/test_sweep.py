@@ -19,6 +19,7 @@ SMALL = (
 TINY = ("hidden_sizes=(8,)", "num_minibatches=1", "num_epochs=1")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path):
     run_dir = tmp_path / "sweep"

@@ -33,7 +33,13 @@ def read(directory, name):
 
 
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize("algorithm", TINY)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        name if name in ("ppo", "dqn") else pytest.param(name, marks=pytest.mark.slow)
+        for name in TINY
+    ],
+)
 def test_every_algorithm_is_trained(jaxrl_command, tmp_path, algorithm):
     finished = jaxrl_command("train", algorithm, *SMALL, *TINY[algorithm], "--hidden-sizes", 8)
     assert finished.returncode == 0, finished.stderr
@@ -42,6 +48,7 @@ def test_every_algorithm_is_trained(jaxrl_command, tmp_path, algorithm):
     assert summary["updates"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "record_episode", lambda *args: (args[1], 0.0, 1))

@@ -78,7 +78,13 @@ def learner(state):
 # --- the same agent ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("ppo", "a2c") else pytest.param(name, marks=pytest.mark.slow)
+        for name in SAME
+    ],
+)
 def test_an_agent_is_the_same_on_one_device_and_on_several(name):
     algo, config = algorithm(name), SAME[name]
     alone, metrics = train(algo, config, jax.random.key(1), 5)
@@ -102,6 +108,7 @@ def assert_environments_are_split_and_the_agent_is_copied(state):
         assert all((copy == copies[0]).all() for copy in copies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_devices_draw_the_samples_that_members_of_vmap_draw(name):
     algo, config = algorithm(name), DRAWN[name]
@@ -159,6 +166,7 @@ def test_pmap_trains_an_agent_on_each_device():
     close((states.params, metrics), (expected.params, expected_metrics))
 
 
+@pytest.mark.slow
 def test_pmap_trains_one_agent_on_all_devices():
     algo, config = algorithm("ppo"), SAME["ppo"]
     part = jaxrl.ppo(algo.env.spread(Axis("batch", D)))

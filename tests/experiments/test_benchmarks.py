@@ -21,6 +21,7 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_quick_run_reports_every_row(benchmark, monkeypatch):
     """CartPole without peers, whether or not they are installed."""

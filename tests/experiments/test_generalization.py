@@ -33,6 +33,7 @@ def read(tmp_path, name):
     return json.loads((tmp_path / f"{name}.json").read_text())
 
 
+@pytest.mark.slow
 def test_mazes_are_studied_as_one_population(study, small, tmp_path, capsys):
     study.main(study.Maze(levels=(1, 3), size=5, **small))
     assert "unseen levels" in capsys.readouterr().out
@@ -49,6 +50,7 @@ def test_mazes_are_studied_as_one_population(study, small, tmp_path, capsys):
         assert ((training >= 0) & (training <= 2)).all()
 
 
+@pytest.mark.slow
 def test_agents_are_tested_on_the_levels_asked_for(study, small):
     algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", 16, size=5))
     config = small["config"]
@@ -64,6 +66,7 @@ def test_agents_are_tested_on_the_levels_asked_for(study, small):
         assert scores[agent, which] == expected.episode_return.mean()
 
 
+@pytest.mark.slow
 def test_agents_with_and_without_a_memory_are_compared(study, small, tmp_path):
     study.main(study.Memory(size=5, **small))
     result = read(tmp_path, "maze-memory")

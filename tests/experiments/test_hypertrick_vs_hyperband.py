@@ -17,6 +17,7 @@ def comparison(experiment, monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_each_scheduler_has_the_same_expected_cost(comparison):
     args = comparison.Args(phases=9, eta=3)
     chosen = comparison.make_schedulers(args)
@@ -40,6 +41,7 @@ def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, evict
         assert comparison.expected_phases(scheduler) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
 def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
@@ -78,6 +80,7 @@ def test_phases_that_run_side_by_side_are_one_round(comparison):
     assert comparison.assign_rounds(spans[::-1]) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
 def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys, env_id):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_study_writes_its_record_and_picture(experiment, tmp_path):
     study = experiment("impala_lag")

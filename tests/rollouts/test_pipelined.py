@@ -125,10 +125,10 @@ def test_every_device_has_pools_of_its_own():
 @pytest.mark.parametrize(
     ("name", "pools"),
     [
-        ("ppo-gru", "turns-2"),
+        pytest.param("ppo-gru", "turns-2", marks=pytest.mark.slow),
         ("a2c", "turns-2"),
         ("a2c", "ready-4"),
-        ("r2d2", "turns-2"),
+        pytest.param("r2d2", "turns-2", marks=pytest.mark.slow),
         pytest.param("ppo-gru", "ready-4", marks=pytest.mark.slow),
         pytest.param("r2d2", "ready-4", marks=pytest.mark.slow),
     ],

@@ -82,7 +82,9 @@ def test_the_program_decides_what_the_host_decides(scheduler):
     assert result.num_rounds == max(span.end for span in spans)
 
 
-@pytest.mark.parametrize("strategy", ["map", "shard-vmap", "shard-map"])
+@pytest.mark.parametrize(
+    "strategy", ["map", "shard-vmap", pytest.param("shard-map", marks=pytest.mark.slow)]
+)
 def test_the_strategy_does_not_matter(strategy):
     halving = SCHEDULERS[2]  # its lanes begin trials, and resume paused ones
     expected, result = searched(halving), searched(halving, strategy=strategy)

@@ -24,6 +24,7 @@ def cartpole_search(scheduler):
     )
 
 
+@pytest.mark.learning
 def test_a_search_of_64_trials_solves_cartpole_in_one_call():
     result = cartpole_search(HyperTrick(64, 8))(jax.random.key(0))
     assert np.nanmax(result.ledger.scores) >= 475
