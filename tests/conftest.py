@@ -8,11 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from fast_compile import FLAG, TWO_DEVICES
 
-# Two CPU devices, so that sharded programs are tested on every machine.
-DEVICES = "--xla_force_host_platform_device_count"
-if DEVICES not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=2".strip()
+# The continuous integration sets XLA_FLAGS for the tests that learn, to compile as users do.
+os.environ.setdefault("XLA_FLAGS", f"{TWO_DEVICES} {FLAG}")
 
 # One cache of compiled programs for all processes of a test run: the workers of pytest-xdist and
 # the processes that tests start inherit it.

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.smoke
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxrl"
 FLOORS = (

@@ -13,6 +13,8 @@ from jaxrl.analysis.statistics import (
     performance_profile,
 )
 
+pytestmark = pytest.mark.smoke
+
 FIVE_BY_SIX = np.array(
     [
         [0.11, 1.92, 0.43, 0.75, 3.07, -0.04],

@@ -6,6 +6,8 @@ import tyro
 import jaxrl
 from jaxrl.cli import arguments
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.mark.parametrize("text", ["1000000", "1_000_000", "1e6", "0.1e7"])
 def test_integers_are_read_as_people_write_them(text):

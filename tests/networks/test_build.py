@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fast_compile
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ def assert_orthogonal(kernel, scale):
 def test_weights_are_orthogonal_and_biases_0():
     network = actor_critic(IMAGE, Discrete(6), torso="ga3c_cnn", hidden_sizes=(32,))
     obs = jnp.zeros((1, 20, 20, 2), jnp.uint8)
-    params = fast_compile.jit(network.init)(jax.random.key(0), obs)["params"]
+    params = jax.jit(network.init)(jax.random.key(0), obs)["params"]
     assert_orthogonal(params["head"]["policy"]["kernel"], 0.01)
     assert np.abs(params["head"]["policy"]["kernel"]).max() > 1e-4
     assert_orthogonal(params["head"]["value"]["kernel"], 1.0)
@@ -101,7 +100,7 @@ def test_the_observation_s_mask_reaches_the_head(core, is_q_network):
     obs = recurrent.one_step({"action_mask": mask, "place": jnp.zeros((3, 3))})
     inputs = Inputs(obs, row == 0, row.astype(jnp.int32), row)
 
-    @fast_compile.jit
+    @jax.jit
     def outputs():
         params = recurrent.init(network, jax.random.key(0), inputs)
         return recurrent.apply(network, params, recurrent.initial_core(network, 3), inputs)[1]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fast_compile
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +48,7 @@ def test_a_dueling_head_adds_the_value_to_centred_advantages():
 def masked_actions(space: ActionSpace, mask: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
     """Return a head's distribution under a mask, its samples and its modes, `[ROWS, ...]`."""
 
-    @fast_compile.jit
+    @jax.jit
     def act(mask):
         features = jnp.zeros((ROWS, 3))
         (distribution, _), _ = ActorCriticHead(space).init_with_output(KEY, features, None, mask)

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import fast_compile
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,8 +97,8 @@ def test_bfloat16_is_the_type_of_features_but_not_of_parameters(name):
 def test_bfloat16_gives_nearly_the_same_numbers():
     exact, rough = make("mlp", (3,)), make("mlp", (3,), compute_dtype="bfloat16")
     obs = jax.random.normal(jax.random.key(1), (20, 3))
-    expected, params = fast_compile.jit(exact.init_with_output)(KEY, obs)
-    actual = fast_compile.jit(rough.apply)(params, obs)
+    expected, params = jax.jit(exact.init_with_output)(KEY, obs)
+    actual = jax.jit(rough.apply)(params, obs)
     assert (actual != expected).any()
     np.testing.assert_allclose(actual.astype(jnp.float32), expected, atol=0.1)
 
@@ -107,7 +106,7 @@ def test_bfloat16_gives_nearly_the_same_numbers():
 def test_hidden_sizes_and_activation_can_be_chosen():
     torso = make("mlp", (3,), hidden_sizes=(8, 7, 6), activation="relu")
     obs = jax.random.normal(jax.random.key(1), (50, 3))
-    features, variables = fast_compile.jit(torso.init_with_output)(KEY, obs)
+    features, variables = jax.jit(torso.init_with_output)(KEY, obs)
     assert [variables["params"][f"Dense_{i}"]["bias"].size for i in range(3)] == [8, 7, 6]
     assert (features >= 0).all()
     assert (features == 0).any()
@@ -134,7 +133,7 @@ def test_blocks_of_images_give_what_the_whole_batch_does(monkeypatch):
     def with_blocks_of(size):
         monkeypatch.setattr(convolution, "BLOCK_SIZE", size * images[0].size)
         assert len(convolution.blocks(images)) == 7 // size
-        return fast_compile.jit(jax.grad(total, has_aux=True))(params, images)
+        return jax.jit(jax.grad(total, has_aux=True))(params, images)
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -146,8 +145,8 @@ def test_blocks_of_images_give_what_the_whole_batch_does(monkeypatch):
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     torso = make("mlp", (4, 4, 2))
     image = np.random.default_rng(0).integers(0, 256, (5, 4, 4, 2), np.uint8)
-    expected, params = fast_compile.jit(torso.init_with_output)(KEY, (image / 255).astype("f"))
-    np.testing.assert_allclose(fast_compile.jit(torso.apply)(params, image), expected, atol=1e-5)
+    expected, params = jax.jit(torso.init_with_output)(KEY, (image / 255).astype("f"))
+    np.testing.assert_allclose(jax.jit(torso.apply)(params, image), expected, atol=1e-5)
 
 
 def test_the_parts_of_a_dict_have_a_torso_each():

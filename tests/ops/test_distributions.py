@@ -3,7 +3,6 @@
 from typing import Any
 
 import distrax
-import fast_compile
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +58,7 @@ def test_distributions_agree_with_distrax(ours):
             gradient, log_probs = jax.grad(log_prob, has_aux=True)(d)
             return gradient, log_probs, convert(d).entropy(), convert(d).mode()
 
-        return fast_compile.jit(run)(ours)
+        return jax.jit(run)(ours)
 
     _, log_probs, entropy, mode = actual = numbers(lambda d: d)
     assert log_probs.shape == entropy.shape == LEAD
@@ -148,14 +147,14 @@ def test_a_masked_action_is_never_sampled_and_gives_no_nan(least):
         log_prob, entropy = a2c.smoothed(distribution, samples, 0.1)
         return (distribution.log_prob(samples) + distribution.entropy() + log_prob + entropy).sum()
 
-    assert np.isfinite(fast_compile.jit(jax.grad(objective))(logits)).all()
+    assert np.isfinite(jax.jit(jax.grad(objective))(logits)).all()
 
 
 @pytest.mark.parametrize("distribution", [categorical(), diagonal_normal(), multi_categorical()])
 def test_samples_of_many_steps_are_made_from_the_noise_of_each(distribution):
     keys = jax.random.split(jax.random.key(0), 3)
 
-    @fast_compile.jit
+    @jax.jit
     def draw(d, keys):
         noise = jax.vmap(d.noise)(keys)
         return noise, jax.vmap(d.from_noise)(noise), d.sample(keys[1])
@@ -179,7 +178,7 @@ def test_noise_drawn_for_many_steps_gives_independent_samples():
         DiagonalNormal(jnp.zeros((100, 1)), jnp.zeros(1)),
     ]
 
-    @fast_compile.jit
+    @jax.jit
     def draw(keys):
         return [jax.vmap(d.from_noise)(jax.vmap(d.noise)(keys)) for d in distributions]
 

@@ -18,6 +18,8 @@ from jaxrl.ops.returns import (
     vtrace,
 )
 
+pytestmark = pytest.mark.smoke
+
 N = 3
 jitted_advantages = jax.jit(generalized_advantages)
 jitted_vtrace = jax.jit(vtrace)

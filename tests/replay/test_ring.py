@@ -9,6 +9,8 @@ import pytest
 
 from jaxrl.replay import ring
 
+pytestmark = pytest.mark.smoke
+
 N = 2
 add = jax.jit(ring.add)
 draw_uniformly = jax.jit(ring.draw_uniformly, static_argnums=(2, 3, 4, 5))

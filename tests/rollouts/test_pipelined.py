@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import chex
-import fast_compile
 import jax
 import jax.numpy as jnp
 import pytest
@@ -39,7 +38,7 @@ ALGORITHMS = {
     ),
 }
 
-TRAIN = fast_compile.jit(jaxrl.train, static_argnums=(0, 3))
+TRAIN = jax.jit(jaxrl.train, static_argnums=(0, 3))
 
 
 @functools.cache
@@ -99,9 +98,7 @@ def test_a_population_over_two_pools_is_its_members(asynchronous):
     algo = make(env)
 
     def train(algo, config, keys, num_updates):
-        return fast_compile.jit(jax.vmap(lambda key: jaxrl.train(algo, config, key, num_updates)))(
-            keys
-        )
+        return jax.jit(jax.vmap(lambda key: jaxrl.train(algo, config, key, num_updates)))(keys)
 
     population = learned(train, algo, config, keys)
     alone = make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1))
@@ -195,7 +192,7 @@ def test_a_search_refills_lanes_whose_environments_simulate():
     search = functools.partial(
         tuning.search, algo, config, {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}, scheduler
     )
-    result = fast_compile.jit(search, static_argnums=(0, 1))(2, 12, jax.random.key(0))
+    result = jax.jit(search, static_argnums=(0, 1))(2, 12, jax.random.key(0))
     reported = jnp.arange(2) < result.ledger.reported[:, None]
     assert (result.ledger.reported >= 1).all()
     assert jnp.isfinite(result.ledger.scores[reported]).all()

@@ -5,6 +5,8 @@ import pytest
 
 import jaxrl
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.mark.parametrize(("num_steps", "unroll"), [(1, 1), (2, 1), (5, 2), (7, 3), (8, 4), (30, 4)])
 def test_every_rollout_stays_a_loop(num_steps, unroll):

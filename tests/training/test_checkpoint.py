@@ -11,6 +11,8 @@ from jaxrl.distributed import spread
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.types import is_key
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture
 def checkpoints(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 import jaxrl
 from jaxrl.training import manifest as manifests
 
+pytestmark = pytest.mark.smoke
+
 CONFIG = jaxrl.PPOConfig(hidden_sizes=(8,))
 
 

@@ -24,6 +24,8 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.run import row_length
 
+pytestmark = pytest.mark.smoke
+
 CONFIG = ToyConfig()
 STEPS = 2 * 2  # of an update: environments x steps
 

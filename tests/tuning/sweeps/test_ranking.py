@@ -1,6 +1,10 @@
 """The ranking of trials: best finite score first, ties by index, diverged and silent trials out."""
 
+import pytest
+
 from jaxrl.tuning.sweeps.ranking import leaderboard, ranked
+
+pytestmark = pytest.mark.smoke
 
 
 def trial(index, *scores):
