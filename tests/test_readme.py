@@ -60,6 +60,7 @@ def test_the_snippet_of_a_search_runs():
     assert scope["result"].ledger.scores.shape == (4, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_several_devices_runs():
     # The process of the tests has two devices already.
@@ -125,6 +126,7 @@ def test_the_snippet_of_gymnasium_runs(tmp_path):
     assert int(finished.stdout) > 1500
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_pools_runs():
     scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))

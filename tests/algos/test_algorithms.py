@@ -36,6 +36,7 @@ def quickly_for(*names):
 # --- the program ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @quickly_for("a2c")
 def test_an_update_under_jit_equals_an_eager_one(name):
     config = CONFIGS[name]

@@ -65,6 +65,7 @@ def test_trials_build_the_settings_that_they_name(monkeypatch):
     assert algo.name == "ppo"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_run_begins_with_short_trials(jaxrl_command, monkeypatch, tmp_path):
     cache = tmp_path / "autotune.json"

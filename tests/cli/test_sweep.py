@@ -47,6 +47,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     assert line in again.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_sweep_without_a_score_films_nothing_and_has_its_page(jaxrl_command, tmp_path):
     finished = jaxrl_command(

@@ -66,8 +66,15 @@ POOLS = {
 @pytest.mark.parametrize(
     ("name", "pools"),
     [
-        *((name, pools) for name in ALGORITHMS for pools in ("turns-2", "ready-4")),
-        ("ppo", "turns-4"),
+        ("ppo", "turns-2"),
+        ("a2c", "ready-4"),
+        *(
+            pytest.param(name, pools, marks=pytest.mark.slow)
+            for name in ALGORITHMS
+            for pools in ("turns-2", "ready-4")
+            if (name, pools) not in (("ppo", "turns-2"), ("a2c", "ready-4"))
+        ),
+        pytest.param("ppo", "turns-4", marks=pytest.mark.slow),
     ],
 )
 def test_pools_change_nothing(name, pools):
@@ -75,6 +82,7 @@ def test_pools_change_nothing(name, pools):
     chex.assert_trees_all_close(trained(name, **POOLS[pools]), trained(name), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_pools_change_nothing_on_atari(asynchronous):
     def play(num_pools):

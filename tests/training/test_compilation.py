@@ -30,6 +30,7 @@ def test_programs_without_convolutions_get_wide_vectors(
     assert jaxrl.compiler_options(algo, config) == options
 
 
+@pytest.mark.slow
 def test_wide_vectors_give_the_same_results():
     algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
     train = jax.jit(jaxrl.train, static_argnums=(0, 3))

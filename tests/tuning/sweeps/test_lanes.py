@@ -96,6 +96,7 @@ def test_a_killed_sweep_on_several_devices_resumes(tmp_path, monkeypatch):
     assert {trial["status"] for trial in outcome(result)} == {"completed", "stopped"}
 
 
+@pytest.mark.slow
 def test_atari_lanes_share_one_pool_through_refills(tmp_path, monkeypatch):
     made = []
     original = envpool.EnvpoolPool.__init__

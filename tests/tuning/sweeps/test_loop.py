@@ -135,7 +135,7 @@ def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path)
         (HyperTrick(12, 4), SPACE, 1e9),
         (HyperTrick(12, 4), SPACE, 0.0),
         (SuccessiveHalving(9, 9), SPACE, 0.0),
-        (ASHA(9, 9), STATIC, 0.0),
+        pytest.param(ASHA(9, 9), STATIC, 0.0, marks=pytest.mark.slow),
         pytest.param(ASHA(9, 9), STATIC, 1e9, marks=pytest.mark.slow),
     ],
     ids=["hypertrick unsaved", "hypertrick", "halving", "asha static", "asha static unsaved"],
