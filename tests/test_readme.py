@@ -68,6 +68,7 @@ def test_the_snippet_of_several_devices_runs():
     assert len(scope["state"].simulation.timestep.obs.sharding.device_set) == 2
 
 
+@pytest.mark.learning
 def test_the_environment_is_learned():
     metrics = run_snippet("own env")["metrics"]
     lengths = metrics["episode_length_sum"] / metrics["episode_count"]
@@ -90,6 +91,7 @@ def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
     assert jaxrl.load_policy(tmp_path / "run", make_algorithm=make).algo.name == "spo"
 
 
+@pytest.mark.slow
 def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     scope = run_snippet("own sink", ("50_000", "5_000"))

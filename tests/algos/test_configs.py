@@ -241,6 +241,7 @@ def test_every_traced_field_has_extremes():
     assert {field.name for _, field in FIELDS if not is_static(field)} == set(EXTREMES)
 
 
+@pytest.mark.slow
 @everything
 def test_extreme_but_legal_values_give_finite_numbers(name):
     config, state = CONFIGS[name], start(name)

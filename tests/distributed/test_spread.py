@@ -180,9 +180,9 @@ def test_pmap_trains_one_agent_on_all_devices():
     ("env_id", "num_devices", "num_lane_devices", "strategy"),
     [
         ("CartPole-v1", D, 1, "map"),
-        ("CartPole-v1", D // 2, 2, "vmap"),
-        ("envpool/CartPole-v1", D, 1, "vmap"),
-        ("envpool/CartPole-v1", D // 2, 2, "vmap"),
+        pytest.param("CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),
+        pytest.param("envpool/CartPole-v1", D, 1, "vmap", marks=pytest.mark.slow),
+        pytest.param("envpool/CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),
     ],
 )
 def test_populations_lie_on_a_mesh_of_lanes_and_devices(
@@ -270,6 +270,7 @@ class Own:
         return Own(self.env.spread(axis), axis)
 
 
+@pytest.mark.slow
 def test_an_environment_of_ones_own_is_spread():
     config = jaxrl.A2CConfig(**SMALL)
     own: Any = Own(jaxrl.make("CartPole-v1", num_envs=4))

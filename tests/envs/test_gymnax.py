@@ -68,6 +68,7 @@ def test_every_id_runs(name, fake_mnist):
     assert not [problem for problem in problems if "must be within" not in problem]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
 def test_minatar_observations_are_zeros_and_ones_as_booleans(game):
     env: Any = jaxrl.make(f"{game}-MinAtar", N)

@@ -96,6 +96,7 @@ def test_pools_change_nothing_on_atari(asynchronous):
     chex.assert_trees_all_close(play(2), play(1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_population_over_two_pools_is_its_members(asynchronous):
     make, config = ALGORITHMS["a2c"]
@@ -143,6 +144,7 @@ def test_pools_change_nothing_with_actions_sent_ahead(name, pools):
     chex.assert_trees_all_close(ahead, trained(name, send_ahead=True), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pools", [{}, POOLS["turns-2"], POOLS["ready-4"]])
 def test_an_agent_that_does_not_learn_acts_alike_with_actions_sent_ahead(pools):
     """Compare the whole replay of an agent that does not learn."""

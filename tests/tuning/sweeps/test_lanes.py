@@ -126,6 +126,7 @@ def test_atari_lanes_share_one_pool_through_refills(tmp_path, monkeypatch):
     assert min(len(trials) for trials in lanes) >= 2
 
 
+@pytest.mark.slow
 def test_lanes_of_static_fields_have_pools_of_their_own(tmp_path):
     """There are more lanes than pools are kept by default; unused pools are closed."""
     env = jaxrl.make("envpool/CartPole-v1", num_envs=1, num_threads=1, max_episode_steps=3)

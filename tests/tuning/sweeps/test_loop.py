@@ -184,6 +184,7 @@ def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, 
     assert len(set(done)) == len(done) == sum(3 * len(t["scores"]) for t in outcome(result))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", ["in a directory that was moved", "by another worker"])
 def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
     scheduler, here = SuccessiveHalving(6, 4, 2), tmp_path / "cut"
