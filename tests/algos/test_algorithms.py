@@ -105,6 +105,7 @@ def test_the_state_holds_arrays_that_keep_their_shapes_and_dtypes(name):
     assert described(after) == described(jax.eval_shape(lambda: state))
 
 
+@pytest.mark.slow
 @everything
 def test_metrics_are_the_same_scalars_in_each_update(name):
     _, shapes = shapes_of_update(name)

@@ -40,6 +40,7 @@ def test_on_policy_every_importance_weight_is_one():
     np.testing.assert_allclose(ratios(jaxrl.ImpalaConfig(lag=0)), 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_lag_makes_it_off_policy():
     assert abs(ratios(jaxrl.ImpalaConfig(lag=4, learning_rate=1e-2)) - 1).max() > 0.01
 

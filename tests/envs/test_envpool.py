@@ -46,6 +46,7 @@ def test_steps_are_those_of_envpool(name):
         np.testing.assert_array_equal(steps.terminated[t], terminated & ~truncated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("game", "num_steps"), [("Breakout-v5", 400), ("SpaceInvaders-v5", 600)])
 def test_atari_scores_are_raw_and_of_whole_games(game, num_steps):
     env = jaxrl.make(f"envpool/{game}", N, **LIFE)

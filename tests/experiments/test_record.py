@@ -8,6 +8,7 @@ import pytest
 import jaxrl
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     record = experiment("record")

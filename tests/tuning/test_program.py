@@ -140,6 +140,7 @@ def test_one_program_takes_traced_fields_only_and_says_so():
         search(toy_algorithm(), ToyConfig(), {"lr": Uniform(0, 1)}, HyperTrick(4, 2), 2, 3, KEY)
 
 
+@pytest.mark.slow
 def test_a_search_is_vmapped_over_seeds():
     run = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[1], 4, 3)
     results = jax.jit(jax.vmap(run))(jnp.stack([jax.random.key(6), KEY]))

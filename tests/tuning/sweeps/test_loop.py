@@ -156,6 +156,7 @@ def test_a_killed_sweep_resumes_to_the_same_outcome(
     assert outcome(result) == outcome(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "space"),
     [(HyperTrick(5, 2), SPACE), (ASHA(4, 4, 2), STATIC)],
