@@ -11,6 +11,7 @@ from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.algos.r2d2 import R2D2Config, r2d2
 from jaxrl.envs import make
 from jaxrl.envs.check import check_env
+from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.training import population
 from jaxrl.training.autotune import autotune
 from jaxrl.training.compilation import compiler_options
@@ -18,18 +19,7 @@ from jaxrl.training.evaluate import evaluate
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import LoadedPolicy, load_policy
 from jaxrl.training.run import rerun, run, train
-from jaxrl.types import (
-    Algorithm,
-    Box,
-    Dict,
-    Discrete,
-    Env,
-    Inputs,
-    Memory,
-    MultiDiscrete,
-    TimeStep,
-    Trajectory,
-)
+from jaxrl.types import Algorithm, Env, Inputs, Memory, TimeStep, Trajectory
 
 __all__ = [
     "A2CConfig",

@@ -28,8 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if name not in COMMANDS:
         sys.exit(f"error: jaxrl has no command {name!r}; it has {', '.join(COMMANDS)}")
-    # Environments of one's own may be modules of the working directory (gymnasium/module:function).
-    sys.path.append(os.getcwd())
     from jaxrl.cli.arguments import exit_with_message
 
     command = importlib.import_module(f"jaxrl.cli.{name}")

@@ -1,4 +1,4 @@
-"""Configs of algorithms: a decorator, checks that name the bad field, and conversion to JSON.
+"""Configs of algorithms: a decorator, and conversion to JSON.
 
 A config is a frozen dataclass and a pytree. Numbers that can be traced are leaves; fields made by
 `static`, which change a shape or the program, are part of the tree's structure. So `jit` retraces
@@ -14,8 +14,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import numbers
-from collections.abc import Callable
 from typing import Any, Self, TypeVar, dataclass_transform
 
 import jax
@@ -107,82 +105,11 @@ def is_static(field: dataclasses.Field[Any]) -> bool:
     return field.metadata.get("static", False)
 
 
-def check(config: Any, name: str, holds: Callable[[Any], Any], requirement: str) -> None:
-    """Raise `ValueError` unless `holds(value)` for the value of a traced field.
-
-    An array's elements must all satisfy it. Tracers have no value to check.
-    """
-    value = getattr(config, name)
-    if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
-        return
-    is_number = isinstance(value, (numbers.Real, np.ndarray, np.generic, jax.Array))
-    if not is_number or not np.all(holds(value)):
-        raise _bad_value(config, name, requirement)
-
-
-def _bad_value(config: Any, name: str, requirement: str) -> ValueError:
-    value = getattr(config, name)
-    return ValueError(f"{type(config).__name__}.{name} must be {requirement}, got {value!r}")
-
-
 def is_zero(value: Any) -> bool:
     """Return whether a field's value is known to be 0; that of a tracer is not known."""
     if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
         return False
     return bool(np.all(np.asarray(value) == 0))
-
-
-def check_positive(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless the fields are finite and > 0."""
-    for name in names:
-        check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) > 0), "a number > 0")
-
-
-def check_bound(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless the fields, upper bounds, are > 0 or infinite."""
-    for name in names:
-        check(config, name, lambda v: np.asarray(v) > 0, "a number > 0, or inf for no bound")
-
-
-def check_not_negative(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless the fields are finite and >= 0."""
-    for name in names:
-        check(config, name, lambda v: np.isfinite(v) & (np.asarray(v) >= 0), "a number >= 0")
-
-
-def check_unit_interval(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless the fields are within [0, 1]."""
-    for name in names:
-        check(config, name, lambda v: (np.asarray(v) >= 0) & (np.asarray(v) <= 1), "within [0, 1]")
-
-
-def check_count(config: Any, *names: str, least: int = 1) -> None:
-    """Raise `ValueError` unless the static fields are integers >= `least`."""
-    for name in names:
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _bad_value(config, name, f"an integer >= {least}")
-
-
-def check_switch(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless the static fields are True or False."""
-    for name in names:
-        check_choice(config, name, (True, False))
-
-
-def check_sizes(config: Any, name: str) -> None:
-    """Raise `ValueError` unless the static field is a tuple of integers >= 1, or None."""
-    value = getattr(config, name)
-    is_sizes = isinstance(value, tuple) and all(type(n) is int and n >= 1 for n in value)
-    if value is not None and not is_sizes:
-        raise _bad_value(config, name, "a tuple of integers >= 1 or None")
-
-
-def check_choice(config: Any, name: str, choices: tuple[Any, ...]) -> None:
-    """Raise `ValueError` unless the static field is one of `choices`."""
-    value = getattr(config, name)
-    if not any(value is choice or (type(value) is str and value == choice) for choice in choices):
-        raise _bad_value(config, name, f"one of {choices}")
 
 
 _INFINITY = "inf"  # JSON has no number for it

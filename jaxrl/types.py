@@ -1,4 +1,4 @@
-"""The contracts that every part of jaxrl is built on: spaces, `TimeStep`, `Env`, `Algorithm`.
+"""The contracts that every part of jaxrl is built on: `TimeStep`, `Env`, `Algorithm`.
 
 Shapes: N is the number of environments stepped together, T the number of steps of a rollout; arrays
 of a rollout are time-major, `[T, N, ...]`.
@@ -11,12 +11,14 @@ shows them. Two kinds of classes document a field with a string after it instead
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxrl import checks
+from jaxrl.spaces import ActionSpace, ObservationSpace
 
 Array = jax.Array
 PyTree = Any
@@ -24,132 +26,9 @@ Metrics = dict[str, Array]
 """Reduced scalars of one update, with the same keys at every update."""
 
 
-@dataclass(frozen=True)
-class Discrete:
-    """A space of integers `0 .. n - 1`.
-
-    Attributes:
-      n: number of integers.
-    """
-
-    n: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one element, `()`."""
-        return ()
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The type of elements, int32."""
-        return np.dtype(np.int32)
-
-
-@dataclass(frozen=True)
-class MultiDiscrete:
-    """A space of integer vectors `[k]`, whose i-th integer is in `0 .. sizes[i] - 1`.
-
-    Attributes:
-      sizes: number of values of each integer, k numbers.
-    """
-
-    sizes: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one element, `(k,)`."""
-        return (len(self.sizes),)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The type of elements, int32."""
-        return np.dtype(np.int32)
-
-
-@dataclass(frozen=True)
-class Box:
-    """A space of arrays with bounds. Images are channels-last.
-
-    A bound is one number for the whole array, or a flat tuple with a number for each element, so
-    that spaces are hashable. `Box.of` takes array bounds.
-
-    Attributes:
-      shape: shape of one element.
-      dtype: type of elements.
-      low: lower bound, inclusive; -inf for none.
-      high: upper bound, inclusive; inf for none.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    low: float | tuple[float, ...] = -np.inf
-    high: float | tuple[float, ...] = np.inf
-
-    @classmethod
-    def of(cls, shape: Any, dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> Box:
-        """Build a Box from bounds that are numbers or arrays, as in Gymnasium."""
-        shape = tuple(int(n) for n in shape)
-        return cls(
-            shape, np.dtype(dtype), _hashable_bound(low, shape), _hashable_bound(high, shape)
-        )
-
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return `(low, high)` as float32 arrays of `shape`."""
-        low, high = (
-            np.broadcast_to(np.asarray(bound, np.float32).reshape(-1), (int(np.prod(self.shape)),))
-            for bound in (self.low, self.high)
-        )
-        return low.reshape(self.shape), high.reshape(self.shape)
-
-
-def _hashable_bound(bound: Any, shape: tuple[int, ...]) -> float | tuple[float, ...]:
-    with np.errstate(over="ignore"):
-        flat = np.broadcast_to(np.asarray(bound), shape).astype(np.float32).reshape(-1)
-    if flat.size == 0 or (flat == flat[0]).all():
-        return float(flat[0]) if flat.size else 0.0
-    return tuple(float(x) for x in flat)
-
-
-@dataclass(frozen=True)
-class Dict:
-    """A space of observations with several named parts; elements are dictionaries of arrays.
-
-    Build it with `Dict.of(name=space, ...)`.
-
-    Attributes:
-      parts: `(name, space)` pairs, sorted by name.
-    """
-
-    parts: tuple[tuple[str, ObservationSpace], ...]
-
-    @classmethod
-    def of(cls, **parts: ObservationSpace) -> Dict:
-        """Build a Dict from named spaces, sorted by name as JAX flattens dictionaries."""
-        return cls(tuple(sorted(parts.items())))
-
-
-ACTION_MASK = "action_mask"
-"""The name of the part of a `Dict` observation that is 0 for actions which are not allowed.
-
-Its shape is `[n]` for Discrete actions. For MultiDiscrete actions it is `[*sizes]`, an entry for
-each combination; or, if all k sizes are n, `[k, n]`, a mask for each integer by itself. A mask of
-shape (2, 2) for sizes (2, 2) has an entry for each combination."""
-
-ActionSpace = Discrete | MultiDiscrete | Box
-ObservationSpace = Box | Dict
-Space = ActionSpace | ObservationSpace
-
-
 def is_key(x: Any) -> bool:
     """Return whether an array holds typed random keys."""
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def zeros(space: Space, *lead: int) -> PyTree:
-    """Return zeros in the shape of elements of `space`, leaves `[*lead, *shape]`."""
-    if isinstance(space, Dict):
-        return {name: zeros(part, *lead) for name, part in space.parts}
-    return jnp.zeros((*lead, *space.shape), space.dtype)
 
 
 class TimeStep(NamedTuple):
@@ -400,3 +279,21 @@ class Algorithm(NamedTuple):
     num_steps: Callable[[Any], int] = lambda config: config.num_steps
     make: Callable[..., Algorithm] | None = None
     lane_axis: str | None = None
+
+
+def check_environments(env: Any) -> None:
+    """Raise `ValueError` unless `env` is environments, not a class or an id."""
+    names = ("num_envs", "observation_space", "action_space", "init", "step")
+    if isinstance(env, type) or not all(hasattr(env, name) for name in names):
+        raise checks.refuse("env", "environments, such as jaxrl.make(id, num_envs)", env)
+
+
+def check_agent(algo: Any, config: Any, has_lanes: bool = False) -> None:
+    """Raise `ValueError` unless `algo` is an algorithm with this config, or of lanes."""
+    checks.instance("algo", algo, Algorithm, "an algorithm, such as jaxrl.ppo(env)")
+    if algo.config_class is not None:
+        kind = algo.config_class.__name__
+        name = "configs" if has_lanes else "config"
+        checks.instance(name, config, algo.config_class, f"a config of {algo.name}, a {kind}")
+        if not has_lanes:
+            checks.one_agent(config)

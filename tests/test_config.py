@@ -1,6 +1,7 @@
 """Configs: pytrees of traced numbers, static program choices, and errors that name the field."""
 
 import dataclasses
+import functools
 import inspect
 import json
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl import PPOConfig
@@ -107,6 +109,20 @@ def test_a_config_of_arrays_is_a_population():
     np.testing.assert_allclose(jax.vmap(lambda c: c.gamma * c.gae_lambda)(full), shared)
     member = jax.tree.map(lambda x: x[1], full)
     assert (member.gamma, member.num_steps) == (0.5, 128)
+
+
+def test_one_agent_takes_no_arrays():
+    values: Any = {"learning_rate": np.array([0.1, 0.2]), "gamma": np.array([0.9, 0.9])}
+    config = ToyConfig(**values)
+    algo, message = toy(jaxrl.make("probe/Constant-v0", 2)), r"learning_rate must be one number for"
+    train = functools.partial(jaxrl.train, algo, num_updates=1)
+    for call in (
+        lambda: jaxrl.run(algo, config, total_steps=8, num_evaluations=0),
+        lambda: jax.eval_shape(train, config, jax.random.key(0)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    jax.eval_shape(jax.vmap(train), config, jax.random.split(jax.random.key(0), 2))
 
 
 def test_trees_made_from_a_config_need_not_be_valid_configs():

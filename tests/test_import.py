@@ -3,22 +3,17 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[1]
 
 
-def run_python(code, environment=os.environ):
+def run_python(code, environment=None):
     """Return what a new interpreter prints."""
+    command = [sys.executable, "-c", code]
     return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment | {"PYTHONPATH": str(ROOT)},
+        command, capture_output=True, text=True, check=True, env=environment
     ).stdout
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.training import manifest as manifests
 
 CARTPOLE, PONG, BREAKOUT = "gymnax/CartPole-v1", "envpool/Pong-v5", "envpool/Breakout-v5"
@@ -34,3 +35,8 @@ def write_run(
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (directory / "summary.json").write_text(json.dumps({"interrupted": False}))
     return directory
+
+
+def read_groups(folder):
+    """Return the groups of the runs in a folder."""
+    return group_runs([read_run(directory) for directory in sorted(folder.iterdir())])

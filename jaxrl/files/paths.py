@@ -1,0 +1,24 @@
+"""Paths in which checkpoints can be kept."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+UNREADABLE = {
+    "a backslash": re.compile(r"\\"),  # a slash to Orbax's storage
+    "text in brackets": re.compile(r"\[[^/]+\]"),  # a pattern
+    "a folder that ends in gs:": re.compile(r"gs:(/|$)"),  # an address of Google's storage
+    "characters that are not UTF-8": re.compile(r"[\ud800-\udfff]"),
+}
+"""Parts of paths with which Orbax 0.12 cannot write or cannot read checkpoints."""
+
+
+def check_path(directory: Path) -> None:
+    """Raise `ValueError` if checkpoints in a directory could not be read again."""
+    path = str(directory.absolute())
+    if found := [part for part, pattern in UNREADABLE.items() if pattern.search(path)]:
+        raise ValueError(
+            f"checkpoints cannot be kept in {ascii(path)[1:-1]}, whose path has "
+            f"{' and '.join(found)}; choose another directory"
+        )
