@@ -87,11 +87,20 @@ def actions_of(name: str) -> np.ndarray:
     return random_actions(CASES[name].make(), 1, CASES[name].num_steps)
 
 
+def played(env: jaxrl.Env, actions: Any) -> Any:
+    """Return the time steps of playing `actions` `[T, N, ...]`, as arrays of NumPy."""
+    return jax.tree.map(np.asarray, jit_play(env, jax.random.key(0), actions))
+
+
+def member(tree: Any, index: int) -> Any:
+    """Return a member of a tree whose leaves lead with the population."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
 @functools.cache
 def trajectory_of(name: str) -> jaxrl.TimeStep:
     """Return the time steps of a case, `[num_steps + 1, N, ...]`."""
-    steps = jit_play(CASES[name].make(), jax.random.key(0), actions_of(name))
-    return jax.tree.map(np.asarray, steps)
+    return played(CASES[name].make(), actions_of(name))
 
 
 def assert_same(actual: Any, expected: Any, exact: bool = True) -> None:

@@ -61,18 +61,8 @@ class Faulty(Counting):
                     raise ZeroDivisionError("a wheel came off")
                 case "killed":
                     os.kill(os.getpid(), signal.SIGKILL)
-                case "exit":
-                    os._exit(3)
                 case "hang":
                     time.sleep(1000)
-                case "kind":
-                    obs = np.array([1j, 2j])
-                case "shape":
-                    obs = np.zeros(3, np.float32)
-                case "reward":
-                    reward = np.nan
-                case "nan":
-                    obs = np.array([1.0, np.nan], np.float32)
         return obs, reward, terminated, truncated, info
 
 
@@ -117,19 +107,42 @@ def last_gym():
     return GymV26CompatibilityV0("CartPole-v1", make_kwargs={"disable_env_checker": True})
 
 
-class BadStart(Counting):
-    """An environment that can be made in the process of the test only."""
+class Changing(Counting):
+    """An environment whose observation space is another one when it is made again."""
 
-    def __init__(self):
+    def __init__(self, marker):
         super().__init__()
-        if os.getppid() != int(os.environ["JAXRL_TEST_PARENT"]):
-            raise ZeroDivisionError("not here")
+        if os.path.exists(marker):
+            self.observation_space = Box(0, 9, (2,), np.float32)
+        open(marker, "w").close()
 
 
 def batch(num_envs, mode, length=LENGTH):
     """Return a batched simulator with one of Gymnasium's autoreset modes."""
     make = [lambda: Counting(length)] * num_envs
     return SyncVectorEnv(make, autoreset_mode=AutoresetMode[mode])
+
+
+class WrongBatch(SyncVectorEnv):
+    """A batched simulator whose steps have a wrong value."""
+
+    wrong: ClassVar[dict[str, Any]] = {
+        "obs": np.zeros((2, 3), np.float32),
+        "reward": np.array([0.0, np.nan]),
+        "terminated": np.array(["no", "no"]),
+        "truncated": None,
+    }
+
+    def __init__(self, num_envs, part):
+        super().__init__([Counting] * num_envs)
+        self.part = part
+
+    def step(self, actions):
+        names = ("obs", "reward", "terminated", "truncated")
+        *values, info = super().step(actions)
+        return *(
+            dict(zip(names, values, strict=True)) | {self.part: self.wrong[self.part]}
+        ).values(), info
 
 
 def counted(*shape):

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.types import Array, Box, Dict, Discrete, Env, MultiDiscrete, PyTree, Space, TimeStep
+from jaxrl import checks
+from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from jaxrl.types import Array, Env, PyTree, TimeStep
 
 MEMBERS = (
     "id", "num_envs", "options", "observation_space", "action_space", "checkpointable", "init",
@@ -22,19 +24,19 @@ def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
     """Check the spaces, shapes and some steps of an environment.
 
     Args:
-      env: the environment.
       num_steps: steps of random actions; more than an episode has, or ends are not checked.
-      seed: seed of the actions and of the environment's key.
+      seed: of the actions and of the environment's key.
 
     Raises:
       ValueError: with every violation of the contract (`jaxrl.types`) that was found.
     """
-    checks = (
+    num_steps, seed = checks.integer("num_steps", num_steps), checks.seed(seed)
+    parts = (
         lambda: _check_members(env),
         lambda: _check_shapes(env, seed),
         lambda: _check_steps(env, num_steps, seed),
     )
-    for check in checks:  # each one needs that the former finds nothing
+    for check in parts:  # each one needs that the former finds nothing
         if problems := list(check()):
             raise ValueError(
                 f"{getattr(env, 'id', env)!r} breaks the contract of environments:\n  - "
@@ -86,20 +88,16 @@ def _check_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
     if not isinstance(timestep, TimeStep):
         yield f"{where} must return (state, jaxrl.TimeStep), got {type(timestep).__name__}"
         return
-    expected = {name: jax.ShapeDtypeStruct((env.num_envs,), np.dtype(bool)) for name in FLAGS}
-    expected["reward"] = jax.ShapeDtypeStruct((env.num_envs,), np.dtype(np.float32))
-    for name, leaf in expected.items():
-        found = getattr(timestep, name)
-        if (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-            yield f"{where}: {name} must be {_describe(leaf)}, is {_describe(found)}"
     parts = _parts(env.observation_space, timestep.obs)
     if parts is None:
         yield f"{where}: obs must have the parts of {env.observation_space}"
-        return
-    for name, space, obs in parts:
-        wanted = jax.ShapeDtypeStruct((env.num_envs, *space.shape), space.dtype)
-        if (obs.shape, obs.dtype) != (wanted.shape, wanted.dtype):
-            yield f"{where}: {name} must be {_describe(wanted)}, is {_describe(obs)}"
+    leaves = [(name, (), bool, getattr(timestep, name)) for name in FLAGS]
+    leaves += [("reward", (), np.float32, timestep.reward)]
+    leaves += [(name, space.shape, space.dtype, obs) for name, space, obs in parts or []]
+    for name, shape, dtype, found in leaves:
+        wanted = jax.ShapeDtypeStruct((env.num_envs, *shape), np.dtype(dtype))
+        if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            yield f"{where}: {name} must be {_describe(wanted)}, is {_describe(found)}"
 
 
 def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:

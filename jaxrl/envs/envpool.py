@@ -1,19 +1,20 @@
 """envpool environments (Atari, MuJoCo, ViZDoom, ...), batched on the host.
 
 The C++ pool is called by `jaxrl.envs.host.callback`, which says why. envpool's own XLA custom call
-has the pool's address in the program; experiments/benchmarks/NOTES.md compares the speed of both.
+has the pool's address in the program; docs/explanation/benchmark-notes.md compares the speed of
+both.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.envs.adapter import Keywords
 from jaxrl.envs.host import conversions
 from jaxrl.envs.host.callback import HostState
@@ -56,10 +57,10 @@ class EnvpoolEnv(HostAdapter):
 
     @property
     def is_atari(self) -> bool:
-        return self._spec.is_atari
+        return _family(self.name) == ATARI_IMPORT_PATH
 
     @property
-    def _spec(self) -> EnvpoolSpec:
+    def _spec(self) -> HostSpec:
         return _spec(self.name, self.keywords)
 
     def _make_pool(self, seeds: np.ndarray) -> EnvpoolPool:
@@ -74,20 +75,10 @@ class EnvpoolEnv(HostAdapter):
         return super().render(state)
 
 
-@dataclass(frozen=True)
-class EnvpoolSpec(HostSpec):
-    """A `HostSpec` with what a pool needs."""
-
-    raw_actions: Any
-    """envpool's action space."""
-    is_atari: bool
-
-
 class EnvpoolPool:
     """A `jaxrl.envs.host.pools.Pool` of envpool."""
 
     def __init__(self, name: str, keywords: Keywords, seeds: np.ndarray):
-        self._spec = _spec(name, keywords)
         self._envs = _envpool().make(
             name,
             env_type="gymnasium",
@@ -95,7 +86,9 @@ class EnvpoolPool:
             seed=[int(seed) for seed in seeds],
             **_pool_options(name, keywords),
         )
+        self._raw = _spec(name, keywords).raw_obs
         self._ended = np.zeros(len(seeds), bool)
+        self._is_atari = _family(name) == ATARI_IMPORT_PATH
         self._is_football = name.startswith("gfootball/")
         self._obs: PyTree = None  # the latest
 
@@ -104,14 +97,14 @@ class EnvpoolPool:
         return first_step(self._obs)
 
     def send(self, action: np.ndarray) -> None:
-        self._envs.send(conversions.to_simulator(self._spec.raw_actions, action))
+        self._envs.send(conversions.to_simulator(self._envs.single_action_space, action))
 
     def recv(self) -> RawStep:
         obs, reward, terminated, truncated, info = self._envs.recv()
         first, self._ended = self._ended, terminated | truncated
         reward = reward.astype(np.float32)
         raw_reward, game_over = reward, self._ended
-        if self._spec.is_atari:
+        if self._is_atari:
             raw_reward = info["reward"].astype(np.float32)
             game_over = (info["terminated"] != 0) | truncated
         self._obs = self._cast(obs)
@@ -145,7 +138,7 @@ class EnvpoolPool:
         def cast(raw: jax.ShapeDtypeStruct, x: Any) -> np.ndarray:
             return np.asarray(x).astype(raw.dtype, copy=False)
 
-        return jax.tree.map(cast, self._spec.raw_obs, obs)
+        return jax.tree.map(cast, self._raw, obs)
 
 
 @functools.cache
@@ -174,7 +167,7 @@ def _pool_options(name: str, keywords: Keywords) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _spec(name: str, keywords: Keywords) -> EnvpoolSpec:
+def _spec(name: str, keywords: Keywords) -> HostSpec:
     """Check the options and return the spaces, without making a pool."""
     _check_options(name, dict(keywords))
     options = _pool_options(name, keywords)
@@ -188,13 +181,9 @@ def _spec(name: str, keywords: Keywords) -> EnvpoolSpec:
     if spec.config.max_num_players != 1:
         raise ValueError(f"envpool/{name} is a multi-player environment, which jaxrl does not run")
     raw_obs = conversions.raw_observation(spec.observation_space)
-    return EnvpoolSpec(
-        observation_space=conversions.observation_space(spec.observation_space, raw_obs),
-        action_space=conversions.action_space(f"envpool/{name}", spec.action_space),
-        raw_obs=raw_obs,
-        raw_actions=spec.action_space,
-        is_atari=_family(name) == ATARI_IMPORT_PATH,
-    )
+    observation_space = conversions.observation_space(spec.observation_space, raw_obs)
+    action_space = conversions.action_space(f"envpool/{name}", spec.action_space)
+    return HostSpec(observation_space, action_space, raw_obs)
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:
@@ -205,14 +194,8 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
             "jaxrl.make, seeds come from the key of `init`, and all environments step together"
         )
     for option, least in LEAST_VALUES.items():
-        value = options.get(option, least)
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise ValueError(
-                f"{option} of envpool/{name} must be an integer >= {least}, got {value!r}"
-            )
-    if not 0 <= options.get("repeat_action_probability", 0) <= 1:
-        value = options["repeat_action_probability"]
-        raise ValueError(f"repeat_action_probability must be within [0, 1], got {value!r}")
+        checks.integer(f"{option} of envpool/{name}", options.get(option, least), least)
+    option = "repeat_action_probability"
+    checks.number(f"{option} of envpool/{name}", options.get(option, 0), checks.UNIT_INTERVAL)
     for option in ("episodic_life", "reward_clip"):
-        if not isinstance(options.get(option, False), bool):
-            raise ValueError(f"{option} must be True or False, got {options[option]!r}")
+        checks.flag(f"{option} of envpool/{name}", options.get(option, False))

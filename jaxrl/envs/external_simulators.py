@@ -53,7 +53,7 @@ table D.2)."""
 
 
 class DeepmindLab(gymnasium.Env):
-    """A level of DeepMind Lab.
+    """A level of DeepMind Lab with IMPALA's settings: 72x96 pixels, nine actions.
 
     Every end of an episode is a termination: Lab does not report whether success or the time limit
     caused it.
@@ -62,7 +62,12 @@ class DeepmindLab(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
 
     def __init__(
-        self, level: str, width: int, height: int, frame_skip: int, render_mode: str | None
+        self,
+        level: str = "explore_goal_locations_small",
+        width: int = 96,
+        height: int = 72,
+        frame_skip: int = 4,
+        render_mode: str | None = None,
     ):
         import deepmind_lab
 
@@ -101,15 +106,7 @@ class DeepmindLab(gymnasium.Env):
         self._lab.close()
 
 
-def deepmind_lab(
-    level: str = "explore_goal_locations_small",
-    width: int = 96,
-    height: int = 72,
-    frame_skip: int = 4,
-    render_mode: str | None = None,
-) -> gymnasium.Env:
-    """Make a level of DeepMind Lab with IMPALA's settings: 72x96 pixels, nine actions."""
-    return DeepmindLab(level, width, height, frame_skip, render_mode)
+deepmind_lab = DeepmindLab
 
 
 class GymTask(gymnasium.Env):

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,15 +29,20 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
+from jaxrl import checks
 from jaxrl.envs.adapter import Keywords
 from jaxrl.envs.host import conversions, worker
-from jaxrl.envs.host.pools import Pool, RawStep
-from jaxrl.envs.host.vector_pool import VectorPool, Workers
+from jaxrl.envs.host.errors import SimulatorError, error_of_closing
+from jaxrl.envs.host.pools import Pool, RawStep, first_step
+from jaxrl.envs.host.vector_pool import Numbered, VectorPool, close
+from jaxrl.envs.host.worker_pool import WorkerPool
+from jaxrl.envs.host.worker_processes import read_spaces
 from jaxrl.envs.host_adapter import POOL_OPTIONS, HostAdapter, HostSpec
 from jaxrl.types import PyTree
 
 ALE = "ALE/"
 ATARI_OPTIONS = ("episodic_life", "reward_clip")
+TIMEOUT = checks.Range("a number of seconds > 0, at most 10^6", lambda x: (x > 0) & (x <= 1e6))
 MODES = ("async", "sync", "vector_entry_point")
 
 
@@ -57,8 +63,9 @@ class GymnasiumEnv(HostAdapter):
     or `jaxrl.make(function, num_envs)`.
 
     The options are those of `HostAdapter`, `vectorization_mode`, `timeout` (seconds within which
-    worker processes must answer), and the keywords of the environment itself. Atari has
-    `episodic_life` and `reward_clip` as envpool has them, and ale-py's keywords.
+    each call of an environment in a worker process must answer, its constructor included), and the
+    keywords of the environment itself. Atari has `episodic_life` and `reward_clip` as envpool has
+    them, and ale-py's keywords.
     """
 
     make: Callable[..., Any] | None = dataclasses.field(default=None, kw_only=True)
@@ -68,12 +75,15 @@ class GymnasiumEnv(HostAdapter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._mode not in MODES:
-            raise ValueError(f"vectorization_mode must be one of {MODES}, got {self._mode!r}")
-        timeout = self._timeout
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-            raise ValueError(f"timeout must be a number of seconds > 0, got {timeout!r}")
-        _ = self._spec  # raises an error for bad options
+        checks.choice("vectorization_mode", self._mode, MODES)
+        checks.number("timeout", self._timeout, TIMEOUT)
+        if self.is_atari:
+            for name in ATARI_OPTIONS:
+                checks.flag(name, self.options.get(name, False))
+        # The main script is run again where workers start. What it makes outside of functions was
+        # checked in the trainer, and a process may not be started yet.
+        if not getattr(multiprocessing.current_process(), "_inheriting", False):
+            _ = self._spec  # raises an error for bad options
 
     @property
     def is_atari(self) -> bool:
@@ -91,11 +101,13 @@ class GymnasiumEnv(HostAdapter):
         env = self.for_evaluation(1)
         if self.is_atari:
             return env
-        return env.with_options(render_mode="rgb_array", vectorization_mode="sync")
+        mode = "sync" if self._mode == "vector_entry_point" else self._mode
+        return env.with_options(render_mode="rgb_array", vectorization_mode=mode)
 
     @property
     def _mode(self) -> str:
-        default = "vector_entry_point" if self.name.startswith(ALE) else "async"
+        processes = "async" if hasattr(os, "fork") else "sync"
+        default = "vector_entry_point" if self.name.startswith(ALE) else processes
         return self.options.get("vectorization_mode", default)
 
     @property
@@ -107,7 +119,7 @@ class GymnasiumEnv(HostAdapter):
         own = {*POOL_OPTIONS, "timeout", "vectorization_mode"}
         own |= {*ATARI_OPTIONS} if self.is_atari else set()
         keywords = tuple(pair for pair in self.keywords if pair[0] not in own)
-        return _spec(self.name, self.make, keywords, self._mode)
+        return _spec(self.name, self.make, keywords, self._mode, self._timeout)
 
     def _make_pool(self, seeds: np.ndarray) -> Pool:
         spec = self._spec
@@ -116,10 +128,8 @@ class GymnasiumEnv(HostAdapter):
             envs = spec.make_batch(len(seeds), reward_clipping=False, life_loss_info=episodic_life)
             return AtariPool(envs, spec.raw_obs, seeds, reward_clip)
         if self._mode == "async":
-            envs = Workers(spec.make, len(seeds), self._timeout)
-        else:
-            envs = spec.make_batch(len(seeds))
-        return VectorPool(envs, spec.raw_obs, seeds)
+            return WorkerPool(spec.make, spec.spaces, spec.raw_obs, seeds, self.id, self._timeout)
+        return VectorPool(spec.make_batch(len(seeds)), spec.raw_obs, seeds)
 
 
 def of_function(make: Callable[..., Any], num_envs: int, keywords: Keywords) -> GymnasiumEnv:
@@ -147,23 +157,21 @@ class AtariPool(VectorPool):
         self._first_action = actions.index("FIRE") if "FIRE" in actions else 0
 
     def reset(self) -> RawStep:
-        step = super().reset()
+        step = first_step(self._gather(self.envs.reset(seed=self._seeds)[0]))
         self._picture = step.obs[0, -1]
         return step
 
     def send(self, action: np.ndarray) -> None:
-        super().send(np.where(self.ended, self._first_action, action))
+        action = np.where(self.ended, self._first_action, action)
+        self.envs.send(conversions.to_simulator(self.envs.single_action_space, action))
+
+    def recv(self) -> RawStep:
+        return self._to_step(*self.envs.recv())
 
     def render(self) -> np.ndarray:
         """Return the latest frame that the first environment's agent sees."""
         picture = self._picture.repeat(3, 0).repeat(3, 1)
         return picture if picture.ndim == 3 else np.stack([picture] * 3, -1)
-
-    def _send(self, action: np.ndarray) -> None:
-        self.envs.send(action)
-
-    def _recv(self) -> tuple[Any, ...]:
-        return self.envs.recv()
 
     def _to_step(
         self, obs: PyTree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
@@ -183,9 +191,6 @@ class AtariPool(VectorPool):
     def _has_separate_envs(self) -> bool:
         return True
 
-    def _seeds_for_reset(self) -> np.ndarray:
-        return self._seeds
-
 
 # --- specifications ------------------------------------------------------------------------------
 
@@ -195,6 +200,7 @@ class GymnasiumSpec(HostSpec):
     """A `HostSpec` with the functions that make environments."""
 
     render_fps: int
+    spaces: worker.Spaces
     make: Callable[[], gymnasium.Env]
     make_batch: Callable[..., VectorEnv]
     """`make_batch(num_envs)`, in this process"""
@@ -202,29 +208,53 @@ class GymnasiumSpec(HostSpec):
 
 @functools.lru_cache(maxsize=256)
 def _spec(
-    name: str, function: Callable[..., Any] | None, keywords: Keywords, mode: str
+    name: str,
+    function: Callable[..., Any] | None,
+    keywords: Keywords,
+    mode: str,
+    timeout: float,
 ) -> GymnasiumSpec:
     """Make one environment, read its specification and close it."""
     id, options = f"gymnasium/{name}", dict(keywords)
     make, make_batch = _makers(name, function, options, mode)
     try:
-        with contextlib.closing(make_batch(1)) as batch:
-            observations, actions = batch.single_observation_space, batch.single_action_space
-            fps = batch.metadata.get("render_fps", 30)
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise ImportError(f"{id} cannot run on this machine: {error}") from error
-    except (TypeError, ValueError, AssertionError, gymnasium.error.Error) as error:
-        refused = f"refuses the options {options}" if options else "cannot be made"
-        raise ValueError(f"{id} {refused}: {error}") from error
-    except Exception as error:  # a simulator may raise anything
-        raise ValueError(f"{id} cannot be made: {type(error).__name__}: {error}") from error
+        if mode == "async":
+            spaces = read_spaces(make, id, timeout)
+        else:
+            batch = make_batch(1)
+            try:
+                spaces = worker.read_spaces(batch, "single_")
+            finally:
+                error_of_closing(functools.partial(close, batch))  # that of the pools is shown
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a simulator may raise anything, such as SystemExit
+        raise _explain(id, options, error) from error
     try:
-        raw_obs = conversions.raw_observation(observations)
-        space = conversions.observation_space(observations, raw_obs)
+        raw_obs = conversions.raw_observation(spaces.observation)
+        space = conversions.observation_space(spaces.observation, raw_obs)
     except ValueError as error:
         raise ValueError(f"{id} cannot be run: {error}") from error
-    action_space = conversions.action_space(id, actions)
-    return GymnasiumSpec(space, action_space, raw_obs, max(1, round(fps)), make, make_batch)
+    action_space = conversions.action_space(id, spaces.action)
+    fps = max(1, round(spaces.render_fps))
+    return GymnasiumSpec(space, action_space, raw_obs, fps, spaces, make, make_batch)
+
+
+def _explain(id: str, options: dict[str, Any], error: BaseException) -> BaseException:
+    """Return the error for an environment that cannot be made."""
+    if isinstance(error, SimulatorError):
+        kind, summary = error.kind, error.summary
+    else:
+        kind, summary = worker.classify(error)
+    match kind:
+        case worker.MISSING:
+            return ImportError(f"{id} cannot run on this machine: {summary}")
+        case worker.REFUSED:
+            refused = f"refuses the options {options}" if options else "cannot be made"
+            return ValueError(f"{id} {refused}: {summary}")
+        case worker.OTHER:
+            return ValueError(f"{id} cannot be made: {summary}")
+    return error  # no answer, or a process that died
 
 
 def _makers(
@@ -237,8 +267,10 @@ def _makers(
     make_one = function or functools.partial(gymnasium.make, _find_spec(id))
     make = functools.partial(make_one, **options)
     if mode != "vector_entry_point":
-        start = functools.partial(worker.start, make, os.getpid())
-        return make, lambda num_envs: SyncVectorEnv([start] * num_envs)
+        id = f"gymnasium/{name}"
+        return make, lambda num_envs: SyncVectorEnv(
+            [functools.partial(Numbered, make, id, slot) for slot in range(num_envs)]
+        )
     if function is not None:
         return make, lambda num_envs: function(num_envs=num_envs, **options)
     return make, lambda num_envs, **more: gymnasium.make_vec(

@@ -20,9 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.envs import rendering
 from jaxrl.envs.adapter import Adapter, Keywords, first_timestep, select_envs
-from jaxrl.types import Array, Box, Discrete, PyTree, TimeStep
+from jaxrl.spaces import Box, Discrete
+from jaxrl.types import Array, PyTree, TimeStep
 
 
 class _LazyModule(ModuleType):
@@ -43,6 +45,10 @@ import gymnax  # noqa: E402
 
 for _name in _lazy_modules:
     sys.modules.pop(_name, None)
+
+
+TIME_LIMIT = "max_steps_in_episode"
+"""The parameter that all environments of gymnax have."""
 
 
 class GymnaxState(NamedTuple):
@@ -146,20 +152,28 @@ def _inner(name: str, keywords: Keywords) -> tuple[Any, Any]:
     of_params = {key: options.pop(key) for key in list(options) if key in params_fields}
     try:
         env, params = gymnax.make(name, **options)
-    except TypeError as error:
+    except Exception as error:  # an environment may raise anything
         raise ValueError(
-            f"gymnax/{name} does not take the options {sorted(options)}; "
-            f"its parameters are {sorted(params_fields)}"
+            f"gymnax/{name} does not take the options {options}; "
+            f"its parameters are {sorted(params_fields)}: {error}"
         ) from error
     for key, value in of_params.items():
-        default = getattr(params, key)
-        is_switch = isinstance(default, bool)
-        if isinstance(value, bool) != is_switch or not isinstance(value, (int, float)):
-            kind = "True or False" if is_switch else "a number"
-            raise ValueError(f"option {key} of gymnax/{name} must be {kind}, got {value!r}")
-        if isinstance(default, float):  # some environments keep even counts as floats
-            of_params[key] = float(value)
+        label = f"option {key} of gymnax/{name}"
+        of_params[key] = _parameter(label, key, value, getattr(params, key))
     return env, params.replace(**of_params)
+
+
+def _parameter(label: str, key: str, value: Any, default: Any) -> Any:
+    """Return a value of the type that a parameter has by default."""
+    if isinstance(default, bool):
+        return checks.flag(label, value)
+    if key == TIME_LIMIT:  # some environments keep even counts as floats
+        return type(default)(checks.integer(label, value, whole_floats=True))
+    if isinstance(default, int):
+        return checks.integer(label, value, 0, whole_floats=True)
+    if isinstance(default, float):
+        return float(checks.traced_number(label, checks.number(label, value)))
+    return checks.array(label, value, np.shape(default)).astype(default.dtype)
 
 
 @functools.lru_cache(maxsize=256)

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.device_axis import SINGLE_DEVICE
 from jaxrl.envs.adapter import Adapter, select_envs
 from jaxrl.envs.host import callback, conversions
 from jaxrl.envs.host.callback import HostState, step_shapes
 from jaxrl.envs.host.pools import Pool, PoolGroup, RawStep
-from jaxrl.types import ActionSpace, Array, Box, ObservationSpace, PyTree, TimeStep
+from jaxrl.spaces import ActionSpace, Box, ObservationSpace
+from jaxrl.types import Array, PyTree, TimeStep
 
 POOL_OPTIONS = ("num_pools", "asynchronous", "send_ahead")
 """The options that say how a backend's environments are stepped."""
@@ -47,17 +49,13 @@ class HostAdapter(Adapter, abc.ABC):
 
     def __post_init__(self) -> None:
         num_pools, num_envs = self.num_pools, self.num_envs
-        if type(num_pools) is not int or num_pools < 1:
-            raise ValueError(f"num_pools must be an integer >= 1, got {num_pools!r}")
+        checks.integer("num_pools", num_pools)
+        checks.flag("asynchronous", self.asynchronous)
+        checks.flag("send_ahead", self.send_ahead)
         if num_envs % num_pools:
             raise ValueError(f"{num_envs} environments cannot be split over {num_pools} pools")
-        if type(self.asynchronous) is not bool or (self.asynchronous and num_pools == 1):
-            raise ValueError(
-                f"asynchronous must be a bool, and True with num_pools >= 2 only, got "
-                f"{self.asynchronous!r} with num_pools = {num_pools}"
-            )
-        if type(self.send_ahead) is not bool:
-            raise ValueError(f"send_ahead must be a bool, got {self.send_ahead!r}")
+        if self.asynchronous and num_pools == 1:
+            raise ValueError("asynchronous=True needs num_pools >= 2, got num_pools=1")
 
     @property
     @abc.abstractmethod
@@ -100,7 +98,11 @@ class HostAdapter(Adapter, abc.ABC):
         num_all = self.num_envs * self.axis.size
         seeds = self.axis.shard(jax.random.randint(key, (num_all,), 0, np.iinfo(np.int32).max))
         make_group = functools.partial(
-            PoolGroup, self._make_pool, num_pools=self.num_pools, asynchronous=self.asynchronous
+            PoolGroup,
+            self._make_pool,
+            num_pools=self.num_pools,
+            asynchronous=self.asynchronous,
+            id=self.id,
         )
         state, raw = callback.init(make_group, self._spec.raw_obs, seeds)
         return state, self._timestep(raw)

@@ -24,9 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.envs import rendering
 from jaxrl.envs.adapter import Adapter, first_timestep, select_envs
-from jaxrl.types import Array, Box, Discrete, TimeStep
+from jaxrl.spaces import Box, Discrete
+from jaxrl.types import Array, TimeStep
 
 ALL_LEVELS = 2**31 - 1
 """Levels are numbers below this."""
@@ -52,8 +54,7 @@ class Options:
     def __post_init__(self) -> None:
         least = {"size": 5, "view": 3, "max_episode_steps": 1, "num_levels": 0, "first_level": 0}
         for name, value in dataclasses.asdict(self).items():
-            if type(value) is not int or value < least[name]:
-                raise ValueError(f"{name} must be an integer >= {least[name]}, got {value!r}")
+            checks.integer(name, value, least[name])
             if name in ("size", "view") and value % 2 == 0:
                 raise ValueError(f"{name} must be odd, got {value}")
         if self.first_level + max(self.num_levels, 1) > ALL_LEVELS:

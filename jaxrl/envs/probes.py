@@ -26,8 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.envs.adapter import Adapter, first_timestep
-from jaxrl.types import Array, Box, Discrete, TimeStep
+from jaxrl.spaces import Box, Discrete
+from jaxrl.types import Array, TimeStep
 
 
 class ProbeState(NamedTuple):
@@ -105,8 +107,7 @@ class ProbeEnv(Adapter):
             raise ValueError(
                 f"{self.id} takes the options {sorted(known)}, got {sorted(self.options)}"
             )
-        if not (isinstance(self.limit, int) and self.limit >= 1):
-            raise ValueError(f"{self.id}: limit must be an integer >= 1, got {self.limit}")
+        checks.integer(f"limit of {self.id}", self.limit)
 
     @property
     def observation_space(self) -> Box:

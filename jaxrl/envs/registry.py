@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.types import Env
 
 BACKENDS = {
@@ -44,8 +45,7 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
     Raises:
       ValueError: for an unknown id (near matches are named), bad options, or `num_envs < 1`.
     """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ValueError(f"num_envs must be an integer >= 1, got {num_envs!r}")
+    num_envs = checks.integer("num_envs", num_envs)
     keywords = tuple(sorted((key, _hashable(id, key, x)) for key, x in options.items()))
     if callable(id):
         return _module("gymnasium").of_function(id, num_envs, keywords)

@@ -34,13 +34,7 @@ Colour = tuple[int, int, int]
 
 
 def draw(name: str, state: PyTree, env: Any, params: Any) -> np.ndarray:
-    """Draw one state of the gymnax environment `name`; uint8 `[H, W, 3]`.
-
-    Args:
-      name: the id, without prefix.
-      state: its state, with NumPy leaves and without a batch axis.
-      env: gymnax's environment.
-      params: gymnax's parameters.
+    """Draw one state of gymnax's environment `name`, without a batch axis; uint8 `[H, W, 3]`.
 
     Raises:
       ValueError: if there is no way to draw this environment.

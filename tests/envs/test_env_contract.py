@@ -14,6 +14,7 @@ from env_cases import (
     actions_of,
     assert_same,
     differ,
+    member,
     needs_new_envpool,
     trajectory_of,
 )
@@ -21,7 +22,7 @@ from env_cases import (
 import jaxrl
 from jaxrl.envs.check import jit_play, play, random_actions
 from jaxrl.envs.host import callback
-from jaxrl.types import Discrete
+from jaxrl.spaces import Discrete
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 P = 2  # members of a population, and devices
@@ -30,14 +31,16 @@ LIMITED = [
     "envpool-pendulum-limit", "gymnasium-pendulum-limit", "envpool-pong-limit",
 ]  # fmt: skip
 VARIED = ["gymnax-pendulum-limit", "probe-contextual", "envpool-cartpole", "gymnasium-cartpole"]
-ATARI_LIVES = ["envpool-breakout-life", "gymnasium-breakout-life"]
 all_cases = pytest.mark.parametrize("name", CASES)
 
 
 # --- time steps ----------------------------------------------------------------------------------
 
 
-@all_cases
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if "breakout" in name else name for name in CASES],
+)
 def test_the_check_for_adapters_passes(name):
     jaxrl.check_env(CASES[name].make(), CASES[name].num_steps)
 
@@ -130,20 +133,28 @@ def test_eager_jitted_and_scanned_steps_agree(name):
     for step, num_steps in ((env.step, 2), (jax.jit(step_and_count), len(actions[:9]))):
         state, timestep = env.init(init_key)
         for t in range(num_steps):
-            assert_same(timestep, jax.tree.map(lambda x, t=t: x[t], scanned), exact=False)
+            assert_same(timestep, member(scanned, t), exact=False)
             state, timestep = step(keys[t], state, actions[t])
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", ["envpool-cartpole", "gymnasium-cartpole", *ATARI_LIVES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "envpool-cartpole",
+        "gymnasium-cartpole",
+        "envpool-breakout-life",
+        pytest.param("gymnasium-breakout-life", marks=pytest.mark.slow),
+    ],
+)
 def test_a_vmapped_member_sees_what_it_would_see_alone(name):
     env = CASES[name].make()
     keys = jax.random.split(jax.random.key(3), P)
     actions = np.stack([actions_of(name), actions_of(name)[::-1]])
     population = jax.jit(jax.vmap(functools.partial(play, env)))(keys, actions)
-    for member in range(P):
-        alone = jit_play(env, keys[member], actions[member])
-        assert_same(jax.tree.map(lambda x, m=member: x[m], population), alone, exact=False)
+    for i in range(P):
+        alone = jit_play(env, keys[i], actions[i])
+        assert_same(member(population, i), alone, exact=False)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +192,7 @@ def test_every_device_steps_its_own_environments(name, transform):
     assert [len(group.seeds) for group in new] == ([N] * P if name in HOST else [])
     for device in range(P):
         alone = jit_play(env, keys[device], actions)
-        assert_same(jax.tree.map(lambda x, d=device: x[d], steps), alone, exact=False)
+        assert_same(member(steps, device), alone, exact=False)
 
 
 # --- environments are values ---------------------------------------------------------------------

@@ -5,14 +5,15 @@ import sys
 import types
 from typing import Any
 
+import env_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_algorithms import train
 
 import jaxrl
 from jaxrl.envs import external_simulators
-from jaxrl.envs.check import jit_play
 from jaxrl.envs.gymnasium import _spec
 
 N = 2
@@ -154,9 +155,7 @@ def make(name, num_envs=N):
 
 
 def played(name, actions):
-    actions = jnp.tile(jnp.asarray(actions, jnp.int32)[:, None], (1, N))
-    steps = jit_play(make(name), jax.random.key(0), actions)
-    return jax.tree.map(np.asarray, steps)
+    return env_cases.played(make(name), jnp.tile(jnp.asarray(actions, jnp.int32)[:, None], (1, N)))
 
 
 @pytest.mark.usefixtures("simulators")
@@ -168,7 +167,6 @@ def test_simulators_keep_the_contract(name):
 @pytest.mark.usefixtures("simulators")
 def test_an_agent_learns_from_observations_of_several_parts():
     config = jaxrl.A2CConfig(num_steps=4, torso="mlp", hidden_sizes=(8,))
-    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
     _, metrics = train(jaxrl.a2c(make("habitat")), config, jax.random.key(0), 2)
     assert np.isfinite(metrics["loss"]).all()
 

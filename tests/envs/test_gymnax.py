@@ -112,8 +112,22 @@ def test_bad_values_of_parameters_are_refused():
     assert jaxrl.make("Asterix-MinAtar", 2, ramping=False).options == {"ramping": False}
     with pytest.raises(ValueError, match=r"option ramping .* must be True or False, got 2"):
         jaxrl.make("Asterix-MinAtar", 2, ramping=2)
-    with pytest.raises(ValueError, match=r"option shot_cool_down .* must be a number, got True"):
+    with pytest.raises(
+        ValueError, match=r"option shot_cool_down .* must be an integer .* got True"
+    ):
         jaxrl.make("Asterix-MinAtar", 2, shot_cool_down=True)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 0.1, True, "x", None, float("nan"), 10**30])
+def test_a_time_limit_is_a_number_of_steps(value):
+    with pytest.raises(ValueError, match=r"option max_steps_in_episode of gymnax/.* integer"):
+        jaxrl.make("CartPole-v1", 2, max_steps_in_episode=value)
+
+
+def test_parameters_that_are_arrays_take_tuples_of_their_length():
+    assert jaxrl.make("Acrobot-v1", 2, available_torque=(-2.0, 0.0, 2.0))
+    with pytest.raises(ValueError, match=r"available_torque .* must be an array \[3\] of numbers"):
+        jaxrl.make("Acrobot-v1", 2, available_torque=1.0)
 
 
 def test_a_failed_download_is_an_import_error(monkeypatch):

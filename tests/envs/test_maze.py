@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from env_cases import member, played
 
 import jaxrl
 from jaxrl.envs import maze, rendering
-from jaxrl.envs.check import jit_play, random_actions
+from jaxrl.envs.check import random_actions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ID = "maze/FindAndReturn-v0"
@@ -76,13 +77,12 @@ def test_exactly_one_path_connects_any_two_cells(size):
 
 
 def test_a_level_depends_on_its_number_alone():
-    expected = jax.tree.map(lambda x: x[0], levels_of([7]))
+    expected = member(levels_of([7]), 0)
     for num_envs, seed in ((1, 0), (1, 1), (3, 2)):
         env = jaxrl.make(ID, num_envs, first_level=7, num_levels=1)
         state, _ = init(env, jax.random.key(seed))
         for row in range(num_envs):
-            jax.tree.map(lambda x, y, row=row: np.testing.assert_array_equal(x[row], y),
-                         state.level, expected)  # fmt: skip
+            jax.tree.map(np.testing.assert_array_equal, member(state.level, row), expected)
 
 
 def test_levels_differ_in_walls_home_and_object():
@@ -145,7 +145,7 @@ def test_traced_level_numbers_equal_the_options():
     for i, (first, num) in enumerate(limits):
         env = jaxrl.make(ID, 4, first_level=first, num_levels=num)
         alone = jax.jit(lambda key, env=env: begin_twice(env, key, env.init))(keys[i])
-        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), population, alone)
+        jax.tree.map(np.testing.assert_array_equal, member(population, i), alone)
 
 
 def test_steps_equal_a_plain_simulation():
@@ -153,8 +153,8 @@ def test_steps_equal_a_plain_simulation():
     view, limit = 3, 40
     env = jaxrl.make(ID, 4, size=5, view=view, max_episode_steps=limit, first_level=3, num_levels=1)
     actions = random_actions(env, 0, 300)
-    steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(0), actions))
-    level = jax.tree.map(lambda x: x[0], levels_of([3], 5))
+    steps = played(env, actions)
+    level = member(levels_of([3], 5), 0)
     for n in range(4):
         place, found, time, over = level.home, False, 0, False
         for t, action in enumerate(actions[:, n], start=1):
@@ -183,12 +183,11 @@ def test_steps_equal_a_plain_simulation():
 def test_the_shortest_path_pays_twice_and_looks_equal_both_ways():
     """Observations must not show whether the object was found."""
     env = jaxrl.make(ID, 1, first_level=6, num_levels=1)
-    level = jax.tree.map(lambda x: x[0], levels_of([6]))
+    level = member(levels_of([6]), 0)
     out = shortest_path(level.walls, level.home, level.object)
     back = shortest_path(level.walls, level.object, level.home)
     actions = np.array([*out, *back, 0], np.int32)[:, None]
-    steps = jit_play(env, jax.random.key(0), actions)
-    steps = jax.tree.map(lambda x: np.asarray(x[:, 0]), steps)
+    steps = jax.tree.map(lambda x: x[:, 0], played(env, actions))
     end = 2 * len(out)
     assert np.flatnonzero(steps.reward).tolist() == [len(out), end]
     assert np.flatnonzero(steps.terminated).tolist() == [end]
@@ -200,7 +199,7 @@ def test_the_shortest_path_pays_twice_and_looks_equal_both_ways():
 def test_the_picture_shows_walls_places_and_the_window():
     env = jaxrl.make(ID, 2, first_level=5, num_levels=1, view=3).for_rendering()
     state, _ = init(env, jax.random.key(0))
-    level = jax.tree.map(lambda x: x[0], levels_of([5]))
+    level = member(levels_of([5]), 0)
     away = next(
         tuple(place)
         for place in np.argwhere(~level.walls)

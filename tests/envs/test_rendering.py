@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl.envs import rendering
-from jaxrl.envs.gymnax import GymnaxEnv, GymnaxState
+from jaxrl.envs.gymnax import GymnaxEnv
 
 MINATAR = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 GRIDS = [*(f"{game}-MinAtar" for game in MINATAR), "Catch-bsuite"]
@@ -20,16 +20,11 @@ SIZES = {
 }
 
 
-def blank(name: str) -> tuple[GymnaxEnv, GymnaxState]:
-    """Return an environment and a state of zeros, without compilation."""
-    env = GymnaxEnv(name, 1)
-    state, _ = jax.eval_shape(env.init, jax.random.key(0))
-    return env, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)
-
-
 def picture(name: str, **changes: float) -> np.ndarray:
     """Return the picture of a state of zeros with some fields changed."""
-    env, state = blank(name)
+    env = GymnaxEnv(name, 1)
+    shapes, _ = jax.eval_shape(env.init, jax.random.key(0))
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     changed = {
         field: np.full_like(getattr(state.inner, field), value) for field, value in changes.items()
     }

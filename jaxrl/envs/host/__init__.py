@@ -1,3 +1,15 @@
 """Simulators on the host, stepped by callbacks from inside the compiled program."""
 
-__all__ = ["callback", "conversions", "pools", "vector_pool", "worker"]
+__all__ = [
+    "callback",
+    "conversions",
+    "errors",
+    "pools",
+    "shared_memory",
+    "step_checks",
+    "supervisor",
+    "vector_pool",
+    "worker",
+    "worker_pool",
+    "worker_processes",
+]

@@ -26,6 +26,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
+from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.envs.host.pools import HostTime, PoolGroup, RawStep
 from jaxrl.types import Array, PyTree
 
@@ -78,7 +79,12 @@ def call(
         group = _find(numbers, np.asarray(calls))
         if len(numbers) != group.members:
             group.copy_for_members(len(numbers))
-        answer = method(group, *(np.asarray(x) for x in args))
+        try:
+            answer = method(group, *(np.asarray(x) for x in args))
+        except SimulatorError:  # its pools are closed
+            with _lock:
+                _groups.pop(int(numbers[0]), None)
+            raise
         group.calls = (group.calls + 1) & np.iinfo(np.int32).max
         return np.full(len(numbers), group.calls, np.int32), answer
 

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.types import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace, PyTree
+from jaxrl.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace
+from jaxrl.types import PyTree
 
 MAX_ACTION_VALUES = 2**16
 """The largest number of values that an integer action may have."""

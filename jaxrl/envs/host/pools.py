@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
+
+from jaxrl.envs.host.errors import SimulatorError, describe, error_of_closing
 
 NONE, ANY = -1, -2
 """Numbers of no pool, and of the pool that is ready first."""
@@ -54,7 +58,9 @@ class Pool(Protocol):
         ...
 
     def render(self) -> np.ndarray: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all environments; raise an error afterwards if some of them failed to close."""
+        ...
 
 
 MakePool = Callable[[np.ndarray], Pool]
@@ -83,6 +89,7 @@ class PoolGroup:
       members: size of the population, 1 without one.
       num_pools: pools over which the N environments of a member are split evenly.
       asynchronous: whether steps are received from the pool that is ready first.
+      id: names the environments in errors.
     """
 
     def __init__(
@@ -92,12 +99,14 @@ class PoolGroup:
         members: int,
         num_pools: int = 1,
         asynchronous: bool = False,
+        id: str = "simulator",
     ):
         self._make_pool = make_pool
         self.seeds = seeds
         self.members = members
         self.num_pools = num_pools
         self.asynchronous = asynchronous
+        self._id = id
         self.calls = 0  # of the program so far, modulo 2^31
         self.pools: list[Pool] = []
         self.simulating = [False] * num_pools
@@ -111,10 +120,12 @@ class PoolGroup:
     def start(self) -> RawStep:
         """Make the pools and reset them."""
         parts = [self._part(self.seeds, pool) for pool in range(self.num_pools)]
-        self.pools = [self._make_pool(seeds) for seeds in parts]
-        if self.asynchronous:
-            self._threads = ThreadPoolExecutor(self.num_pools)
-        self._first_steps = [pool.reset() for pool in self.pools]
+        with self._closing_on_failure():
+            for seeds in parts:
+                self.pools.append(self._make_pool(seeds))
+            if self.asynchronous:
+                self._threads = ThreadPoolExecutor(self.num_pools)
+            self._first_steps = [pool.reset() for pool in self.pools]
         return self._merge(self._first_steps)
 
     def step(self, action: np.ndarray) -> RawStep:
@@ -154,7 +165,8 @@ class PoolGroup:
         for number, pool in enumerate(self.pools):
             part = self._part(where, number)
             if part.any():
-                fresh[number] = pool.restart(part)
+                with self._closing_on_failure():
+                    fresh[number] = pool.restart(part)
                 if number in self._received:
                     self._received[number] = _select_rows(
                         part, fresh[number], self._received[number]
@@ -168,10 +180,32 @@ class PoolGroup:
         return HostTime(now - self._made_at, self._waited, self._simulated + running)
 
     def close(self) -> None:
+        """Close all pools; errors of simulators are warnings then."""
+        for error in self._close_pools():
+            is_named = isinstance(error, SimulatorError)
+            text = str(error) if is_named else f"{self._id} failed in close:\n{describe(error)}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def _close_pools(self) -> list[BaseException]:
+        """Close all pools, and return their errors."""
         if self._threads is not None:
             self._threads.shutdown()
-        for pool in self.pools:
-            pool.close()
+        pools, self.pools = self.pools, []
+        return [error for pool in pools if (error := error_of_closing(pool.close))]
+
+    @contextlib.contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        """Close all pools if one of them fails, with an error that names the environment."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a simulator may raise anything, such as SystemExit
+            self._close_pools()  # a simulator's first error is the one to show
+            if isinstance(error, SimulatorError):
+                raise
+            trace = describe(error)
+            raise SimulatorError(f"{self._id} failed:\n{trace}") from error
 
     def copy_for_members(self, members: int) -> None:
         """Start again with copies for a population, if no step was made yet.
@@ -213,7 +247,8 @@ class PoolGroup:
             raise ValueError(f"pool {pool} is simulating a step already; receive it first")
         if not any(self.simulating):
             self._busy_since = time.perf_counter()
-        self.pools[pool].send(action)
+        with self._closing_on_failure():
+            self.pools[pool].send(action)
         self.simulating[pool] = True
         if self._threads is not None:
             step = self._threads.submit(self.pools[pool].recv)
@@ -238,11 +273,12 @@ class PoolGroup:
     def _wait(self, pool: int) -> tuple[int, RawStep]:
         """Wait for the step of one pool; of asynchronous pools, for the first that is ready."""
         asked = time.perf_counter()
-        if self.asynchronous:
-            pool, future = self._ready.get()
-            step = future.result()
-        else:
-            step = self.pools[pool].recv()
+        with self._closing_on_failure():
+            if self.asynchronous:
+                pool, future = self._ready.get()
+                step = future.result()
+            else:
+                step = self.pools[pool].recv()
         now = time.perf_counter()
         self._waited += now - asked
         self.simulating[pool] = False

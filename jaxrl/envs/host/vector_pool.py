@@ -1,133 +1,60 @@
-"""Pools of Gymnasium's vector environments.
-
-`Workers` runs each environment in its own process. If one raises an exception, dies or does not
-answer, all processes are ended and one error says what happened and where. `VectorPool` brings any
-vector environment to next-step autoreset.
-"""
+"""Pools of Gymnasium's vector environments, which `VectorPool` brings to next-step autoreset."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import multiprocessing
-import os
-import signal
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import jax
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from jaxrl.envs.host import conversions, worker
+from jaxrl.envs.host import conversions, step_checks
+from jaxrl.envs.host.errors import SimulatorError, describe, error_of_closing
 from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.types import PyTree
 
-CLOSE_SECONDS = 5.0
-"""Time that workers have to close their environments."""
 
+class Numbered(gymnasium.Wrapper):
+    """An environment of this process, whose errors name its id and its slot."""
 
-class WorkerError(RuntimeError):
-    """An environment in a worker process failed."""
+    def __init__(self, make: Callable[[], gymnasium.Env], id: str, slot: int):
+        super().__init__(step_checks.checked(make()))
+        self._place = f"{id}: environment {slot}"
 
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        with self._named("reset"):
+            return self.env.reset(seed=seed, options=options)
 
-class Workers(AsyncVectorEnv):
-    """A vector environment with one process an environment and observations in shared memory.
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        with self._named("step"):
+            return self.env.step(action)
 
-    Args:
-      timeout: seconds within which every environment must answer.
-    """
+    def close(self) -> None:
+        with self._named("close"):
+            self.env.close()
 
-    def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, timeout: float):
-        self.timeout = timeout
-        # A fork of this process would copy the locks of JAX's threads without the threads. Workers
-        # are forked from a server instead, which imports once what all of them need. Each worker
-        # runs the main script's module again, so the server imports that, too.
-        methods = multiprocessing.get_all_start_methods()
-        context = "forkserver" if "forkserver" in methods else "spawn"
-        if context == "forkserver":
-            multiprocessing.set_forkserver_preload(["__main__", "gymnasium", "jaxrl"])
-        start = functools.partial(worker.start, make, os.getpid())
+    @contextlib.contextmanager
+    def _named(self, call: str) -> Iterator[None]:
         try:
-            # A daemon may not start processes, and some simulators do.
-            super().__init__([start] * num_envs, context=context, daemon=False)
-        except Exception as error:
-            if not getattr(self, "processes", None):
-                raise
-            self.processes = [process for process in self.processes if process.pid is not None]
-            deaths = self._deaths()
-            self.close()
-            if not isinstance(error, EOFError | ConnectionError):
-                raise
-            raise WorkerError(
-                f"{deaths} before its environment was made; its own error is above. A script whose "
-                "environments run in processes needs `if __name__ == '__main__':`"
-            ) from error
-        # Runs before multiprocessing's own exit handler, which waits for the workers.
-        atexit.register(self.close)
-
-    def reset_async(self, *args: Any, **kwargs: Any) -> None:
-        self._call_or_close(super().reset_async, *args, **kwargs)
-
-    def reset_wait(self, timeout: float | None = None) -> Any:
-        return self._call_or_close(super().reset_wait, timeout or self.timeout)
-
-    def step_async(self, actions: Any) -> None:
-        self._call_or_close(super().step_async, actions)
-
-    def step_wait(self, timeout: float | None = None) -> Any:
-        return self._call_or_close(super().step_wait, timeout or self.timeout)
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Let workers close their environments, and kill those that do not."""
-        for pipe in filter(None, self.parent_pipes):
-            with contextlib.suppress(OSError):
-                pipe.send(("close", None))
-        until = time.monotonic() + (CLOSE_SECONDS if timeout is None else timeout)
-        for process in self.processes:
-            process.join(max(until - time.monotonic(), 0))
-            process.kill()
-            process.join()
-        for pipe in filter(None, self.parent_pipes):
-            pipe.close()
-        atexit.unregister(self.close)
-
-    def _call_or_close(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of Gymnasium; if it fails, end all workers and raise a WorkerError."""
-        try:
-            return call(*args, **kwargs)
-        except multiprocessing.TimeoutError as error:
-            late = [i for i, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
-            problem = f"no answer from environments {late} within {self.timeout:g} s (`timeout`)"
-            cause: Exception = error
-        except (EOFError, ConnectionError) as error:
-            problem, cause = f"{self._deaths()} in the middle of an episode", error
-        except WorkerError as error:
-            problem, cause = str(error), error
-        self.close()
-        raise WorkerError(problem) from cause
-
-    def _deaths(self) -> str:
-        """Describe which workers have ended, and how."""
-        for process in self.processes:
-            process.join(0.2)  # a worker closes its pipe shortly before it ends
-        codes = {i: process.exitcode for i, process in enumerate(self.processes)}
-        ended = [f"{i} ({_describe_exit(code)})" for i, code in codes.items() if code is not None]
-        return f"the process of environment {', '.join(ended) or '?'} ended"
-
-    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Raise one error with all tracebacks; Gymnasium would raise the last error without any."""
-        failures = [self.error_queue.get() for success in successes if not success]
-        if failures:
-            texts = [f"environment {index} failed:\n{trace}" for index, _, _, trace in failures]
-            raise WorkerError("\n".join(texts))
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a simulator may raise anything, such as SystemExit
+            trace = describe(error)
+            raise SimulatorError(f"{self._place} failed in {call}:\n{trace}") from error
 
 
-def _describe_exit(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+def close(envs: VectorEnv) -> None:
+    """Close a vector environment, all its parts even if some fail; raise the first error."""
+    if not isinstance(envs, SyncVectorEnv):
+        envs.close()
+        return
+    # Its own method ends at the first error.
+    if errors := [error for env in envs.envs if (error := error_of_closing(env.close))]:
+        raise errors[0]
 
 
 class VectorPool:
@@ -154,7 +81,10 @@ class VectorPool:
         self._mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
     def reset(self) -> RawStep:
-        obs, _ = self.envs.reset(seed=self._seeds_for_reset())
+        each = [int(seed) for seed in self._seeds]
+        seed: Any = each if self._has_separate_envs else each[0]
+        obs, _ = self.envs.reset(seed=seed)
+        step_checks.check(self.envs.single_observation_space, obs, "reset: obs", (len(self.ended),))
         return first_step(self._gather(obs))
 
     def restart(self, where: np.ndarray) -> RawStep:
@@ -168,10 +98,10 @@ class VectorPool:
         return first_step(self._gather(obs))
 
     def send(self, action: np.ndarray) -> None:
-        self._send(conversions.to_simulator(self.envs.single_action_space, action))
+        self._action = conversions.to_simulator(self.envs.single_action_space, action)
 
     def recv(self) -> RawStep:
-        return self._to_step(*self._recv())
+        return self._to_step(*self.envs.step(self._action))
 
     def render(self) -> np.ndarray:
         """Draw the first environment, uint8 `[H, W, 3]`."""
@@ -187,32 +117,21 @@ class VectorPool:
         return np.asarray(pictures[0])
 
     def close(self) -> None:
-        self.envs.close()
-
-    def _send(self, action: np.ndarray) -> None:
-        if isinstance(self.envs, AsyncVectorEnv):
-            self.envs.step_async(action)
-        else:
-            self._action = action
-
-    def _recv(self) -> tuple[Any, ...]:
-        if isinstance(self.envs, AsyncVectorEnv):
-            return self.envs.step_wait()
-        return self.envs.step(self._action)
+        close(self.envs)
 
     @property
     def _has_separate_envs(self) -> bool:
         """True if each environment can be seeded and reset by itself."""
-        return isinstance(self.envs, AsyncVectorEnv | SyncVectorEnv)
-
-    def _seeds_for_reset(self) -> Any:
-        if self._has_separate_envs:
-            return [int(seed) for seed in self._seeds]
-        return int(self._seeds[0])
+        return isinstance(self.envs, SyncVectorEnv)
 
     def _to_step(
         self, obs: PyTree, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> RawStep:
+        rows = (len(self.ended),)
+        step_checks.check(self.envs.single_observation_space, obs, "step: obs", rows)
+        terminated = step_checks.check_flags(terminated, "terminated", rows)
+        truncated = step_checks.check_flags(truncated, "truncated", rows)
+        reward = step_checks.check_rewards(reward, rows)
         obs = self._gather(obs)
         ended = terminated | truncated
         first, self.ended = self.ended, ended

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from env_cases import N, assert_same, differ
+from env_cases import N, assert_same, differ, member
 
 import jaxrl
 from jaxrl.envs.check import jit_play, play, random_actions
@@ -45,9 +45,8 @@ def test_a_population_may_share_its_key(cartpole):
     key = jax.random.key(0)
     population = jax.vmap(lambda actions: play(cartpole, key, actions))(jnp.asarray(actions))
     assert differ(population.obs[0], population.obs[1])
-    for member in range(P):
-        alone = jit_play(cartpole, key, jnp.asarray(actions[member]))
-        assert_same(jax.tree.map(lambda x, m=member: x[m], population), alone)
+    for i in range(P):
+        assert_same(member(population, i), jit_play(cartpole, key, jnp.asarray(actions[i])))
 
 
 def test_a_running_environment_cannot_become_a_population_nor_be_split(cartpole):
@@ -57,7 +56,7 @@ def test_a_running_environment_cannot_become_a_population_nor_be_split(cartpole)
     push(cartpole, state)  # the refusal did not touch the pool
     state, _ = jax.vmap(cartpole.init)(jax.random.split(jax.random.key(0), P))
     with refused("cannot be copied or split"):
-        push(cartpole, jax.tree.map(lambda x: x[0], state))
+        push(cartpole, member(state, 0))
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])

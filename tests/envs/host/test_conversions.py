@@ -12,8 +12,8 @@ from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
 
 import jaxrl
 from jaxrl.envs.check import jit_play
-from jaxrl.envs.host import conversions, worker
-from jaxrl.types import Box, Discrete, MultiDiscrete
+from jaxrl.envs.host import conversions, step_checks
+from jaxrl.spaces import Box, Discrete, MultiDiscrete
 
 N = 2
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -54,7 +54,7 @@ def test_observations_of_every_kind(kind):
 )
 def test_integers_out_of_range_are_refused(space, obs):
     with pytest.raises(ValueError, match="obs must be of "):
-        worker.check(space, obs, "obs")
+        step_checks.check(space, obs, "obs")
 
 
 def test_observations_without_a_fixed_shape_are_refused():

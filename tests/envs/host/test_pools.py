@@ -15,9 +15,15 @@ from jaxrl.rollouts import pipelined
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+def make(asynchronous=False) -> Any:
+    return jaxrl.make(
+        "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
+    )
+
+
 @pytest.fixture
 def env():
-    return jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2)
+    return make()
 
 
 def refused(message):
@@ -46,9 +52,7 @@ def test_nothing_is_received_that_was_not_sent(env):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_pools_are_received_by_number_or_as_they_get_ready(asynchronous):
-    env: Any = jaxrl.make(
-        "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
-    )
+    env = make(asynchronous)
     state, _ = env.init(jax.random.key(0))
     with refused("asynchronous pools are received in the order .*, other pools by number"):
         awaited = 0 if asynchronous else ANY
@@ -56,7 +60,7 @@ def test_pools_are_received_by_number_or_as_they_get_ready(asynchronous):
 
 
 def test_asynchronous_pools_that_were_sent_nothing_are_not_awaited():
-    env: Any = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=True)
+    env = make(asynchronous=True)
     state, _ = env.init(jax.random.key(0))
     with refused("no pool was sent an action"):
         jax.block_until_ready(env.send_and_receive(state, NONE, jnp.zeros(2, jnp.int32), ANY))
@@ -67,6 +71,18 @@ def test_a_simulating_pool_is_sent_nothing(env):
     state, _, _ = env.send_and_receive(state, 0, jnp.zeros(2, jnp.int32), NONE)
     with refused("pool 0 is simulating a step already"):
         jax.block_until_ready(env.send_and_receive(state, 0, jnp.zeros(2, jnp.int32), NONE))
+
+
+def test_an_error_of_a_pool_names_the_environment(env, monkeypatch):
+    state, _ = env.init(jax.random.key(0))
+    pool = callback.group_of(state).pools[1]
+
+    def recv(self):
+        raise SystemExit("a wheel came off")
+
+    monkeypatch.setattr(type(pool), "recv", recv)
+    with refused(r"envpool/CartPole-v1 failed:\n[\s\S]*SystemExit: a wheel came off"):
+        jax.block_until_ready(env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32)))
 
 
 def test_times_of_simulators_add_up(env):
@@ -80,9 +96,7 @@ def test_times_of_simulators_add_up(env):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_environments_that_simulate_can_be_restarted(asynchronous):
     """Restart some environments of pools that simulate; the others answer their step."""
-    env: Any = jaxrl.make(
-        "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
-    )
+    env = make(asynchronous)
     key, action = jax.random.key(0), jnp.array([0, 1, 1, 0], jnp.int32)
     _, step = env.step(key, env.init(key)[0], action)
     state, timestep = env.init(key)
@@ -111,9 +125,9 @@ def test_environments_that_simulate_can_be_restarted(asynchronous):
     [
         *(({"num_pools": bad}, "num_pools must be an integer >= 1") for bad in (0, 1.5, True)),
         ({"num_pools": 3}, "4 environments cannot be split over 3 pools"),
-        ({"asynchronous": True}, "asynchronous must be a bool, and True with num_pools"),
-        ({"asynchronous": "yes"}, "asynchronous must be a bool, and True with num_pools"),
-        ({"send_ahead": 1}, "send_ahead must be a bool, got 1"),
+        ({"asynchronous": True}, "asynchronous=True needs num_pools >= 2"),
+        ({"asynchronous": "yes"}, "asynchronous must be True or False, got 'yes'"),
+        ({"send_ahead": 1}, "send_ahead must be True or False, got 1"),
     ],
 )
 def test_bad_options_of_pools_are_refused(options, message):

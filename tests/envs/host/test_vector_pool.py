@@ -1,12 +1,5 @@
-"""Worker processes that fail in every way, and simulators in every autoreset mode."""
+"""Simulators in every vectorization and autoreset mode."""
 
-import multiprocessing
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,132 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import simulators
+from env_cases import played
 
 import jaxrl
-from jaxrl.envs.check import jit_play, random_actions
-from jaxrl.envs.host import callback
-from jaxrl.envs.host.vector_pool import VectorPool, Workers
+from jaxrl.envs.check import random_actions
 
 N = 2
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 NO_ACTIONS = jnp.zeros(N, jnp.int32)
-
-
-def played(env, actions):
-    return jax.tree.map(np.asarray, jit_play(env, jax.random.key(0), actions))
-
-
-def workers_of(state):
-    (pool,) = callback.group_of(state).pools
-    assert isinstance(pool, VectorPool)
-    assert isinstance(pool.envs, Workers)
-    return pool.envs.processes
-
-
-# --- workers --------------------------------------------------------------------------------------
-
-FAULTS = {
-    "step": r"environment 0 failed:[\s\S]*simulators.py[\s\S]*ZeroDivisionError: a wheel came off",
-    "reset": r"environment 0 failed:[\s\S]*ZeroDivisionError: no way back",
-    "killed": r"process of environment 0 \(killed by SIGKILL\).* ended in the middle",
-    "exit": r"process of environment 0 \(exit code 3\).* ended in the middle",
-    "hang": r"no answer from environments \[0, 1\] within 0.5 s",
-    "kind": r"step: obs must be float32\[2\] as its space says, is complex128\[2\]",
-    "shape": r"step: obs must be float32\[2\] as its space says, is float32\[3\]",
-    "reward": r"step: the reward is nan",
-    "nan": r"step: obs has NaN among its numbers: array\(\[ 1., nan\]",
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_a_worker_is_reported_and_ends_all_processes(fault, monkeypatch):
-    monkeypatch.setattr("jaxrl.envs.host.vector_pool.CLOSE_SECONDS", 0.5)
-    timeout = 0.5 if fault == "hang" else 60.0
-    env = jaxrl.make(simulators.Faulty, N, fault=fault, timeout=timeout)
-    state, _ = env.init(jax.random.key(0))
-    processes = workers_of(state)
-    assert [process.is_alive() for process in processes] == [True] * N
-    for _ in range(2):
-        state, _ = env.step(jax.random.key(0), state, NO_ACTIONS)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=FAULTS[fault]):
-        jax.block_until_ready(env.step(jax.random.key(0), state, NO_ACTIONS))
-    assert [process.is_alive() for process in processes] == [False] * N
-
-
-def test_an_environment_that_cannot_be_made_in_a_worker_is_an_error(monkeypatch):
-    monkeypatch.setenv("JAXRL_TEST_PARENT", str(os.getppid()))
-    env = jaxrl.make(simulators.BadStart, N)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"ended before its environment was made"):
-        jax.block_until_ready(env.init(jax.random.key(0)))
-
-
-def test_if_a_worker_cannot_be_started_the_others_end(monkeypatch):
-    process_type = multiprocessing.get_context("forkserver").Process
-    real, started = process_type.start, []
-
-    def start(process):
-        if started:
-            raise OSError("no more processes")
-        real(process)
-        started.append(process)
-
-    monkeypatch.setattr(process_type, "start", start)
-    env = jaxrl.make(simulators.Counting, N)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="OSError: no more processes"):
-        jax.block_until_ready(env.init(jax.random.key(0)))
-    assert [process.is_alive() for process in started] == [False]
-
-
-SCRIPT = """
-import sys, time
-import jax, jaxrl, simulators
-from jaxrl.envs.host import callback
-
-if __name__ == "__main__":
-    env = jaxrl.make(simulators.Faulty, 2, fault="hang")
-    state, _ = env.init(jax.random.key(0))
-    (pool,) = callback.group_of(state).pools
-    print(*(process.pid for process in pool.envs.processes), flush=True)
-    if sys.argv[1] == "end":
-        sys.exit()
-    while True:
-        state, _ = env.step(jax.random.key(0), state, jax.numpy.zeros(2, "int32"))
-"""
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("ending", ["end", "kill"])
-def test_workers_end_with_their_owner(ending, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    root = Path(__file__).parents[3]
-    path = os.pathsep.join([str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")])
-    with subprocess.Popen(
-        [sys.executable, script, ending],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as owner:
-        assert owner.stdout is not None
-        pids = [int(pid) for pid in owner.stdout.readline().split()]
-        assert len(pids) == 2
-        if ending == "kill":
-            owner.send_signal(signal.SIGKILL)
-        owner.wait(60)
-    until = time.monotonic() + 60
-    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, f"{left} are left"
-        time.sleep(0.1)
-
-
-def test_workers_leave_signals_to_their_owner():
-    env = jaxrl.make(simulators.Counting, N)
-    state, _ = env.init(jax.random.key(0))
-    for process in workers_of(state):
-        os.kill(process.pid, signal.SIGINT)
-        os.kill(process.pid, signal.SIGTERM)
-    _, timestep = env.step(jax.random.key(0), state, NO_ACTIONS)
-    np.testing.assert_array_equal(timestep.obs[:, 0], [1, 1])
 
 
 # --- vectorization and autoreset modes ------------------------------------------------------------
@@ -193,6 +68,24 @@ def test_a_simulator_that_cannot_restart_some_environments_is_an_error():
     state, timestep = env.init(jax.random.key(0))
     with pytest.raises(jax.errors.JaxRuntimeError, match="vectorization_mode='async'"):
         jax.block_until_ready(env.restart(state, timestep, jnp.array([False, True])))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("obs", r"step: obs must be float32\[2, 2\] as its space says, is float32\[2, 3\]"),
+        ("reward", r"step: the reward is array\(\[ 0., nan\]\), not a finite number"),
+        ("terminated", r"step: terminated must be bools \[2\], is array\(\['no', 'no'\]"),
+        ("truncated", r"step: truncated must be bools \[2\], is None"),
+    ],
+)
+def test_a_wrong_step_of_a_batched_simulator_is_refused(part, message):
+    mode = "vector_entry_point"
+    env = jaxrl.make(simulators.WrongBatch, N, part=part, vectorization_mode=mode)
+    state, _ = env.init(jax.random.key(0))
+    message = r"gymnasium/simulators:WrongBatch failed:\n[\s\S]*" + message
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(env.step(jax.random.key(0), state, NO_ACTIONS))
 
 
 def test_two_pools_of_workers_give_what_one_pool_gives():
