@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from jaxrl.training.loop import train_chunk
+from jaxrl.algos.q_learning import QLearningConfig
+from jaxrl.networks import build
+from jaxrl.training.compilation import train_chunk
 
 # A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
 SMALL: dict[str, Any] = {
@@ -73,6 +75,14 @@ def algorithm(name, env_id="CartPole-v1", num_envs=2):
     return getattr(jaxrl, name.partition("-")[0])(Frames(env) if frames else env)
 
 
+def network_of(algo, config):
+    """Return the network that an algorithm builds from its config."""
+    spaces = algo.env.observation_space, algo.env.action_space
+    if isinstance(config, QLearningConfig):
+        return build.q_network(*spaces, config, config.dueling)
+    return build.actor_critic(*spaces, config)
+
+
 @functools.cache
 def initializer(algo):
     return jax.jit(algo.init)
@@ -81,6 +91,9 @@ def initializer(algo):
 def start(name, key=0, config=None):
     key = jax.random.key(key) if isinstance(key, int) else key
     return initializer(algorithm(name))(config or CONFIGS[name], key)
+
+
+train = jax.jit(jaxrl.train, static_argnums=(0, 3))
 
 
 def learn(name, config, state, num_updates=10) -> tuple[Any, dict[str, np.ndarray]]:

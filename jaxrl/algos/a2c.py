@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
@@ -58,18 +59,18 @@ class A2CConfig(actor_critic.ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_positive(self, "rmsprop_eps")
-        fields.check_not_negative(self, "log_eps", "rmsprop_initial")
+        checks.traced_fields(self, checks.POSITIVE, "rmsprop_eps")
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "log_eps", "rmsprop_initial")
         if self.final_entropy_coef is not None:
-            fields.check_not_negative(self, "final_entropy_coef")
+            checks.traced_fields(self, checks.NOT_NEGATIVE, "final_entropy_coef")
         if self.final_entropy_coef is not None and fields.is_zero(self.anneal_updates):
             raise ValueError(
                 f"A2CConfig.final_entropy_coef = {self.final_entropy_coef} is reached after "
                 "anneal_updates, which is 0; set both"
             )
-        fields.check_unit_interval(self, "gae_lambda", "rmsprop_decay")
-        fields.check_count(self, "min_training_batch")
-        fields.check_switch(self, "eps_inside_root", "sum_losses")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "gae_lambda", "rmsprop_decay")
+        checks.fields(self, checks.integer, "min_training_batch")
+        checks.fields(self, checks.flag, "eps_inside_root", "sum_losses")
 
 
 class A2CState(NamedTuple):
@@ -140,7 +141,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 def optimizer_of(config: A2CConfig, num_updates: Array | int) -> optax.GradientTransformation:
     """Return the optimizer of the update after `num_updates`."""
     return optimizers.rmsprop(
-        actor_critic.learning_rate(config, num_updates),
+        optimizers.annealed_learning_rate(config, num_updates),
         config.rmsprop_decay,
         config.rmsprop_eps,
         config.max_grad_norm,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.device_axis import axis_of
 from jaxrl.networks import build, recurrent
@@ -45,12 +45,12 @@ class ActorCriticConfig(build.NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_bound(self, "max_grad_norm")
-        fields.check_not_negative(self, "learning_rate", "anneal_updates")
-        fields.check_not_negative(self, "value_coef", "entropy_coef")
-        fields.check_unit_interval(self, "gamma")
-        fields.check_count(self, "num_steps")
-        fields.check_switch(self, "normalize_observations")
+        checks.traced_fields(self, checks.BOUND, "max_grad_norm")
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "learning_rate", "anneal_updates")
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "value_coef", "entropy_coef")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "gamma")
+        checks.fields(self, checks.integer, "num_steps")
+        checks.fields(self, checks.flag, "normalize_observations")
 
 
 class PolicyExtras(NamedTuple):
@@ -110,17 +110,6 @@ def values_of(network: nn.Module, apply: Apply, params: PyTree, trajectory: Traj
     return values
 
 
-def learning_rate(config: Any, num_updates: Array | int) -> Array:
-    """Return the learning rate of the update after `num_updates`."""
-    return optimizers.linear_decay(config.learning_rate, num_updates, config.anneal_updates)
-
-
-def adam(config: Any, num_updates: Array | int) -> optax.GradientTransformation:
-    """Return the optimizer Adam of the update after `num_updates`."""
-    rate = learning_rate(config, num_updates)
-    return optimizers.adam(rate, config.adam_eps, config.max_grad_norm)
-
-
 def metrics(
     env: Env,
     config: Any,
@@ -139,12 +128,13 @@ def metrics(
       actor_lag: gradient steps by which the actors' parameters lag at the update's start.
     """
     steps = jnp.int32(gradient_steps)
+    learning_rate = optimizers.annealed_learning_rate(config, num_updates)
     share_sent_ahead = pipelined.lag(env, len(trajectory.reward))
     return (
         episode_metrics(env, simulation, trajectory)
         | losses
         | {
-            "learning_rate": jnp.asarray(learning_rate(config, num_updates), jnp.float32),
+            "learning_rate": jnp.asarray(learning_rate, jnp.float32),
             "gradient_steps": steps,
             "policy_lag": actor_lag + (steps - 1) / 2 + steps * share_sent_ahead,
         }

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import epsilon_greedy, q_learning
 from jaxrl.algos.q_learning import Sample
@@ -34,7 +35,7 @@ from jaxrl.replay.ring import Replay
 from jaxrl.replay.transitions import Batch, Layout
 from jaxrl.rollouts.rollout import episode_metrics
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree
 
 
 @fields.config
@@ -56,9 +57,9 @@ class DQNConfig(q_learning.QLearningConfig):
         super().__post_init__()
         if self.core is not None:
             raise ValueError(f"DQN has no memory, got core={self.core!r}; use jaxrl.r2d2")
-        fields.check_unit_interval(self, "initial_epsilon", "final_epsilon")
-        fields.check_positive(self, "exploration_steps")
-        fields.check_switch(self, "double", "prioritized")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "initial_epsilon", "final_epsilon")
+        checks.traced_fields(self, checks.POSITIVE, "exploration_steps")
+        checks.fields(self, checks.flag, "double", "prioritized")
 
 
 class DQNState(NamedTuple):
@@ -141,14 +142,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         # Metrics
         return state, episode_metrics(env, simulation, trajectory) | losses | {"epsilon": epsilon}
 
-    def act(
-        config: DQNConfig, state: DQNState, memory: Any, obs: PyTree, key: Array, greedy: bool
-    ) -> tuple[Memory, Array]:
-        def choose(values: Array) -> Array:
-            return epsilon_greedy.act(env.action_space, values, config.final_epsilon, key, greedy)
-
-        return agent.act(config, state.params, memory, obs, choose)
-
+    act = partial(epsilon_greedy.act, agent, lambda config: config.final_epsilon)
     return Algorithm(init, update, act, env, network, "dqn", DQNConfig, make=dqn)
 
 

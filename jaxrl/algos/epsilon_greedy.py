@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -9,9 +12,11 @@ from jaxrl.device_axis import axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.heads import MASKED_LOGIT
 from jaxrl.networks.recurrent import Apply
+from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.rollout import Draw, rollout
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import ActionSpace, Array, Discrete, Env, Inputs, PyTree, Trajectory
+from jaxrl.spaces import ActionSpace, Discrete
+from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
 
 
 def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float) -> Draw:
@@ -51,12 +56,23 @@ def explore(q_values: Array, noise: tuple[Array, Array]) -> Array:
 
 
 def act(
-    space: ActionSpace, q_values: Array, epsilon: Array | float, key: Array, greedy: bool
-) -> Array:
-    """Return greedy or epsilon-greedy actions `[N]` of values `[N, A]`."""
-    if greedy:
-        return greedy_actions(q_values)
-    return explore(q_values, exploration_noise(space, len(q_values), epsilon)(key))
+    agent: Agent, epsilon_of: Callable[[Any], Array | float],
+    config: Any, state: Any, memory: Any, obs: PyTree, key: Array, greedy: bool,
+) -> tuple[Memory, Array]:  # fmt: skip
+    """Return the memory after acting on observations `[N, ...]`, and the actions `[N]`.
+
+    Args:
+      epsilon_of: `epsilon_of(config)`, the probability of a random action unless `greedy`.
+      memory: a `Memory`, or `()` at the start of episodes.
+    """
+
+    def choose(q_values: Array) -> Array:
+        if greedy:
+            return greedy_actions(q_values)
+        draw = exploration_noise(agent.env.action_space, len(q_values), epsilon_of(config))
+        return explore(q_values, draw(key))
+
+    return agent.act(config, state.params, memory, obs, choose)
 
 
 def collect(

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
@@ -58,11 +59,11 @@ class ImpalaConfig(actor_critic.ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_bound(self, "rho_bar", "c_bar", "policy_rho_bar")
-        fields.check_positive(self, "rmsprop_eps")
-        fields.check_unit_interval(self, "trace_lambda", "rmsprop_decay")
-        fields.check_count(self, "lag", least=0)
-        fields.check_switch(self, "off_policy_correction", "sum_losses")
+        checks.traced_fields(self, checks.BOUND, "rho_bar", "c_bar", "policy_rho_bar")
+        checks.traced_fields(self, checks.POSITIVE, "rmsprop_eps")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "trace_lambda", "rmsprop_decay")
+        checks.fields(self, checks.integer, "lag", least=0)
+        checks.fields(self, checks.flag, "off_policy_correction", "sum_losses")
 
 
 class ImpalaState(NamedTuple):
@@ -135,7 +136,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
 
 def optimizer_of(config: ImpalaConfig, num_updates: Array | int) -> optax.GradientTransformation:
     """Return the optimizer of the update after `num_updates`."""
-    learning_rate = actor_critic.learning_rate(config, num_updates)
+    learning_rate = optimizers.annealed_learning_rate(config, num_updates)
     return optimizers.rmsprop(
         learning_rate, config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm
     )

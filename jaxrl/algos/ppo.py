@@ -19,11 +19,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
-from jaxrl.ops import minibatches, normalization, returns
+from jaxrl.ops import minibatches, normalization, optimizers, returns
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 
@@ -56,12 +57,12 @@ class PPOConfig(actor_critic.ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_positive(self, "adam_eps", "clip_epsilon")
+        checks.traced_fields(self, checks.POSITIVE, "adam_eps", "clip_epsilon")
         if self.target_kl is not None:
-            fields.check_positive(self, "target_kl")
-        fields.check_unit_interval(self, "gae_lambda")
-        fields.check_count(self, "num_epochs", "num_minibatches")
-        fields.check_switch(self, "clip_value", "normalize_advantages", "normalize_rewards")
+            checks.traced_fields(self, checks.POSITIVE, "target_kl")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "gae_lambda")
+        checks.fields(self, checks.integer, "num_epochs", "num_minibatches")
+        checks.fields(self, checks.flag, "clip_value", "normalize_advantages", "normalize_rewards")
 
 
 class PPOState(NamedTuple):
@@ -107,9 +108,10 @@ def ppo(
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
         minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        opt_state = actor_critic.adam(config, 0).init(params)
-        normalizers = normalization.init_both(config, env)
-        return PPOState(params, opt_state, simulation, key, jnp.int32(0), *normalizers)
+        opt_state = optimizers.annealed_adam(config, 0).init(params)
+        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
+        scale = normalization.init_reward_scale(config, env.num_envs)
+        return PPOState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics, scale)
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
@@ -118,7 +120,10 @@ def ppo(
         simulation, trajectory = actor_critic.collect(
             env, apply, state.params, state.simulation, rollout_key, config.num_steps
         )
-        normalizers, trajectory = normalization.update_both(state, trajectory, config.gamma, axis)
+        obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
+        scale, trajectory = normalization.update_reward_scale(
+            state.reward_scale, trajectory, config.gamma, axis
+        )
         # Advantages
         values = actor_critic.values_of(network, apply, state.params, trajectory)
         last_value = actor_critic.bootstrap(apply, state.params, simulation)
@@ -139,8 +144,9 @@ def ppo(
             env, config, state.num_updates, simulation, trajectory, losses | {"epochs": epochs},
             gradient_steps=epochs * config.num_minibatches,
         )  # fmt: skip
-        num_updates = state.num_updates + 1
-        return PPOState(params, opt_state, simulation, key, num_updates, *normalizers), metrics
+        return PPOState(
+            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics, scale
+        ), metrics
 
     name = "ppo" if surrogate is clipped_surrogate else actor_critic.name_of(surrogate)
     make, act = partial(ppo, surrogate=surrogate), partial(actor_critic.act, agent)
@@ -164,7 +170,7 @@ def learn(
 
     learner, sizes = (state.params, state.opt_state), (config.num_epochs, config.num_minibatches)
     return minibatches.learn_in_epochs(
-        objective, actor_critic.adam(config, state.num_updates), learner, batch, key, sizes,
+        objective, optimizers.annealed_adam(config, state.num_updates), learner, batch, key, sizes,
         LOSSES, should_continue, axis,
     )  # fmt: skip
 

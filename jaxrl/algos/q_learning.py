@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import build
@@ -19,7 +19,8 @@ from jaxrl.ops import optimizers
 from jaxrl.replay.priorities import draw_proportionally, importance_weights
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import ActionSpace, Array, Env, Metrics, ObservationSpace, PyTree, Trajectory
+from jaxrl.spaces import ActionSpace, ObservationSpace
+from jaxrl.types import Array, Env, Metrics, PyTree, Trajectory
 
 
 @fields.config
@@ -61,17 +62,18 @@ class QLearningConfig(build.NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_bound(self, "max_grad_norm")
-        fields.check_positive(self, "adam_eps", "target_period")
-        fields.check_not_negative(self, "learning_rate", "anneal_updates", "learning_starts")
-        fields.check_not_negative(self, "priority_exponent")
-        fields.check_unit_interval(self, "gamma", "importance_exponent")
-        fields.check_count(self, "num_steps", "num_gradient_steps", "batch_size", "replay_size")
-        fields.check_count(self, "frame_stack", "n_step")
-        if self.replay_size >= 2**31:  # rows are counted in 32 bits
-            name = f"{type(self).__name__}.replay_size"
-            raise ValueError(f"{name} must be less than 2^31, got {self.replay_size}")
-        fields.check_switch(self, "dueling")
+        checks.traced_fields(self, checks.BOUND, "max_grad_norm")
+        checks.traced_fields(self, checks.POSITIVE, "adam_eps", "target_period")
+        checks.traced_fields(
+            self, checks.NOT_NEGATIVE, "learning_rate", "anneal_updates", "learning_starts"
+        )
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "priority_exponent")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "gamma", "importance_exponent")
+        checks.fields(
+            self, checks.integer, "num_steps", "num_gradient_steps", "batch_size", "replay_size"
+        )
+        checks.fields(self, checks.integer, "frame_stack", "n_step")
+        checks.fields(self, checks.flag, "dueling")
 
 
 def q_network(
@@ -144,14 +146,6 @@ def first_row(simulation: Simulation) -> Trajectory:
     )
 
 
-def optimizer_of(config: QLearningConfig, num_updates: Array) -> optax.GradientTransformation:
-    """Return the optimizer of the update after `num_updates`."""
-    learning_rate = optimizers.linear_decay(
-        config.learning_rate, num_updates, config.anneal_updates
-    )
-    return optimizers.adam(learning_rate, config.adam_eps, config.max_grad_norm)
-
-
 def start_learner(
     config: QLearningConfig, params: PyTree, priorities: tuple[int, int] | None
 ) -> Learner:
@@ -160,7 +154,7 @@ def start_learner(
     Args:
       priorities: their shape; None to draw uniformly.
     """
-    opt_state = optimizer_of(config, jnp.int32(0)).init(params)
+    opt_state = optimizers.annealed_adam(config, 0).init(params)
     if priorities is None:
         return Learner(params, opt_state, None, None)
     return Learner(params, opt_state, jnp.zeros(priorities, jnp.float32), jnp.float32(1))
@@ -217,7 +211,7 @@ def learn(
       The state, and its metrics: the means of `LOSSES`, zeros if nothing was learned, and
       `gradient_steps`.
     """
-    optimizer = optimizer_of(config, state.num_updates - 1)
+    optimizer = optimizers.annealed_adam(config, state.num_updates - 1)
 
     def step(learner: Learner, key: Array) -> tuple[Learner, Metrics]:
         sample = draw(learner.priorities, key)

@@ -17,12 +17,13 @@ A sequence can begin where a rollout of `num_steps` did, so its stored memory is
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import epsilon_greedy, q_learning
 from jaxrl.algos.q_learning import Sample
@@ -35,7 +36,7 @@ from jaxrl.replay.ring import Replay
 from jaxrl.replay.sequences import Layout, Row, Sequences
 from jaxrl.rollouts.rollout import episode_metrics
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Memory, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree
 
 
 @fields.config
@@ -73,11 +74,11 @@ class R2D2Config(q_learning.QLearningConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fields.check_positive(self, "epsilon_exponent")
-        fields.check_unit_interval(self, "epsilon_base", "priority_max_share")
-        fields.check_count(self, "unroll_length")
-        fields.check_count(self, "burn_in", least=0)
-        fields.check_switch(self, "rescale_values")
+        checks.traced_fields(self, checks.POSITIVE, "epsilon_exponent")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "epsilon_base", "priority_max_share")
+        checks.fields(self, checks.integer, "unroll_length")
+        checks.fields(self, checks.integer, "burn_in", least=0)
+        checks.fields(self, checks.flag, "rescale_values")
 
 
 class R2D2State(NamedTuple):
@@ -154,15 +155,10 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         # Metrics
         return state, episode_metrics(env, simulation, trajectory) | losses
 
-    def act(
-        config: R2D2Config, state: R2D2State, memory: Any, obs: PyTree, key: Array, greedy: bool
-    ) -> tuple[Memory, Array]:
-        def choose(values: Array) -> Array:
-            smallest = jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
-            return epsilon_greedy.act(env.action_space, values, smallest, key, greedy)
+    def smallest_epsilon(config: R2D2Config) -> Array:
+        return jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
 
-        return agent.act(config, state.params, memory, obs, choose)
-
+    act = partial(epsilon_greedy.act, agent, smallest_epsilon)
     return Algorithm(
         init, update, act, env, network, "r2d2", R2D2Config, agent.initial_core, make=r2d2
     )

@@ -12,13 +12,15 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.networks.heads import ActorCriticHead, QHead
 from jaxrl.networks.recurrent import CORES, Recurrent
 from jaxrl.networks.torsos import ACTIVATIONS, MLP, TORSOS, DictTorso, choose_torso, make_torso
 from jaxrl.ops.distributions import Categorical
-from jaxrl.types import (
+from jaxrl.spaces import (
     ACTION_MASK,
     ActionSpace,
     Box,
@@ -26,8 +28,8 @@ from jaxrl.types import (
     Discrete,
     MultiDiscrete,
     ObservationSpace,
-    PyTree,
 )
+from jaxrl.types import PyTree
 
 
 @fields.config
@@ -55,13 +57,14 @@ class NetworkConfig(fields.Config):
     """Whether the memory also takes the last action and reward (IMPALA, Espeholt et al. 2018)."""
 
     def __post_init__(self) -> None:
-        fields.check_choice(self, "torso", ("auto", *TORSOS))
-        fields.check_sizes(self, "hidden_sizes")
-        fields.check_choice(self, "activation", (None, *ACTIVATIONS))
-        fields.check_choice(self, "compute_dtype", ("float32", "bfloat16"))
-        fields.check_choice(self, "core", (None, *CORES))
-        fields.check_count(self, "core_size")
-        fields.check_switch(self, "use_last_action_reward")
+        checks.fields(self, checks.choice, "torso", choices=("auto", *TORSOS))
+        if self.hidden_sizes is not None:
+            checks.fields(self, checks.sizes, "hidden_sizes")
+        checks.fields(self, checks.choice, "activation", choices=(None, *ACTIVATIONS))
+        checks.fields(self, checks.choice, "compute_dtype", choices=("float32", "bfloat16"))
+        checks.fields(self, checks.choice, "core", choices=(None, *CORES))
+        checks.fields(self, checks.integer, "core_size")
+        checks.fields(self, checks.flag, "use_last_action_reward")
 
     def make_torso(self, space: ObservationSpace) -> nn.Module:
         """Return the torso for observations of `space`; of a `Dict`, a torso for each part."""
@@ -87,6 +90,12 @@ class FeedForward(nn.Module):
     critic_torso: nn.Module | None = None
     masked: bool = False
 
+    def __post_init__(self) -> None:
+        modules = ["torso", "head"] + ([] if self.critic_torso is None else ["critic_torso"])
+        checks.fields(self, checks.instance, *modules, kind=nn.Module, text="a flax.linen.Module")
+        checks.fields(self, checks.flag, "masked")
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, obs: PyTree) -> Any:
         torsos = [self.torso] + ([] if self.critic_torso is None else [self.critic_torso])
@@ -107,12 +116,13 @@ def actor_critic(
     Raises:
       ValueError: if actions are a Box whose shape is not `[d]`.
     """
+    config = NetworkConfig() if config is None else config
+    _check_spaces(observation_space, action_space, config)
     if isinstance(action_space, Box) and len(action_space.shape) != 1:
         raise ValueError(
             f"actions have shape {action_space.shape}, but policies return vectors; flatten the "
             "actions in the environment"
         )
-    config = config or NetworkConfig()
     torso = config.make_torso(observation_space)
     critic_torso = config.make_torso(observation_space) if isinstance(torso, MLP) else None
     head = ActorCriticHead(action_space)
@@ -130,10 +140,19 @@ def q_network(
     Raises:
       ValueError: if actions are not `Discrete`.
     """
+    _check_spaces(observation_space, action_space, config)
     if not isinstance(action_space, Discrete):
         raise ValueError(f"Q-learning needs Discrete actions, got the space {action_space}")
     torso, head = config.make_torso(observation_space), QHead(action_space.n, dueling)
     return _assemble(observation_space, action_space, config, torso, head, None)
+
+
+def _check_spaces(observation_space: Any, action_space: Any, config: Any) -> None:
+    """Raise `ValueError` for arguments that are no spaces and no config."""
+    kinds = (("observation_space", observation_space, ObservationSpace),)
+    for name, space, kind in (*kinds, ("action_space", action_space, ActionSpace)):
+        checks.instance(name, space, kind, "a space, such as jaxrl.Box or jaxrl.Discrete")
+    checks.instance("config", config, NetworkConfig, "a jaxrl.networks.NetworkConfig")
 
 
 def _assemble(
@@ -180,7 +199,7 @@ def has_own_critic(network: nn.Module) -> bool:
 
 def num_parameters(params: PyTree) -> int:
     """Return how many numbers a tree of parameters holds."""
-    return sum(x.size for x in jax.tree.leaves(params))
+    return sum(np.size(x) for x in jax.tree.leaves(params))
 
 
 def find_actor_critic_problem(action_space: ActionSpace, outputs: Any) -> str:

@@ -22,7 +22,8 @@ The CPU version of a convolution
 
 Everything is ordinary differentiable JAX: `vmap` over kernels (a population) gives batched matrix
 products, and forward-mode and higher derivatives work. The figures are those of
-experiments/benchmarks/convolution.py.
+experiments/results/convolution.json; experiments/benchmarks/convolution.py measures this module
+and XLA's operations again.
 """
 
 import functools
@@ -66,17 +67,9 @@ def blocks(images: jax.Array) -> list[jax.Array]:
 
 
 class Conv(nn.Module):
-    """A two-dimensional convolution with the parameters of `flax.linen.Conv`.
+    """A two-dimensional convolution with the attributes and parameters of `flax.linen.Conv`.
 
-    Attributes:
-      features: number of output channels.
-      kernel_size: height and width of the kernel, in pixels.
-      strides: steps along height and width, in pixels.
-      padding: "VALID" or "SAME".
-      kernel_init: initializer of `kernel`, `[kh, kw, C, features]`.
-      bias_init: initializer of `bias`, `[features]`.
-      dtype: type of the computation; None for the inputs' type, at least float32. Parameters are
-        always float32.
+    Parameters are float32; without a `dtype` it computes in the inputs' type, at least float32.
     """
 
     features: int
@@ -108,8 +101,6 @@ def convolve(
       x: images `[B, H, W, C]` of any type, converted to the kernel's type. On a CPU the conversion
         comes last, since uint8 images are cheaper to move.
       kernel: `[kh, kw, C, F]`, of the type of the computation and the result.
-      strides: steps along height and width.
-      padding: "VALID" or "SAME", the latter as XLA and TensorFlow define it.
 
     Returns:
       `[B, OH, OW, F]`.
@@ -134,14 +125,9 @@ def max_pool(
 ) -> jax.Array:
     """Take the maximum over windows of floating-point images, as `flax.linen.max_pool` does.
 
-    Args:
-      x: images `[B, H, W, C]`.
-      window: height and width of a window.
-      strides: steps along height and width.
-      padding: "VALID" or "SAME", the latter as XLA and TensorFlow define it.
-
     Returns:
-      `[B, OH, OW, C]`. A window's gradient goes to the first of its maxima.
+      `[B, OH, OW, C]`, given images `[B, H, W, C]`. A window's gradient goes to the first of its
+      maxima.
 
     Raises:
       ValueError: if shapes do not fit.

@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.networks.initializers import orthogonal
 from jaxrl.ops.distributions import (
     Categorical,
@@ -21,7 +22,8 @@ from jaxrl.ops.distributions import (
     JointCategorical,
     MultiCategorical,
 )
-from jaxrl.types import ActionSpace, Array, Box, Discrete, MultiDiscrete
+from jaxrl.spaces import ActionSpace, Box, Discrete, MultiDiscrete
+from jaxrl.types import Array
 
 MASKED_LOGIT = -1e9
 """The logit, or the action value, of an action that the action mask forbids."""
@@ -30,7 +32,7 @@ MASKED_LOGIT = -1e9
 class ActorCriticHead(nn.Module):
     """A head that returns `(distribution over actions, value [B])`.
 
-    Masked actions (0 in `jaxrl.types.ACTION_MASK`) are never chosen; an all-zero mask is ignored.
+    Masked actions (0 in `jaxrl.spaces.ACTION_MASK`) are never chosen; an all-zero mask is ignored.
     If the mask of MultiDiscrete actions has an entry for each combination, the distribution is over
     combinations instead of over independent integers.
 
@@ -39,6 +41,10 @@ class ActorCriticHead(nn.Module):
     """
 
     action_space: ActionSpace
+
+    def __post_init__(self) -> None:
+        checks.fields(self, checks.instance, "action_space", kind=ActionSpace, text="a space")
+        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -51,10 +57,13 @@ class ActorCriticHead(nn.Module):
 
         Args:
           critic_features: `[B, F]` for the value; None for the same `features`.
-          action_mask: `[B, n]`, `[B, k, n]` or `[B, *sizes]` (see `jaxrl.types.ACTION_MASK`).
+          action_mask: `[B, n]`, `[B, k, n]` or `[B, *sizes]` (see `jaxrl.spaces.ACTION_MASK`).
         """
         space = self.action_space
-        sizes = space.sizes if isinstance(space, MultiDiscrete) else (num_outputs(space),)
+        if isinstance(space, MultiDiscrete):
+            sizes = space.sizes
+        else:
+            sizes = (space.n if isinstance(space, Discrete) else math.prod(space.shape),)
         is_joint = action_mask is not None and action_mask.shape[1:] == sizes
         num_logits = math.prod(sizes) if is_joint else sum(sizes)
         out = nn.Dense(num_logits, kernel_init=orthogonal(0.01), name="policy")(features)
@@ -76,7 +85,7 @@ class ActorCriticHead(nn.Module):
 class QHead(nn.Module):
     """A head that returns values of discrete actions, `[B, num_actions]`.
 
-    Masked actions (0 in `jaxrl.types.ACTION_MASK`) have the value `MASKED_LOGIT`; an all-zero mask
+    Masked actions (0 in `jaxrl.spaces.ACTION_MASK`) have the value `MASKED_LOGIT`; an all-zero mask
     is ignored.
 
     Attributes:
@@ -86,6 +95,11 @@ class QHead(nn.Module):
 
     num_actions: int
     dueling: bool = False
+
+    def __post_init__(self) -> None:
+        checks.fields(self, checks.integer, "num_actions")
+        checks.fields(self, checks.flag, "dueling")
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, features: Array, action_mask: Array | None = None) -> Array:
@@ -98,11 +112,6 @@ class QHead(nn.Module):
         if self.dueling:
             values = dense(1, "value") + values - values.mean(-1, keepdims=True)
         return values if action_mask is None else _mask(values, action_mask != 0)
-
-
-def num_outputs(space: Discrete | Box) -> int:
-    """Return how many numbers a policy head computes for a Discrete or Box action."""
-    return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
 
 
 def _masked_parts(logits: Array, allowed: Array | None, sizes: tuple[int, ...]) -> list[Array]:

@@ -15,16 +15,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl.networks.initializers import orthogonal
-from jaxrl.types import (
-    ACTION_MASK,
-    ActionSpace,
-    Array,
-    Discrete,
-    Inputs,
-    MultiDiscrete,
-    PyTree,
-)
+from jaxrl.spaces import ACTION_MASK, ActionSpace, Discrete, MultiDiscrete
+from jaxrl.types import Array, Inputs, PyTree
 
 CORES = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -45,6 +39,15 @@ class Recurrent(nn.Module):
     use_last_action_reward: bool = False
     masked: bool = False
     """True if the head takes the observation's action mask."""
+
+    def __post_init__(self) -> None:
+        module = "a flax.linen.Module"
+        checks.fields(self, checks.instance, "action_space", kind=ActionSpace, text="a space")
+        checks.fields(self, checks.instance, "torso", "head", kind=nn.Module, text=module)
+        checks.fields(self, checks.choice, "core", choices=tuple(CORES))
+        checks.fields(self, checks.integer, "core_size")
+        checks.fields(self, checks.flag, "use_last_action_reward", "masked")
+        super().__post_init__()
 
     def initial_core(self, num_envs: int) -> PyTree:
         """Return the state at the start of episodes: zeros, leaves `[num_envs, core_size]`."""

@@ -1,8 +1,9 @@
 """Torsos: from observations `[B, ...]` to features `[B, F]`.
 
 Images are channels-last; uint8 observations are scaled by 1/255. Weights are orthogonal (Saxe et
-al. 2014, arXiv 1312.6120), scaled by sqrt(2). A torso computes in `dtype`; its parameters are
-float32.
+al. 2014, arXiv 1312.6120), scaled by sqrt(2). Torsos have the attributes `hidden_sizes`, widths of
+the dense layers in units; `activation`, one of `ACTIVATIONS`, after each layer; and `dtype`, in
+which they compute. Parameters are float32.
 """
 
 from __future__ import annotations
@@ -28,13 +29,7 @@ _KERNEL_INIT = orthogonal(math.sqrt(2))
 
 
 class MLP(nn.Module):
-    """Dense layers over the flattened observation.
-
-    Attributes:
-      hidden_sizes: widths of the layers, in units.
-      activation: one of `ACTIVATIONS`, after each layer.
-      dtype: type of the computation.
-    """
+    """Dense layers over the flattened observation."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
@@ -54,9 +49,6 @@ class ConvNet(nn.Module):
 
     Attributes:
       convolutions: `(features, kernel size, stride)` of each.
-      hidden_sizes: widths of the dense layers, in units.
-      activation: one of `ACTIVATIONS`, after each layer.
-      dtype: type of the computation.
     """
 
     convolutions: tuple[tuple[int, int, int], ...]
@@ -86,14 +78,9 @@ class ConvNet(nn.Module):
 class ImpalaResNet(nn.Module):
     """The deep network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, fig. 3), without LSTM.
 
-    Attributes:
-      channels: channels of each group of a convolution, a pooling and two residual blocks.
-      hidden_sizes: widths of the dense layers, in units.
-      activation: one of `ACTIVATIONS`.
-      dtype: type of the computation.
+    Each of its three groups is a convolution, a pooling and two residual blocks.
     """
 
-    channels: tuple[int, ...] = (16, 32, 32)
     hidden_sizes: tuple[int, ...] = (256,)
     activation: str = "relu"
     dtype: Any = jnp.float32
@@ -108,7 +95,7 @@ class ImpalaResNet(nn.Module):
             )(x)
 
         x = _as_float(obs, self.dtype)
-        for features in self.channels:
+        for features in (16, 32, 32):
             x = max_pool(convolve(x, features), (3, 3), (2, 2), "SAME")
             for _ in range(2):
                 block = convolve(activation(x), features)
@@ -142,17 +129,11 @@ GA3C_CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 
 
 class _ImageTorso(NamedTuple):
-    """A torso for images: its convolutions, its default dense layers, and its smallest image.
+    """A torso for images."""
 
-    Attributes:
-      convolutions: of a `ConvNet`; None for the `ImpalaResNet`.
-      hidden_sizes: default widths of the dense layers, in units.
-      smallest: least height and width of an image, in pixels.
-    """
-
-    convolutions: tuple[tuple[int, int, int], ...] | None
-    hidden_sizes: tuple[int, ...]
-    smallest: int
+    convolutions: tuple[tuple[int, int, int], ...] | None  # of a `ConvNet`; None: `ImpalaResNet`
+    hidden_sizes: tuple[int, ...]  # default widths of the dense layers, in units
+    smallest: int  # least height and width of an image, in pixels
 
 
 _IMAGE_TORSOS = {
@@ -202,5 +183,5 @@ def make_torso(
         )
     sizes = default_sizes if hidden_sizes is None else hidden_sizes
     if convolutions is None:
-        return ImpalaResNet((16, 32, 32), sizes, activation or "relu", dtype)
+        return ImpalaResNet(sizes, activation or "relu", dtype)
     return ConvNet(convolutions, sizes, activation or "relu", dtype)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
-from jaxrl.types import Array, Box, Env, ObservationSpace, Trajectory
+from jaxrl.spaces import Box, ObservationSpace
+from jaxrl.types import Array, Trajectory
 
 CLIP = 10.0
 EPSILON = 1e-8
@@ -111,28 +112,11 @@ class RewardScale(NamedTuple):
     running: Array  # [N] discounted sums of the running episodes
 
 
-Normalizers = tuple[RunningStatistics | None, RewardScale | None]
-
-
 def init_reward_scale(config: Any, num_envs: int) -> RewardScale | None:
     """Return the start of a reward scale, None unless `config.normalize_rewards`."""
     if not config.normalize_rewards:
         return None
     return RewardScale(start(()), jnp.zeros(num_envs, jnp.float32))
-
-
-def scale_rewards(
-    scale: RewardScale,
-    rewards: Array,
-    ended: Array,
-    valid: Array,
-    gamma: Array | float,
-    axis: Axis = SINGLE_DEVICE,
-) -> tuple[RewardScale, Array]:
-    """Return the scale after a rollout's rewards `[T, N]`, and the rewards divided by it."""
-    running, sums = discounted_sums(rewards, ended, scale.running, gamma)
-    statistics = update(scale.statistics, sums, valid, axis)
-    return RewardScale(statistics, running), rescale(statistics, rewards)
 
 
 def update_obs_statistics(
@@ -142,25 +126,6 @@ def update_obs_statistics(
     if statistics is None:
         return None
     return update(statistics, trajectory.obs, trajectory.valid, axis)
-
-
-def init_both(config: Any, env: Env) -> Normalizers:
-    """Return the start of observation statistics and reward scale, None for what is off."""
-    statistics = init_obs_statistics(config, env.observation_space)
-    return statistics, init_reward_scale(config, env.num_envs)
-
-
-def update_both(
-    state: Any, trajectory: Trajectory, gamma: Array | float, axis: Axis = SINGLE_DEVICE
-) -> tuple[Normalizers, Trajectory]:
-    """Return observation statistics and reward scale after a rollout, and its scaled rewards.
-
-    Args:
-      state: has `obs_statistics` and `reward_scale`.
-    """
-    statistics = update_obs_statistics(state.obs_statistics, trajectory, axis)
-    scale, trajectory = update_reward_scale(state.reward_scale, trajectory, gamma, axis)
-    return (statistics, scale), trajectory
 
 
 def update_reward_scale(
@@ -176,8 +141,9 @@ def update_reward_scale(
     if scale is None:
         return None, trajectory
     # A resumed run starts new episodes, although the ones before it did not end.
-    begun = trajectory.inputs.first[0]
-    scale = scale._replace(running=jnp.where(begun, 0.0, scale.running))
+    running = jnp.where(trajectory.inputs.first[0], 0.0, scale.running)
     ended = trajectory.terminated | trajectory.truncated
-    scale, reward = scale_rewards(scale, trajectory.reward, ended, trajectory.valid, gamma, axis)
-    return scale, trajectory._replace(reward=reward)
+    running, sums = discounted_sums(trajectory.reward, ended, running, gamma)
+    statistics = update(scale.statistics, sums, trajectory.valid, axis)
+    reward = rescale(statistics, trajectory.reward)
+    return RewardScale(statistics, running), trajectory._replace(reward=reward)

@@ -56,8 +56,8 @@ def _complete(
     The state is that of `inner`, since scaling by the learning rate has none.
 
     One vector makes a whole update of a small network 5% faster than many small leaves; for a CNN
-    XLA on a CPU fuses that vector with the convolutions' gradients, and a step takes forty times as
-    long (experiments/benchmarks/NOTES.md).
+    XLA on a CPU fuses that vector with the convolutions' gradients, and a step takes thirty times
+    as long (docs/explanation/benchmark-notes.md).
     """
     flat = optax.flatten(inner)
     scale = optax.scale_by_learning_rate(learning_rate)
@@ -74,6 +74,17 @@ def _complete(
         return updates, state
 
     return optax.GradientTransformation(init, update)
+
+
+def annealed_learning_rate(config: Any, num_updates: Number) -> Array:
+    """Return the learning rate of the update after `num_updates`."""
+    return linear_decay(config.learning_rate, num_updates, config.anneal_updates)
+
+
+def annealed_adam(config: Any, num_updates: Number) -> optax.GradientTransformation:
+    """Return the optimizer Adam of the update after `num_updates`."""
+    rate = annealed_learning_rate(config, num_updates)
+    return adam(rate, config.adam_eps, config.max_grad_norm)
 
 
 def linear_decay(value: Number, num_updates: Number, decay_updates: Number) -> Array:

@@ -46,14 +46,7 @@ def generalized_advantages(
     values_next = jnp.concatenate([values[1:], last_value[None]])
     deltas = rewards + gamma * jnp.where(terminated, 0.0, values_next) - values
     decays = gamma * gae_lambda * ~(terminated | truncated)
-
-    def accumulate(advantage: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        delta, decay = row
-        advantage = delta + decay * advantage  # eq. 16, as a recursion
-        return advantage, advantage
-
-    start = jnp.zeros_like(last_value)
-    return jax.lax.scan(accumulate, start, (deltas, decays), reverse=True, unroll=16)[1]
+    return _decayed_sums(deltas, decays)  # eq. 16, as a recursion
 
 
 class VTrace(NamedTuple):
@@ -107,18 +100,23 @@ def vtrace(
     deltas = jnp.minimum(rho_bar, ratios) * (rewards + discounts * values_next - values)
     ended = terminated | truncated
     decays = gamma * trace_lambda * jnp.minimum(c_bar, ratios) * ~ended
-
-    def accumulate(excess: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        delta, decay = row
-        excess = delta + decay * excess  # v_t - V_t, remark 1
-        return excess, excess
-
-    start = jnp.zeros_like(last_value)
-    _, excess = jax.lax.scan(accumulate, start, (deltas, decays), reverse=True, unroll=16)
-    excess_next = jnp.concatenate([excess[1:], start[None]])
+    excess = _decayed_sums(deltas, decays)  # v_t - V_t, remark 1
+    excess_next = jnp.concatenate([excess[1:], jnp.zeros_like(last_value)[None]])
     bootstraps = values_next + jnp.where(ended, 0.0, trace_lambda * excess_next)
     advantages = rewards + discounts * bootstraps - values  # section 4.2, with q_{t+1}
     return VTrace(values + excess, jnp.minimum(policy_rho_bar, ratios) * advantages)
+
+
+def _decayed_sums(deltas: Array, decays: Array) -> Array:
+    """Return `x_t = delta_t + decay_t x_{t+1}`, `[T, N]`, with 0 after the last row."""
+
+    def accumulate(x: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        delta, decay = row
+        x = delta + decay * x
+        return x, x
+
+    start = jnp.zeros_like(deltas[0])
+    return jax.lax.scan(accumulate, start, (deltas, decays), reverse=True, unroll=16)[1]
 
 
 def n_step_returns(

@@ -10,11 +10,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
 from jaxrl.ops.normalization import RunningStatistics, standardize
 from jaxrl.rollouts.simulation import Simulation, start
-from jaxrl.types import ActionSpace, Array, Env, Inputs, Memory, ObservationSpace, PyTree, zeros
+from jaxrl.spaces import ActionSpace, ObservationSpace, zeros
+from jaxrl.types import Array, Env, Inputs, Memory, PyTree, check_environments
 
 STEPS_CHECKED = 7
 
@@ -31,10 +33,11 @@ class Agent:
     the caller's network, "" if nothing is."""
 
     def __post_init__(self) -> None:
-        if not hasattr(self.env, "observation_space"):
-            raise ValueError(f"environments are made by jaxrl.make(id, num_envs), got {self.env!r}")
-        if self.network is not None and not isinstance(self.network, nn.Module):
-            raise ValueError(f"a network is an instance of a flax.linen.Module, got {self.network}")
+        check_environments(self.env)
+        if self.network is not None:
+            checks.instance(
+                "network", self.network, nn.Module, "an instance of a flax.linen.Module"
+            )
 
     def network_of(self, config: Any) -> nn.Module:
         """Return the network for a config."""

@@ -27,7 +27,7 @@ def rollout(
     same (`jaxrl.rollouts.pipelined`).
 
     The noise of all steps is drawn at once: random bits for a few numbers at a time cost a small
-    rollout a quarter of its time on a CPU (experiments/benchmarks/NOTES.md).
+    rollout a quarter of its time on a CPU (docs/explanation/benchmark-notes.md).
 
     Returns:
       The simulation afterwards, and the trajectory with leaves `[num_steps, N, ...]`. Bootstrap
@@ -59,7 +59,7 @@ def rollout(
     if pipelined.is_pipelined(env):
         return pipelined.rollout(env, policy, simulation, noise(num_steps + 1), num_steps)
     # A step of a few pure environments costs less than the loop around it. But without any loop
-    # XLA may compile for minutes (experiments/benchmarks/NOTES.md).
+    # XLA may compile for minutes (docs/explanation/benchmark-notes.md).
     few = env.checkpointable and env.num_envs <= 16
     unroll = max(1, min(4, num_steps // 2)) if few else 1
     randomness = (noise(num_steps), jax.random.split(env_key, num_steps))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_algorithms import train
 
 import jaxrl
 from jaxrl.algos import a2c as a2c_module
@@ -119,9 +120,11 @@ def test_rollouts_are_collected_until_the_batch_is_large_enough():
     algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=4))
     assert algo.num_steps(jaxrl.A2CConfig(num_steps=5)) == 5
     assert algo.num_steps(jaxrl.A2CConfig(num_steps=5, min_training_batch=20)) == 5
-    config = jaxrl.A2CConfig(num_steps=5, min_training_batch=21, learning_rate=0.0)
+    config = jaxrl.A2CConfig(
+        num_steps=5, min_training_batch=21, learning_rate=0.0, hidden_sizes=(8,)
+    )
     assert algo.num_steps(config) == 10
-    state = algo.init(config, jax.random.key(0))
+    state = jax.jit(algo.init)(config, jax.random.key(0))
     _, metrics = jax.jit(algo.update)(config, state)
     assert 30 < int(metrics["valid_steps"]) <= 40
     result = jaxrl.run(algo, config, total_steps=80, num_evaluations=0, progress_bar=False)
@@ -155,7 +158,7 @@ def test_the_smoothed_log_probability_has_finite_gradients_for_certain_policies(
 def test_the_entropy_coefficient_falls_to_its_final_value():
     algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
     config = jaxrl.A2CConfig(entropy_coef=0.1, final_entropy_coef=0.02, anneal_updates=4)
-    _, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 6)
+    _, metrics = train(algo, config, jax.random.key(0), 6)
     expected = [0.1, 0.08, 0.06, 0.04, 0.02, 0.02]
     np.testing.assert_allclose(metrics["entropy_coef"], expected, rtol=1e-5)
 

@@ -14,13 +14,14 @@ from small_algorithms import (
     assert_close,
     described,
     learn,
+    network_of,
     same,
     start,
 )
 
 import jaxrl
-from jaxrl.networks import build, recurrent
-from jaxrl.training.loop import train_chunk
+from jaxrl.networks import recurrent
+from jaxrl.training.compilation import train_chunk
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 everything = pytest.mark.parametrize("name", CONFIGS)
@@ -37,7 +38,7 @@ def quickly_for(*names):
 
 
 @pytest.mark.slow
-@quickly_for("a2c")
+@pytest.mark.parametrize("name", ["ppo", "a2c-lstm", "impala-lstm", "dqn-prioritized", "r2d2"])
 def test_an_update_under_jit_equals_an_eager_one(name):
     config = CONFIGS[name]
     state, _ = learn(name, config, start(name), 4)
@@ -60,7 +61,7 @@ def assert_members_learn_alone(population, metrics, singles):
         np.testing.assert_allclose(metrics["loss"][i], one["loss"], rtol=1e-2, atol=1e-4)
 
 
-@quickly_for("ppo", "dqn-prioritized")
+@quickly_for("a2c")
 def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name):
     algo, config = algorithm(name), CONFIGS[name]
     keys = jax.random.split(jax.random.key(3), 4)
@@ -77,7 +78,7 @@ def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name)
     assert_members_learn_alone(population, metrics, singles)
 
 
-@quickly_for("dqn")
+@quickly_for("a2c")
 def test_a_population_on_the_host_shares_a_pool_and_learns_what_its_members_learn(name):
     algo, config = algorithm(name, "envpool/CartPole-v1"), CONFIGS[name]
     keys, rates = jax.random.split(jax.random.key(3), 2), jnp.array([0.01, 0.1])
@@ -148,7 +149,7 @@ QUIET: dict[str, Any] = {
 }  # fmt: skip
 
 
-@quickly_for("ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "r2d2")
+@quickly_for("ppo-gru", "r2d2")
 def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts):
     parts = run_in_two_parts(name)
     whole = jaxrl.run(algorithm(name), CONFIGS[name], total_steps=10 * 2 * 4, **QUIET)
@@ -162,7 +163,7 @@ def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts)
     [
         pytest.param("dqn", "Breakout-MinAtar", {}, marks=pytest.mark.slow),
         ("dqn-prioritized", "frames", {"frame_stack": 4}),
-        ("r2d2", "Breakout-MinAtar", {}),
+        pytest.param("r2d2", "Breakout-MinAtar", {}, marks=pytest.mark.slow),
     ],
     ids=["dqn", "dqn-of-frames", "r2d2"],
 )
@@ -212,13 +213,6 @@ def random_params(params):
     return jax.tree.unflatten(structure, drawn)
 
 
-def network_of(name, config):
-    spaces = algorithm(name).env.observation_space, algorithm(name).env.action_space
-    if isinstance(config, jaxrl.R2D2Config):
-        return build.q_network(*spaces, config, config.dueling)
-    return build.actor_critic(*spaces, config)
-
-
 def greedy_actions(outputs):
     """Return the greedy actions of action values, or of a distribution and a value."""
     return jnp.argmax(outputs, -1) if isinstance(outputs, jax.Array) else outputs[0].mode()
@@ -245,7 +239,7 @@ def test_acting_step_by_step_equals_the_unrolled_sequence(name):
         actions.append(np.asarray(action))
     last_action = np.stack([np.zeros_like(actions[0]), *actions[:-1]])
     inputs = jaxrl.Inputs(*map(jnp.asarray, (obs, first, last_action, reward)))
-    network = network_of(name, config)
+    network = network_of(algorithm(name), config)
     core, outputs = jax.jit(functools.partial(recurrent.apply, network))(
         state.params, recurrent.initial_core(network, num_envs), inputs
     )
@@ -255,28 +249,15 @@ def test_acting_step_by_step_equals_the_unrolled_sequence(name):
     assert set(expected.ravel()) == {0, 1}
 
 
-@pytest.mark.parametrize("name", WITH_MEMORY)
-def test_a_first_observation_makes_the_agent_forget(name):
-    config, algo = CONFIGS[name], algorithm(name)
-    state = start(name)
-    state = state._replace(params=random_params(state.params))
-    obs = jax.random.normal(jax.random.key(0), (3, 4))
-    memories = []
-    for first in (True, False):
-        full = jaxrl.Memory(
-            core=jax.tree.map(lambda x: x + 0.5, algo.initial_core(config, 3)),
-            last_action=jnp.ones(3, jnp.int32),
-            last_reward=jnp.ones(3),
-            first=jnp.full(3, first),
-        )
-        memories.append(actor(algo)(config, state, full, obs, jax.random.key(0), True)[0])
-    fresh, _ = actor(algo)(config, state, (), obs, jax.random.key(0), True)
-    assert same(memories[0], fresh)
-    assert not same(memories[1].core, fresh.core)
-    assert not fresh.first.any()
-
-
-@pytest.mark.parametrize("name", WITH_MEMORY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ppo-gru",
+        pytest.param("a2c-lstm", marks=pytest.mark.slow),
+        pytest.param("impala-lstm", marks=pytest.mark.slow),
+        "r2d2",
+    ],
+)
 def test_a_loaded_policy_remembers_between_calls_until_it_is_reset(name, run_in_two_parts):
     result = run_in_two_parts(name)
     policy = jaxrl.load_policy(result.run_dir)

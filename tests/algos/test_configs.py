@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,100 +13,84 @@ from small_algorithms import CONFIGS, algorithm, described, learn, same, start
 
 import jaxrl
 from jaxrl.config import is_static
-from jaxrl.networks import build
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 everything = pytest.mark.parametrize("name", CONFIGS)
 
-NETWORK = {
-    "torso": "mlp",
-    "hidden_sizes": (9,),
-    "activation": "swish",
-    "compute_dtype": "bfloat16",
-}
-MEMORY = {"core": None, "core_size": 9, "use_last_action_reward": False}
-LEARNING = {
-    "learning_rate": 0.02,
-    "anneal_updates": 3,
-    "gamma": 0.5,
-    "max_grad_norm": 0.01,
-    "num_steps": 8,
-}
-ACTOR_CRITIC = {"value_coef": 0.1, "entropy_coef": 0.5}
-Q_LEARNING = {
-    "adam_eps": 0.2,
-    "learning_starts": 40,
-    "target_period": 3,
-    "priority_exponent": 0.2,
-    "importance_exponent": 1.0,
-    "num_gradient_steps": 2,
-    "batch_size": 8,
-    "replay_size": 64,
-    "frame_stack": 4,
-    "n_step": 1,
-    "dueling": False,
-}
-CHANGES: dict[str, dict[str, Any]] = {
-    "ppo-gru": NETWORK | MEMORY | LEARNING | ACTOR_CRITIC | {
-        "gae_lambda": 0.5,
-        "clip_epsilon": 1e-3,
-        "adam_eps": 0.2,
-        "target_kl": 1e-9,
-        "num_epochs": 1,
-        "num_minibatches": 1,
-        "clip_value": True,
-        "normalize_advantages": False,
-        "normalize_observations": True,
-        "normalize_rewards": True,
-    },
-    "a2c-lstm": NETWORK | MEMORY | LEARNING | ACTOR_CRITIC | {
-        "gae_lambda": 0.5,
-        "final_entropy_coef": 0.5,
-        "rmsprop_decay": 0.5,
-        "rmsprop_eps": 0.2,
-        "rmsprop_initial": 1.0,
-        "log_eps": 1e-2,
-        "min_training_batch": 16,
-        "eps_inside_root": False,
-        "sum_losses": True,
-        "normalize_observations": True,
-    },
-    "impala-lstm": NETWORK | MEMORY | LEARNING | ACTOR_CRITIC | {
-        "trace_lambda": 0.5,
-        "rho_bar": 0.5,
-        "c_bar": 0.5,
-        "policy_rho_bar": 0.5,
-        "rmsprop_decay": 0.5,
-        "rmsprop_eps": 0.2,
-        "lag": 2,
-        "off_policy_correction": False,
-        "sum_losses": False,
-        "normalize_observations": True,
-    },
-    "dqn-prioritized": NETWORK | LEARNING | Q_LEARNING | {
-        "initial_epsilon": 0.5,
-        "final_epsilon": 0.9,
-        "exploration_steps": 10.0,
-        "double": False,
-        "prioritized": False,
-    },
-    "r2d2": NETWORK | MEMORY | LEARNING | Q_LEARNING | {
-        "core": "gru",
-        "epsilon_base": 0.9,
-        "epsilon_exponent": 1.0,
-        "priority_max_share": 0.1,
-        "burn_in": 1,
-        "unroll_length": 3,
-        "rescale_values": False,
-    },
-}  # fmt: skip
-FIELDS = [(name, field) for name in CHANGES for field in dataclasses.fields(CONFIGS[name])]
+# The algorithms with the most features: together they use every field.
+NAMES = ["ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "r2d2"]
+FOR_MEMORY = ("core", "core_size", "use_last_action_reward")
 FOR_IMAGES = ("torso", "frame_stack")
 
 
+class Values(NamedTuple):
+    """Values of a config's field, other than True and False."""
+
+    other: Any  # one that changes what is learned
+    bad: tuple[Any, ...]  # some that are refused
+    extremes: tuple[float, ...] = ()  # some with which all numbers stay finite
+
+
+VALUES = {
+    "torso": Values("mlp", ("resnet50", None)),
+    "hidden_sizes": Values((9,), ((8, 0), 8)),
+    "activation": Values("swish", ("sine",)),
+    "compute_dtype": Values("bfloat16", ("float16", None)),
+    "core": Values("gru", ("transformer",)),
+    "core_size": Values(9, (0,)),
+    "learning_rate": Values(0.02, (-1e-3, None), (0.0,)),
+    "anneal_updates": Values(3, (math.inf, -1), (1,)),
+    "gamma": Values(0.5, (-0.5, jnp.array([0.9, 1.1])), (0.0, 1.0)),
+    "max_grad_norm": Values(0.01, (0.0,), (1e-8, 1e8)),
+    "num_steps": Values(8, (0, 2.0)),
+    "value_coef": Values(0.1, ("half",), (0.0, 1e3)),
+    "entropy_coef": Values(0.5, (math.inf,), (0.0, 1e3)),
+    "final_entropy_coef": Values(0.5, (-0.1,), (1e3,)),
+    "gae_lambda": Values(0.5, (-0.1,), (0.0, 1.0)),
+    "clip_epsilon": Values(1e-3, (0.0,), (1e-8, 1e8)),
+    "adam_eps": Values(0.2, (0.0,), (1e-30,)),
+    "target_kl": Values(1e-9, (0.0,), (1e-20,)),
+    "num_epochs": Values(1, (0,)),
+    "num_minibatches": Values(1, ("4",)),
+    "rmsprop_decay": Values(0.5, (-0.1, 1.1), (0.0, 1.0)),
+    "rmsprop_eps": Values(0.2, (0.0, -1.0), (1e-30,)),
+    "rmsprop_initial": Values(1.0, (-1.0,), (1e8,)),
+    "log_eps": Values(1e-2, (-1e-6,), (0.0, 1e-30, 1.0)),
+    "min_training_batch": Values(16, (0,)),
+    "trace_lambda": Values(0.5, (1.5,), (0.0,)),
+    "rho_bar": Values(0.5, (0.0,), (1e-8, math.inf)),
+    "c_bar": Values(0.5, (math.nan,), (1e-8, math.inf)),
+    "policy_rho_bar": Values(0.5, (-1.0,), (1e-8, math.inf)),
+    "lag": Values(2, (-1, True)),
+    "initial_epsilon": Values(0.5, (1.5,), (0.0,)),
+    "final_epsilon": Values(0.9, (-0.1,), (0.0, 1.0)),
+    "exploration_steps": Values(10.0, (0.0,), (1e-8, 1e12)),
+    "learning_starts": Values(40, (-1,), (0, 10**9)),
+    "target_period": Values(3, (0,), (1, 10**9)),
+    "priority_exponent": Values(0.2, (-0.5,), (0.0, 10.0)),
+    "importance_exponent": Values(1.0, (2.0,), (0.0, 1.0)),
+    "num_gradient_steps": Values(2, (True,)),
+    "batch_size": Values(8, ("64",)),
+    "replay_size": Values(64, (-5, 1e6)),
+    "frame_stack": Values(4, (0,)),
+    "n_step": Values(1, (0,)),
+    "epsilon_base": Values(0.9, (1.5,), (0.0, 1.0)),
+    "epsilon_exponent": Values(1.0, (0.0,), (1e-8, 1e8)),
+    "priority_max_share": Values(0.1, (1.1,), (0.0, 1.0)),
+    "burn_in": Values(1, (-1,)),
+    "unroll_length": Values(3, (0,)),
+}
+FIELDS = [(name, field) for name in NAMES for field in dataclasses.fields(CONFIGS[name])]
+
+
 def changed(name, *fields):
-    changes = next(changes for base, changes in CHANGES.items() if base.startswith(name))
-    return CONFIGS[name].replace(**{field: changes[field] for field in fields})
+    """Return the config of an algorithm with other values of some fields."""
+    config = CONFIGS[name]
+    others = {field: VALUES[field].other for field in fields if field in VALUES}
+    if "core" in fields and config.core == "gru":
+        others["core"] = "lstm"
+    switched = {field: not getattr(config, field) for field in fields if field not in VALUES}
+    return config.replace(**others | switched)
 
 
 def of_fields(static):
@@ -115,20 +99,19 @@ def of_fields(static):
         [
             (name, field.name)
             for name, field in FIELDS
-            if is_static(field) == static and field.name in CHANGES[name]
+            # DQN refuses a memory.
+            if is_static(field) == static
+            and not (name == "dqn-prioritized" and field.name in FOR_MEMORY)
         ],
     )
 
 
-def test_the_changes_cover_every_field_of_every_config():
-    assert {type(CONFIGS[name]) for name in CHANGES} == {
-        type(config) for config in CONFIGS.values()
-    }
-    for name, changes in CHANGES.items():
-        known = {field.name for field in dataclasses.fields(CONFIGS[name])}
-        # DQN refuses a memory, so its fields are without effect.
-        assert known - set(changes) == (set(MEMORY) if name == "dqn-prioritized" else set())
-        assert set(changes) <= known
+def test_every_field_of_every_config_has_values():
+    assert {type(CONFIGS[name]) for name in NAMES} == {type(config) for config in CONFIGS.values()}
+    fields = {field.name: field for _, field in FIELDS}
+    assert set(VALUES) == {n for n, field in fields.items() if type(field.default) is not bool}
+    for name, values in VALUES.items():
+        assert bool(values.extremes) != is_static(fields[name])
 
 
 @pytest.mark.slow
@@ -157,7 +140,7 @@ def setting(name, field):
     """Return the algorithm and environment that show a field's effect and are traced fastest."""
     # Not IMPALA's: without a lag there is nothing to correct.
     without_memory = {"ppo-gru": "ppo", "a2c-lstm": "a2c"}
-    name = name if field in MEMORY else without_memory.get(name, name)
+    name = name if field in FOR_MEMORY else without_memory.get(name, name)
     return name, "frames" if field in FOR_IMAGES else "CartPole-v1"
 
 
@@ -176,7 +159,7 @@ def test_a_program_is_traced_to_the_same_text_again():
     )
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_traced_fields_do_not_retrace_and_static_ones_do(name):
     traces = 0
 
@@ -195,7 +178,7 @@ def test_traced_fields_do_not_retrace_and_static_ones_do(name):
     assert traces == 2
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_whole_numbers_do_for_every_traced_field(name):
     traced = [field.name for field in dataclasses.fields(CONFIGS[name]) if not is_static(field)]
     state, _ = shapes(name, "CartPole-v1")
@@ -204,50 +187,14 @@ def test_whole_numbers_do_for_every_traced_field(name):
     assert described(after) == described(state)
 
 
-EXTREMES = {
-    "learning_rate": [0.0],
-    "gamma": [0.0, 1.0],
-    "gae_lambda": [0.0, 1.0],
-    "trace_lambda": [0.0],
-    "anneal_updates": [1],
-    "max_grad_norm": [1e-8, 1e8],
-    "value_coef": [0.0, 1e3],
-    "entropy_coef": [0.0, 1e3],
-    "final_entropy_coef": [1e3],
-    "clip_epsilon": [1e-8, 1e8],
-    "target_kl": [1e-20],
-    "adam_eps": [1e-30],
-    "rmsprop_eps": [1e-30],
-    "rmsprop_decay": [0.0, 1.0],
-    "rmsprop_initial": [1e8],
-    "log_eps": [0.0, 1e-30, 1.0],
-    "rho_bar": [1e-8, math.inf],
-    "c_bar": [1e-8, math.inf],
-    "policy_rho_bar": [1e-8, math.inf],
-    "initial_epsilon": [0.0],
-    "final_epsilon": [0.0, 1.0],
-    "exploration_steps": [1e-8, 1e12],
-    "learning_starts": [0, 10**9],
-    "target_period": [1, 10**9],
-    "priority_exponent": [0.0, 10.0],
-    "importance_exponent": [0.0, 1.0],
-    "epsilon_base": [0.0, 1.0],
-    "epsilon_exponent": [1e-8, 1e8],
-    "priority_max_share": [0.0, 1.0],
-}
-
-
-def test_every_traced_field_has_extremes():
-    assert {field.name for _, field in FIELDS if not is_static(field)} == set(EXTREMES)
-
-
 @pytest.mark.slow
 @everything
 def test_extreme_but_legal_values_give_finite_numbers(name):
     config, state = CONFIGS[name], start(name)
-    values = {field: x for field, x in EXTREMES.items() if getattr(config, field, None) is not None}
-    for field, extremes in values.items():
-        for value in extremes:
+    for field, values in VALUES.items():
+        if getattr(config, field, None) is None:
+            continue
+        for value in values.extremes:
             after, metrics = learn(name, config.replace(**{field: value}), state)
             finite = [np.isfinite(x).all() for x in jax.tree.leaves((after.params, metrics))]
             assert all(finite), (field, value)
@@ -255,108 +202,14 @@ def test_extreme_but_legal_values_give_finite_numbers(name):
                 assert same(after.params, state.params)
 
 
-BAD: dict[Any, list[tuple[str, Any]]] = {  # fields of a base class once
-    jaxrl.PPOConfig: [
-        ("learning_rate", -1e-3),
-        ("anneal_updates", math.inf),
-        ("gamma", jnp.array([0.9, 1.1])),
-        ("value_coef", "half"),
-        ("entropy_coef", math.inf),
-        ("max_grad_norm", 0.0),
-        ("num_steps", 2.0),
-        ("normalize_observations", "yes"),
-        ("core", "transformer"),
-        ("core_size", 0),
-        ("use_last_action_reward", "yes"),
-        ("hidden_sizes", (8, 0)),
-        ("hidden_sizes", 8),
-        ("gae_lambda", -0.1),
-        ("clip_epsilon", 0.0),
-        ("adam_eps", 0.0),
-        ("target_kl", 0.0),
-        ("num_epochs", 0),
-        ("num_minibatches", "4"),
-        ("clip_value", 1),
-        ("normalize_advantages", None),
-        ("normalize_rewards", 1),
-    ],
-    jaxrl.A2CConfig: [
-        ("gae_lambda", -0.1),
-        ("final_entropy_coef", -0.1),
-        ("rmsprop_decay", 1.1),
-        ("rmsprop_eps", 0.0),
-        ("rmsprop_initial", -1.0),
-        ("log_eps", -1e-6),
-        ("min_training_batch", 0),
-        ("eps_inside_root", 1),
-        ("sum_losses", None),
-    ],
-    jaxrl.ImpalaConfig: [
-        ("trace_lambda", 1.5),
-        ("rho_bar", 0.0),
-        ("c_bar", math.nan),
-        ("policy_rho_bar", -1.0),
-        ("rmsprop_decay", -0.1),
-        ("rmsprop_eps", -1.0),
-        ("lag", -1),
-        ("lag", True),
-        ("off_policy_correction", "no"),
-        ("sum_losses", 0),
-    ],
-    jaxrl.DQNConfig: [
-        ("learning_rate", None),
-        ("anneal_updates", -1),
-        ("adam_eps", 0.0),
-        ("max_grad_norm", 0.0),
-        ("gamma", -0.5),
-        ("learning_starts", -1),
-        ("target_period", 0),
-        ("priority_exponent", -0.5),
-        ("importance_exponent", 2.0),
-        ("num_steps", 0),
-        ("num_gradient_steps", True),
-        ("batch_size", "64"),
-        ("replay_size", -5),
-        ("replay_size", 1e6),
-        ("frame_stack", 0),
-        ("n_step", 0),
-        ("dueling", None),
-        ("initial_epsilon", 1.5),
-        ("final_epsilon", -0.1),
-        ("exploration_steps", 0.0),
-        ("double", 1),
-        ("prioritized", "rank"),
-    ],
-    jaxrl.R2D2Config: [
-        ("epsilon_base", 1.5),
-        ("epsilon_exponent", 0.0),
-        ("priority_max_share", 1.1),
-        ("burn_in", -1),
-        ("unroll_length", 0),
-        ("rescale_values", None),
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("config_class", "field", "value"),
-    [(config_class, *bad) for config_class, rows in BAD.items() for bad in rows],
-)
-def test_a_bad_value_is_refused_by_name(config_class, field, value):
-    with pytest.raises(ValueError, match=f"{config_class.__name__}.{field} must be .*, got "):
-        config_class(**{field: value})
-    with pytest.raises(ValueError, match=f"{config_class.__name__}.{field} must be .*, got "):
-        config_class().replace(**{field: value})
-
-
-def test_every_field_of_the_configs_has_a_bad_value():
-    def names(config_class):
-        return {field.name for field in dataclasses.fields(config_class)}
-
-    for config_class, rows in BAD.items():
-        tests_its_base = config_class in (jaxrl.PPOConfig, jaxrl.DQNConfig)
-        base = build.NetworkConfig if tests_its_base else config_class.__base__
-        assert names(config_class) - names(base) <= {field for field, _ in rows}
+@pytest.mark.parametrize(("name", "field"), [(name, field.name) for name, field in FIELDS])
+def test_bad_values_are_refused_by_name(name, field):
+    config_class = type(CONFIGS[name])
+    for value in VALUES[field].bad if field in VALUES else (1, None, "yes"):
+        for make in (config_class, config_class().replace):
+            message = f"{config_class.__name__}.{field} must be .*, got "
+            with pytest.raises(ValueError, match=message):
+                make(**{field: value})
 
 
 def test_dqn_with_a_memory_is_refused_by_name():
@@ -384,6 +237,14 @@ def test_dqn_with_a_memory_is_refused_by_name():
         ("r2d2", "CartPole-v1", {"frame_stack": 4}, r"R2D2Config.frame_stack = 4.*shape \(4,\)"),
         ("dqn", "Breakout-MinAtar", {"frame_stack": 3}, r"frame_stack = 3.*shape \(10, 10, 4\)"),
         ("r2d2", "Breakout-MinAtar", {"frame_stack": 3}, r"frame_stack = 3.*shape \(10, 10, 4\)"),
+        (
+            "dqn", "Breakout-MinAtar", {"frame_stack": 4},
+            "DQNConfig.frame_stack = 4, .* gymnax/Breakout-MinAtar have dtype",
+        ),
+        (
+            "r2d2", "Breakout-MinAtar", {"frame_stack": 4},
+            "R2D2Config.frame_stack = 4, .* gymnax/Breakout-MinAtar have dtype",
+        ),
         ("dqn", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),
         ("r2d2", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),
     ],

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_algorithms import train
 
 import jaxrl
 from jaxrl.algos import impala as impala_module
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 def test_actors_follow_the_parameters_of_lag_updates_ago(lag):
     algo = jaxrl.impala(jaxrl.make("CartPole-v1", num_envs=2))
     config = jaxrl.ImpalaConfig(num_steps=4, lag=lag, hidden_sizes=(4,), learning_rate=1e-2)
-    state = algo.init(config, jax.random.key(0))
+    state = jax.jit(algo.init)(config, jax.random.key(0))
     update = jax.jit(algo.update)
     history = []
     for u in range(8):
@@ -32,7 +33,6 @@ def test_actors_follow_the_parameters_of_lag_updates_ago(lag):
 
 def ratios(config):
     algo = jaxrl.impala(jaxrl.make("CartPole-v1", num_envs=4))
-    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
     return np.asarray(train(algo, config, jax.random.key(0), 30)[1]["importance_ratio"])
 
 
@@ -47,28 +47,18 @@ def test_a_lag_makes_it_off_policy():
 
 def test_without_correction_the_behaviour_does_not_matter():
     config = jaxrl.ImpalaConfig(num_steps=4, off_policy_correction=False)
-    rng = np.random.default_rng(0)
-    shape = (4, 2)
-    logits, behaviour = rng.normal(size=(*shape, 2)), rng.normal(size=shape)
-    values, action = rng.normal(size=shape), rng.integers(0, 2, shape)
-    no, yes = np.zeros(shape, bool), np.ones(shape, bool)
+    rng, shape = np.random.default_rng(0), (4, 2)
+    distribution = Categorical(jnp.asarray(rng.normal(size=(*shape, 2))))
+    behaviour, values = jnp.asarray(rng.normal(size=(2, *shape)))
+    action, zeros = jnp.asarray(rng.integers(0, 2, shape)), jnp.zeros(shape)
+    no = zeros > 0
 
     def loss(config, behaviour):
         trajectory = jaxrl.Trajectory(
-            inputs=jaxrl.Inputs(*(jnp.zeros(shape),) * 4),
-            action=jnp.asarray(action),
-            reward=jnp.ones(shape),
-            terminated=jnp.asarray(no),
-            truncated=jnp.asarray(no),
-            valid=jnp.asarray(yes),
-            extras=PolicyExtras(jnp.asarray(behaviour), jnp.zeros(shape)),
-        )
-        distribution = Categorical(jnp.asarray(logits))
-        return float(
-            impala_module.loss(config, distribution, jnp.asarray(values), jnp.zeros(2), trajectory)[
-                0
-            ]
-        )
+            jaxrl.Inputs(zeros, no, action, zeros), action, reward=zeros + 1, terminated=no,
+            truncated=no, valid=~no, extras=PolicyExtras(behaviour, zeros),
+        )  # fmt: skip
+        return impala_module.loss(config, distribution, values, zeros[0], trajectory)[0]
 
     assert loss(config, behaviour) == loss(config, behaviour - 1)
     corrected = config.replace(off_policy_correction=True)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_algorithms import network_of, train
 
 import jaxrl
 from jaxrl.algos import r2d2 as r2d2_module
@@ -71,15 +72,12 @@ def test_targets_are_those_of_rows_walked_one_by_one(seed, rescale):
 def trained(num_updates: int, **fields: Any) -> Any:
     algo = jaxrl.r2d2(jaxrl.make("CartPole-v1", num_envs=3))
     config = jaxrl.R2D2Config(**(SMALL | fields))
-    train = jax.jit(jaxrl.train, static_argnums=(0, 3))
     return algo, config, train(algo, config, jax.random.key(0), num_updates)[0]
 
 
 def test_a_sequence_continues_the_memory_it_was_acted_with():
     algo, config, state = trained(9, learning_rate=0.0)
-    network = jaxrl.networks.q_network(
-        algo.env.observation_space, algo.env.action_space, config, config.dueling
-    )
+    network = network_of(algo, config)
     rollouts, envs = jnp.asarray([3, 4]), jnp.asarray([0, 2])
     layout = r2d2_module.layout_of(config)
     found = sequences.read(layout, state.memory, state.cores, rollouts, envs)
@@ -139,7 +137,7 @@ def test_environments_explore_between_much_and_little():
 def test_acting_explores_with_the_smallest_epsilon_of_the_schedule(num_envs):
     algo = jaxrl.r2d2(jaxrl.make("CartPole-v1", num_envs=num_envs))
     config = jaxrl.R2D2Config(**SMALL, epsilon_base=0.9, epsilon_exponent=20.0)
-    state, obs = algo.init(config, jax.random.key(0)), jnp.zeros((5000, 4))
+    state, obs = jax.jit(algo.init)(config, jax.random.key(0)), jnp.zeros((5000, 4))
     _, greedy = algo.act(config, state, (), obs, jax.random.key(1), True)
     _, action = algo.act(config, state, (), obs, jax.random.key(1), False)
     # Half of the random actions are the greedy one.

@@ -9,7 +9,9 @@ import pytest
 
 from jaxrl.networks.heads import MASKED_LOGIT, ActorCriticHead, QHead
 from jaxrl.ops.distributions import Categorical, DiagonalNormal, JointCategorical, MultiCategorical
-from jaxrl.types import ActionSpace, Box, Discrete, MultiDiscrete
+from jaxrl.spaces import ActionSpace, Box, Discrete, MultiDiscrete
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 KEY = jax.random.key(0)
 FEATURES = jnp.ones((7, 3))

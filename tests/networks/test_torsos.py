@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from jaxrl.networks import build, convolution, torsos
-from jaxrl.types import Box, Dict
+from jaxrl.spaces import Box, Dict
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 KEY = jax.random.key(0)
 ATARI, MINATAR = (84, 84, 4), (10, 10, 4)

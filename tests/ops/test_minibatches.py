@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from jaxrl.ops.minibatches import learn_in_epochs, shuffled_indices
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 shuffle = jax.jit(shuffled_indices, static_argnums=(1, 2))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), per_minibatch=st.integers(1, 70), parts=st.integers(1, 5))
 def test_each_index_is_used_once(seed, per_minibatch, parts):
     size = parts * per_minibatch

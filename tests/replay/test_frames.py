@@ -6,10 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from env_cases import played
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
+from jaxrl.envs.check import random_actions
 from jaxrl.replay import frames, ring
 
 N = 2
@@ -40,6 +42,15 @@ def assert_restacks(memory: ring.Replay, shown: np.ndarray, num_frames: int):
     assert not wrong.any(), f"{wrong.sum()} of {wrong.size} stacks differ"
 
 
+def ring_of(shown: Any, capacity: int, block: int) -> ring.Replay:
+    """Return a ring to which the newest frames of stacks `[T, N, ...]` were added in blocks."""
+    image, alone = frames.newest_frame(jnp.asarray(shown))
+    memory = ring.start(frames.Frame(image[0], alone[0]), capacity, block)
+    for i in range(0, len(shown), block):
+        memory = add(memory, frames.Frame(image[i : i + block], alone[i : i + block]))
+    return memory
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**32 - 1),
@@ -52,35 +63,7 @@ def test_stacks_are_rebuilt_from_their_newest_frames(seed, num_frames, share, sh
     generator = np.random.default_rng(seed)
     images = generator.integers(0, shades + 1, (30, N, 1, 2)).astype(np.uint8)
     shown = stacks_as_shown(images, generator.random((30, N)) < share, num_frames)
-    newest = frames.newest_frame(jnp.asarray(shown))
-    memory = ring.start(jax.tree.map(lambda x: x[0], newest), 16, 6)
-    for i in range(0, 30, 6):
-        memory = add(memory, jax.tree.map(lambda x, i=i: x[i : i + 6], newest))
-    assert_restacks(memory, shown, num_frames)
-
-
-def play(env: Any, capacity: int, block: int, num_blocks: int) -> Any:
-    """Play at random; return a ring of the newest frames, and the time steps `[T, N, ...]`."""
-
-    def step(carry: Any, key: jax.Array) -> Any:
-        state, timestep = carry
-        action = jax.random.randint(key, (N,), 0, env.action_space.n)
-        return env.step(key, state, action), timestep
-
-    def play_block(carry: Any, key: jax.Array) -> Any:
-        simulation, memory = carry
-        simulation, timesteps = jax.lax.scan(step, simulation, jax.random.split(key, block))
-        memory = ring.add(memory, frames.newest_frame(timesteps.obs))
-        return (simulation, memory), timesteps
-
-    def run(key: jax.Array) -> Any:
-        simulation = env.init(key)
-        memory = ring.start(frames.newest_frame(simulation[1].obs), capacity, block)
-        keys = jax.random.split(key, num_blocks)
-        (_, memory), timesteps = jax.lax.scan(play_block, (simulation, memory), keys)
-        return memory, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), timesteps)
-
-    return jax.tree.map(np.asarray, jax.jit(run)(jax.random.key(0)))
+    assert_restacks(ring_of(shown, 16, 6), shown, num_frames)
 
 
 SMALL = {"img_height": 36, "img_width": 36, "episodic_life": True}
@@ -88,18 +71,18 @@ SMALL = {"img_height": 36, "img_width": 36, "episodic_life": True}
 
 def test_stacks_of_games_cut_short_are_what_the_environment_showed():
     env = jaxrl.make("envpool/Pong-v5", N, max_episode_steps=20, **SMALL)
-    memory, timesteps = play(env, 60, 20, 4)
+    timesteps = played(env, random_actions(env, 0, 79))
     assert timesteps.truncated[-50:].sum() >= 2 * N
-    assert_restacks(memory, timesteps.obs, 4)
+    assert_restacks(ring_of(timesteps.obs, 60, 20), timesteps.obs, 4)
 
 
 def test_stacks_go_on_over_a_lost_life_as_the_environment_showed_them():
     env = jaxrl.make("envpool/Breakout-v5", N, **SMALL)
-    memory, timesteps = play(env, 200, 40, 6)
+    timesteps = played(env, random_actions(env, 0, 239))
     ends, games = timesteps.terminated[-190:], timesteps.game_over[-190:]
     assert games.any()
     assert (ends & ~games).sum() >= 4
-    assert_restacks(memory, timesteps.obs, 4)
+    assert_restacks(ring_of(timesteps.obs, 200, 40), timesteps.obs, 4)
     # Otherwise the test shows nothing: a stack does hold frames of the life before.
     (lost, n), *_ = np.argwhere(timesteps.terminated & ~timesteps.game_over)
     np.testing.assert_array_equal(

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from jaxrl.replay import priorities as priorities_module
 from jaxrl.replay.priorities import importance_weights
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 seeds = st.integers(0, 2**32 - 1)
 draw_proportionally = jax.jit(priorities_module.draw_proportionally, static_argnums=2)
 
@@ -41,11 +43,6 @@ def test_draws_come_as_often_as_their_priorities_say():
     p = priorities / priorities.sum()
     frequencies = np.bincount(np.ravel(index), minlength=50) / index.size
     assert (abs(frequencies - p) <= 5.5 * np.sqrt(p * (1 - p) / index.size)).all()
-
-
-def test_draws_of_nothing_have_no_probability():
-    draws = draw_proportionally(jax.random.key(0), jnp.zeros(10), 4)
-    np.testing.assert_array_equal(draws.probability, 0)
 
 
 @settings(deadline=None, max_examples=30)
@@ -105,16 +102,7 @@ def test_no_uniform_number_draws_a_priority_of_zero_from_a_replay_that_is_fillin
 def test_importance_weights_follow_the_paper():
     generator = np.random.default_rng(0)
     probability = generator.uniform(1e-6, 0.3, 32).astype(np.float32)
-    for count, beta in [(100, 0.4), (1_000_000, 0.6), (7, 1.0)]:
+    for count, beta in [(100, 0.4), (1_000_000, 0.6), (7, 1.0), (32, 0.0)]:
         expected = (1 / (count * probability.astype(np.float64))) ** beta
         weights = importance_weights(jnp.asarray(probability), jnp.int32(count), beta)
         np.testing.assert_allclose(weights, expected, rtol=1e-5)
-
-
-def test_importance_weights_are_1_for_uniform_draws_and_for_an_exponent_of_0():
-    draws = draw_proportionally(jax.random.key(0), jnp.full(30, 0.2), 8)
-    count = jnp.int32(30)
-    weights = importance_weights(draws.probability, count, 0.7)
-    np.testing.assert_allclose(weights, 1.0, rtol=1e-5)
-    uneven = jnp.array([0.5, 0.1, 1e-9])
-    np.testing.assert_array_equal(importance_weights(uneven, count, 0.0), 1.0)

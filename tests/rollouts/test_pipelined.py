@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import pytest
+import small_algorithms
 
 import jaxrl
 from jaxrl import tuning
@@ -18,34 +19,24 @@ from jaxrl.training.loggers import read_jsonl
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-# A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
-SMALL: dict[str, Any] = {"hidden_sizes": (8,), "num_steps": 4}
-ADAM: dict[str, Any] = SMALL | {"adam_eps": 0.1}
-RMSPROP: dict[str, Any] = SMALL | {"rmsprop_eps": 0.1}
-GRU: dict[str, Any] = {"core": "gru", "core_size": 8}
-REPLAY: dict[str, Any] = ADAM | {
-    "replay_size": 128, "batch_size": 4, "learning_starts": 32, "target_period": 2
-}  # fmt: skip
-ALGORITHMS = {
-    "ppo": (jaxrl.ppo, jaxrl.PPOConfig(**ADAM, num_minibatches=2)),
-    "ppo-gru": (jaxrl.ppo, jaxrl.PPOConfig(**ADAM | GRU, num_minibatches=2)),
-    "a2c": (jaxrl.a2c, jaxrl.A2CConfig(**RMSPROP)),
-    "impala": (jaxrl.impala, jaxrl.ImpalaConfig(**RMSPROP, lag=2)),
-    "dqn": (jaxrl.dqn, jaxrl.DQNConfig(**REPLAY)),
-    "r2d2": (
-        jaxrl.r2d2,
-        jaxrl.R2D2Config(**REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2),
-    ),
+NAMES = ["ppo", "ppo-gru", "a2c", "impala", "dqn", "r2d2"]
+CHANGES = {"impala": {"lag": 2}, "dqn": {"replay_size": 128}, "r2d2": {"replay_size": 128}}
+CONFIGS = {name: small_algorithms.CONFIGS[name].replace(**CHANGES.get(name, {})) for name in NAMES}
+POOLS = {
+    "turns-2": {"num_pools": 2},
+    "turns-4": {"num_pools": 4},
+    "ready-4": {"num_pools": 4, "asynchronous": True},
 }
 
-TRAIN = jax.jit(jaxrl.train, static_argnums=(0, 3))
+
+def algorithm(name, **options):
+    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, **options)
+    return getattr(jaxrl, name.partition("-")[0])(env)
 
 
 @functools.cache
-def trained(name, **pools):
-    make, config = ALGORITHMS[name]
-    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, **pools)
-    return learned(TRAIN, make(env), config)
+def trained(name, **options):
+    return learned(small_algorithms.train, algorithm(name, **options), CONFIGS[name])
 
 
 def learned(train, algo, config, key=None):
@@ -56,30 +47,30 @@ def learned(train, algo, config, key=None):
     return state._replace(simulation=simulation, key=key), metrics
 
 
-POOLS = {
-    "turns-2": {"num_pools": 2},
-    "turns-4": {"num_pools": 4},
-    "ready-4": {"num_pools": 4, "asynchronous": True},
-}
+def assert_close(a, b):
+    """Compare to float tolerance: a product of fewer rows may be summed in another order."""
+    chex.assert_trees_all_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+QUICK = [("ppo", "turns-2", False), ("a2c", "ready-4", True)]
+SLOW = [
+    *((name, pools, False) for name in NAMES for pools in ("turns-2", "ready-4")),
+    *(
+        (name, pools, True)
+        for name in ("a2c", "ppo-gru", "r2d2")
+        for pools in ("turns-2", "ready-4")
+    ),
+    ("ppo", "turns-4", False),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "pools"),
-    [
-        ("ppo", "turns-2"),
-        ("a2c", "ready-4"),
-        *(
-            pytest.param(name, pools, marks=pytest.mark.slow)
-            for name in ALGORITHMS
-            for pools in ("turns-2", "ready-4")
-            if (name, pools) not in (("ppo", "turns-2"), ("a2c", "ready-4"))
-        ),
-        pytest.param("ppo", "turns-4", marks=pytest.mark.slow),
-    ],
+    ("name", "pools", "send_ahead"),
+    [*QUICK, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW if x not in QUICK)],
 )
-def test_pools_change_nothing(name, pools):
-    # To float tolerance: a product of fewer rows may be summed in another order.
-    chex.assert_trees_all_close(trained(name, **POOLS[pools]), trained(name), rtol=1e-4, atol=1e-5)
+def test_pools_change_nothing(name, pools, send_ahead):
+    in_pools = trained(name, send_ahead=send_ahead, **POOLS[pools])
+    assert_close(in_pools, trained(name, send_ahead=send_ahead))
 
 
 @pytest.mark.slow
@@ -90,58 +81,35 @@ def test_pools_change_nothing_on_atari(asynchronous):
             "Pong-v5", 4, num_threads=1, num_pools=num_pools, max_episode_steps=7,
             asynchronous=asynchronous and num_pools > 1,
         )  # fmt: skip
-        config = jaxrl.A2CConfig(**RMSPROP, torso="mlp")
-        return learned(TRAIN, jaxrl.a2c(env), config)
+        return learned(small_algorithms.train, jaxrl.a2c(env), CONFIGS["a2c"].replace(torso="mlp"))
 
-    chex.assert_trees_all_close(play(2), play(1), rtol=1e-4, atol=1e-5)
+    assert_close(play(2), play(1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_population_over_two_pools_is_its_members(asynchronous):
-    make, config = ALGORITHMS["a2c"]
     keys = jax.random.split(jax.random.key(1), 3)
-    env = jaxrl.make(
-        "envpool/CartPole-v1", 4, num_threads=1, num_pools=2, asynchronous=asynchronous
-    )
-    algo = make(env)
+    algo = algorithm("a2c", num_pools=2, asynchronous=asynchronous)
 
     def train(algo, config, keys, num_updates):
         return jax.jit(jax.vmap(lambda key: jaxrl.train(algo, config, key, num_updates)))(keys)
 
-    population = learned(train, algo, config, keys)
-    alone = make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1))
+    population = learned(train, algo, CONFIGS["a2c"], keys)
     for member, key in enumerate(keys):
-        one = learned(TRAIN, alone, config, key)
-        of_member = jax.tree.map(lambda x, m=member: x[m], population)
-        chex.assert_trees_all_close(of_member, one, rtol=1e-4, atol=1e-5)
+        one = learned(small_algorithms.train, algorithm("a2c"), CONFIGS["a2c"], key)
+        assert_close(jax.tree.map(lambda x, m=member: x[m], population), one)
 
 
-def test_every_device_has_pools_of_its_own():
-    make, config = ALGORITHMS["a2c"]
-    algo = spread(make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, num_pools=2)), 2)
-    state, metrics = TRAIN(algo, config, jax.random.key(0), 6)
-    chex.assert_trees_all_close(metrics, trained("a2c")[1], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("options", [{"num_pools": 2}, {"send_ahead": True}])
+def test_every_device_has_pools_of_its_own(options):
+    algo = spread(algorithm("a2c", **options), 2)
+    state, metrics = small_algorithms.train(algo, CONFIGS["a2c"], jax.random.key(0), 6)
+    assert_close(metrics, trained("a2c", send_ahead="send_ahead" in options)[1])
     assert len(set(state.simulation.env_state.pool.tolist())) == 2
 
 
 # --- actions sent before the agent learns ---------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "pools"),
-    [
-        pytest.param("ppo-gru", "turns-2", marks=pytest.mark.slow),
-        ("a2c", "turns-2"),
-        ("a2c", "ready-4"),
-        pytest.param("r2d2", "turns-2", marks=pytest.mark.slow),
-        pytest.param("ppo-gru", "ready-4", marks=pytest.mark.slow),
-        pytest.param("r2d2", "ready-4", marks=pytest.mark.slow),
-    ],
-)
-def test_pools_change_nothing_with_actions_sent_ahead(name, pools):
-    ahead = trained(name, send_ahead=True, **POOLS[pools])
-    chex.assert_trees_all_close(ahead, trained(name, send_ahead=True), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -150,19 +118,16 @@ def test_an_agent_that_does_not_learn_acts_alike_with_actions_sent_ahead(pools):
     """Compare the whole replay of an agent that does not learn."""
 
     def memory(**options):
-        config = ALGORITHMS["dqn"][1].replace(
-            initial_epsilon=0.0, final_epsilon=0.0, learning_rate=0.0
-        )
-        env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, **options)
-        state, metrics = learned(TRAIN, jaxrl.dqn(env), config)
+        config = CONFIGS["dqn"].replace(initial_epsilon=0.0, final_epsilon=0.0, learning_rate=0.0)
+        state, metrics = learned(small_algorithms.train, algorithm("dqn", **options), config)
         return state.memory, metrics["valid_steps"], metrics["episode_return_sum"]
 
     chex.assert_trees_all_close(memory(send_ahead=True, **pools), memory(), rtol=1e-6)
 
 
 def test_extras_of_actions_sent_ahead_are_those_of_the_policy_that_chose_them():
-    env = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
-    config, key = jaxrl.A2CConfig(hidden_sizes=(8,)), jax.random.key(0)
+    env = algorithm("a2c", send_ahead=True).env
+    config, key = CONFIGS["a2c"], jax.random.key(0)
     agent = actor_critic.agent_of(env, None)
     apply = agent.apply(config)
     old, simulation, _ = actor_critic.start(agent, config, key, None)
@@ -183,57 +148,48 @@ def test_extras_of_actions_sent_ahead_are_those_of_the_policy_that_chose_them():
 
 
 def test_a_restart_forgets_the_numbers_of_a_diverged_agent():
-    env: Any = jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)
-    make, config = ALGORITHMS["ppo"]
-    simulation = TRAIN(make(env), config, jax.random.key(0), 2)[0].simulation
+    algo = algorithm("ppo", send_ahead=True)
+    simulation = small_algorithms.train(algo, CONFIGS["ppo"], jax.random.key(0), 2)[0].simulation
     extras = jax.tree.map(lambda x: x * jnp.nan, simulation.sent.extras)
     diverged = simulation._replace(sent=simulation.sent._replace(extras=extras))
     assert jnp.isnan(diverged.sent.extras.log_prob).all()
-    fresh: Any = restart(env, diverged, jnp.bool_(True)).sent
+    fresh: Any = restart(algo.env, diverged, jnp.bool_(True)).sent
     assert (fresh.extras.log_prob == 0).all()
     chex.assert_trees_all_equal(fresh.is_pending, simulation.sent.is_pending)
     assert fresh.is_pending.all()
 
 
 def test_a_search_refills_lanes_whose_environments_simulate():
-    make, config = ALGORITHMS["a2c"]
-    algo = make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True))
-    scheduler = tuning.HyperTrick(num_trials=5, num_phases=2)
-    search = functools.partial(
-        tuning.search, algo, config, {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}, scheduler
+    algo, space = (
+        algorithm("a2c", send_ahead=True),
+        {"learning_rate": tuning.LogUniform(1e-4, 1e-2)},
     )
+    scheduler = tuning.HyperTrick(num_trials=5, num_phases=2)
+    search = functools.partial(tuning.search, algo, CONFIGS["a2c"], space, scheduler)
     result = jax.jit(search, static_argnums=(0, 1))(2, 12, jax.random.key(0))
     reported = jnp.arange(2) < result.ledger.reported[:, None]
     assert (result.ledger.reported >= 1).all()
     assert jnp.isfinite(result.ledger.scores[reported]).all()
 
 
-def test_every_device_sends_ahead():
-    make, config = ALGORITHMS["a2c"]
-    algo = spread(make(jaxrl.make("envpool/CartPole-v1", 4, num_threads=1, send_ahead=True)), 2)
-    _, metrics = TRAIN(algo, config, jax.random.key(0), 6)
-    expected = trained("a2c", send_ahead=True)[1]
-    chex.assert_trees_all_close(metrics, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_simulators_that_simulate_can_be_closed():
     env = jaxrl.make("gymnasium/CartPole-v1", 2, send_ahead=True)
-    make, config = ALGORITHMS["a2c"]
-    state, _ = TRAIN(make(env), config, jax.random.key(0), 2)
+    state, _ = small_algorithms.train(jaxrl.a2c(env), CONFIGS["a2c"], jax.random.key(0), 2)
     pool: Any = callback.group_of(state.simulation.env_state).pools[0]
-    workers = pool.envs.processes
-    assert all(worker.is_alive() for worker in workers)
+    supervisor = pool.workers.process
+    assert supervisor.is_alive()
     callback.release(state.simulation.env_state)
-    assert not any(worker.is_alive() for worker in workers)
+    assert not supervisor.is_alive()  # it outlives all workers
 
 
-@pytest.mark.parametrize(("num_pools", "send_ahead"), [(1, False), (2, False), (1, True)])
+@pytest.mark.parametrize(
+    ("num_pools", "send_ahead"),
+    [pytest.param(1, False, marks=pytest.mark.slow), (2, False), (1, True)],
+)
 def test_metrics_rows_hold_waiting_times_and_rates(tmp_path, num_pools, send_ahead):
-    env = jaxrl.make(
-        "envpool/CartPole-v1", 4, num_threads=1, num_pools=num_pools, send_ahead=send_ahead
-    )
-    make, config = ALGORITHMS["ppo"]
-    jaxrl.run(make(env), config, total_steps=5 * 16, run_dir=tmp_path / "x", num_evaluations=0,
+    algo = algorithm("ppo", num_pools=num_pools, send_ahead=send_ahead)
+    config = CONFIGS["ppo"].replace(num_epochs=4)
+    jaxrl.run(algo, config, total_steps=5 * 16, run_dir=tmp_path / "x", num_evaluations=0,
               progress_bar=False)  # fmt: skip
     rows = read_jsonl(tmp_path / "x" / "metrics.jsonl")
     assert len(rows) == 5
