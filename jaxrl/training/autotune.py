@@ -20,11 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
+from jaxrl.checks import POSITIVE
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
+from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
-from jaxrl.training.compilation import cache_directory
-from jaxrl.training.loop import MAX_CHUNK, compile_chunk
+from jaxrl.training.compilation import MAX_CHUNK, cache_directory, compile_chunk
 from jaxrl.training.population import choose
 from jaxrl.types import Algorithm, PyTree
 
@@ -83,7 +85,12 @@ def autotune(
         all settings are refused.
       jax.errors.JaxRuntimeError: if memory lacks for all of them.
     """
-    rate = steps_per_second if rate is None else rate
+    checks.function("build", build)
+    _check_knobs(knobs, starts)
+    seconds = checks.number("seconds", seconds, POSITIVE)
+    max_trials = checks.integer("max_trials", max_trials)
+    checks.function("report", report)
+    rate = steps_per_second if rate is None else checks.function("rate", rate)
     path = _cache_path(cache) if rate in (steps_per_second, lanes_per_second) else None
     key = _cache_key(
         *_build_first(build, knobs, starts),
@@ -94,8 +101,8 @@ def autotune(
         max_trials=max_trials,
     )
     cached = _read(path)
-    if key in cached:
-        return _from_json(cached[key], knobs, starts)
+    if (found := _from_json(cached.get(key), knobs, starts)) is not None:
+        return found
     refusals: list[Exception] = []
 
     def measure(settings: Settings) -> float:
@@ -191,6 +198,17 @@ def lanes_per_second(algo: Algorithm, configs: PyTree, seconds: float) -> float:
     return max(choose(algo, configs, seconds / 4).steps_per_second.values())
 
 
+def _check_knobs(knobs: Any, starts: Any) -> None:
+    """Raise `ValueError` unless knobs have sequences of values, and starts are dictionaries."""
+    checks.instance("knobs", knobs, Mapping, "a dictionary of the values of each setting")
+    for name, values in knobs.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise checks.refuse(f"knobs[{name!r}]", "a sequence of values", values)
+    is_sequence = isinstance(starts, Sequence) and not isinstance(starts, str)
+    if not is_sequence or not starts or not all(isinstance(start, Mapping) for start in starts):
+        raise checks.refuse("starts", "a sequence of dictionaries of settings", starts)
+
+
 def _build_first(
     build: Callable[..., tuple[Algorithm, Any]], knobs: Knobs, starts: Sequence[Settings]
 ) -> tuple[Algorithm, Any]:
@@ -202,7 +220,7 @@ def _build_first(
                     f"a start has {name} = {settings.get(name)!r}, which is not among the values "
                     f"of that knob, {list(values)}"
                 )
-    refusal = ValueError("there are no settings to start from")
+    refusal = ValueError("no start was built")
     for settings in starts:
         try:
             return build(**settings)
@@ -216,8 +234,10 @@ def _build_first(
 
 def _cache_path(cache: Path | bool | None) -> Path | None:
     """Return the file that keeps results, None for none."""
+    if cache is None or cache is False:
+        return None
     if cache is not True:
-        return cache or None
+        return checks.path("cache", cache)
     directory = cache_directory()
     return None if directory is None else directory / "autotune.json"
 
@@ -230,24 +250,35 @@ def _cache_key(algo: Algorithm, config: Any, **arguments: Any) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
-def _from_json(saved: dict[str, Any], knobs: Knobs, starts: Sequence[Settings]) -> AutotuneResult:
-    """Return a saved result with the values of knobs and starts, since JSON has no tuples."""
+def _from_json(saved: Any, knobs: Knobs, starts: Sequence[Settings]) -> AutotuneResult | None:
+    """Return a saved result with the values of knobs and starts, since JSON has no tuples.
+
+    None if there is no result, or a damaged one: then the settings are measured again.
+    """
 
     def original(name: str, value: Any) -> Any:
         given = [*knobs.get(name, ()), *(start[name] for start in starts if name in start)]
-        return next(x for x in given if json.dumps(x) == json.dumps(value))
+        for own in given:
+            if json.dumps(own) == json.dumps(value):
+                return own
+        raise ValueError(f"{name} = {value!r} is no setting to choose from")
 
     def settings(values: dict[str, Any]) -> Settings:
         return {name: original(name, value) for name, value in values.items()}
 
-    trials = tuple(Measurement(settings(values), speed) for values, speed in saved["trials"])
-    return AutotuneResult(settings(saved["best"]), trials)
+    try:
+        saved = schema.check(saved, schema.MEASUREMENTS)
+        trials = tuple(Measurement(settings(values), speed) for values, speed in saved["trials"])
+        best = settings(saved["best"])
+    except ValueError:
+        return None
+    return AutotuneResult(best, trials) if any(best == x.settings for x in trials) else None
 
 
 def _read(path: Path | None) -> dict[str, Any]:
     """Return all saved results; none if there is no file or it is damaged."""
     try:
-        saved = {} if path is None else json.loads(path.read_text())
+        saved = {} if path is None else schema.parse(path.read_bytes())
     except (OSError, ValueError):
         saved = {}
     return saved if isinstance(saved, dict) else {}

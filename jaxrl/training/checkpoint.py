@@ -5,6 +5,11 @@ environments) and the run's progress. Host environments cannot be saved; without
 field `simulation` is None, and a resumed run starts new episodes with an exact learner. Saves are
 atomic: a kill at any moment leaves the earlier checkpoints intact.
 
+After Orbax has written a checkpoint, it is sealed (`jaxrl.files.seal`) with the digests of its
+files, its number and the identity of its run. Only a checkpoint whose seal holds is used: a damaged
+one gives way to the one before it, and one of another run is an error. Runs that older versions
+began have no run id; theirs may be without seals.
+
 If several processes train one agent, each writes and reads the parts of arrays on its own devices,
 so no process needs room for the whole. A checkpoint does not depend on the number of devices; the
 state is restored onto the devices of the state that it replaces.
@@ -12,6 +17,11 @@ state is restored onto the devices of the state that it replaces.
 
 from __future__ import annotations
 
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +29,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.config import with_current_names
+from jaxrl.distributed import processes
+from jaxrl.files import intact
+from jaxrl.files import seal as seals
+from jaxrl.files.paths import check_path
 from jaxrl.types import PyTree, is_key
-
-UNREADABLE = frozenset("[]\\")
-"""Characters of paths that Orbax writes but cannot read: brackets are a pattern to it, and a
-backslash is a slash to its storage."""
-
-
-def check_path(directory: Path) -> None:
-    """Raise `ValueError` if checkpoints in a directory could not be read again."""
-    if found := sorted(UNREADABLE & set(str(directory.absolute()))):
-        raise ValueError(
-            f"checkpoints cannot be kept in {directory.absolute()}, whose path has "
-            f"{' '.join(found)}; choose another directory"
-        )
 
 
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in one directory."""
 
-    def __init__(self, directory: str | Path, keep: int = 2, together: bool = False):
-        """Open the directory, or make it.
+    def __init__(
+        self,
+        directory: str | Path,
+        identity: dict[str, Any],
+        keep: int = 2,
+        together: bool = False,
+        repair: bool = True,
+    ):
+        """Open the directory, or make it, and verify the newest checkpoint.
+
+        A damaged one is told by a warning and moved into `damaged-checkpoints` beside the
+        directory; the one before it is used instead.
 
         Args:
           directory: folder of the checkpoints.
+          identity: of the run, as `jaxrl.training.manifest.identity` returns it.
           keep: number of checkpoints to keep.
           together: all processes see the directory and call each method at the same time.
+          repair: False leaves damaged checkpoints where they are.
+
+        Raises:
+          ValueError: if none of the checkpoints is intact, or the newest intact one belongs to
+            another run.
         """
         import orbax.checkpoint as ocp  # takes a third of a second, which other programs save
 
@@ -52,35 +70,92 @@ class Checkpoints:
         check_path(Path(directory))
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._identity, self._keep, self._together = identity, keep, together
+        self._sealer = ThreadPoolExecutor(1)
+        self._sealing: Future[None] | None = None
+        self._newest: int | None = None
+        self.rows: dict[str, Any] | None = None
+        """The record of the rows of metrics before the newest; None if it has none."""
+        self.other_versions = ""
+        """A text with the versions that the newest was saved with, where they are other ones."""
+        self._on_first(lambda: self._verify(repair))
+        if together:
+            self._newest = json.loads(processes.broadcast_text(json.dumps(self._newest)))
         self._args = ocp.args
-        self._manager = ocp.CheckpointManager(
-            self.directory,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep,
-                create=False,
-                enable_async_checkpointing=False,
-                multiprocessing_options=(
-                    options() if together else options(primary_host=own, active_processes={own})
+        try:
+            self._manager = ocp.CheckpointManager(
+                self.directory,
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=None,  # `_seal` deletes old ones, once the new one is sealed
+                    create=False,
+                    enable_async_checkpointing=False,
+                    multiprocessing_options=(
+                        options() if together else options(primary_host=own, active_processes={own})
+                    ),
                 ),
-            ),
+            )
+        except Exception as error:  # Orbax reads `_CHECKPOINT_METADATA` of the older ones too
+            found = intact.changed_since_sealed(self.directory)
+            raise ValueError(
+                f"a checkpoint in {self.directory} is damaged: {'; '.join([*found, str(error)])}. "
+                "Delete its folder to go on with the others"
+            ) from error
+
+    def _on_first(self, function: Callable[[], None]) -> None:
+        """Call a function on the first of several processes that save together."""
+        if self._together:
+            processes.call_on_first(function)
+        else:
+            function()
+
+    def _verify(self, repair: bool) -> None:
+        """Find the newest intact checkpoint; move the damaged ones away."""
+        found = intact.newest_intact(self.directory, self._identity, with_current_names)
+        self._newest, self.rows = found.update, found.seal.get("rows")
+        self.other_versions = (
+            f"; it was saved with other {found.versions}" if found.versions else ""
         )
+        instead = "none" if found.update is None else f"checkpoint {found.update}"
+        for update, line in found.damaged.items():
+            moved = (
+                f"; moved to {intact.move_aside(self.directory / str(update))}" if repair else ""
+            )
+            warnings.warn(f"{line}. {instead} is used instead{moved}", stacklevel=4)
 
     def latest(self) -> int | None:
-        """Return the update count of the newest checkpoint, None if there is none."""
-        return self._manager.latest_step()
+        """Return the update count of the newest checkpoint, None if there is none.
 
-    def save(self, num_updates: int, state: Any, progress: dict[str, Any], whole: bool) -> None:
+        Raises:
+          OSError: if the one saved last could not be sealed.
+        """
+        self._on_first(self._wait_for_seal)
+        return self._newest
+
+    def save(
+        self,
+        num_updates: int,
+        state: Any,
+        progress: dict[str, Any],
+        whole: bool,
+        rows: dict[str, Any] | None = None,
+    ) -> None:
         """Save the state after `num_updates` updates.
+
+        A thread computes the digests while the caller goes on. The checkpoint counts once it is
+        sealed, and the one before it is kept until then.
 
         Args:
           num_updates: number of the checkpoint.
           state: a training state.
           progress: anything that JSON can hold.
           whole: include the environments.
+          rows: the record of the rows of metrics so far, which the seal keeps.
 
         Raises:
-          OSError: if it cannot be written (a full disk); earlier checkpoints stay.
+          OSError: if it, or the one before it, cannot be written (a full disk); earlier
+            checkpoints stay.
         """
+        before = self.latest()
         saved = _without_keys(state if whole else _without_environments(state))
         try:
             self._manager.save(
@@ -92,13 +167,42 @@ class Checkpoints:
             )
             self._manager.wait_until_finished()
         except Exception as error:
-            raise OSError(
-                f"checkpoint {num_updates} could not be written to {self.directory}: {error}. "
-                f"The one before it, {self.latest()}, is intact; free some space and resume"
-            ) from error
+            raise self._unwritten(num_updates, before, error) from error
+        self._newest = num_updates
+        if not self._together or processes.is_first():
+            self._sealing = self._sealer.submit(self._seal, num_updates, before, rows)
+
+    def _seal(self, update: int, before: int | None, rows: dict[str, Any] | None) -> None:
+        """Seal a checkpoint, and delete all but the newest.
+
+        Those with a larger number are of a sweep that fell back on an earlier checkpoint.
+        """
+        entries = {"update": update, "identity": self._identity}
+        entries |= {} if rows is None else {"rows": rows}
+        try:
+            seals.write(self.directory / str(update), entries)
+        except OSError as error:
+            self._newest = before
+            raise self._unwritten(update, before, error) from error
+        updates = intact.numbers(self.directory)
+        kept = [number for number in updates if number <= update][: self._keep]
+        for old in set(updates) - set(kept):
+            shutil.rmtree(self.directory / str(old), ignore_errors=True)
+
+    def _wait_for_seal(self) -> None:
+        """Wait until the checkpoint saved last is sealed."""
+        sealing, self._sealing = self._sealing, None
+        if sealing is not None:
+            sealing.result()
+
+    def _unwritten(self, update: int, before: int | None, error: Exception) -> OSError:
+        return OSError(
+            f"checkpoint {update} could not be written to {self.directory}: {error}. "
+            f"The one before it, {before}, is intact; free some space and resume"
+        )
 
     def restore(self, like: Any, whole: bool) -> tuple[Any, dict[str, Any]]:
-        """Return the newest state and its progress.
+        """Return the newest state and its progress, as JSON.
 
         Args:
           like: a state of the same shapes, or its `eval_shape`; the arrays of the restored state
@@ -130,6 +234,11 @@ class Checkpoints:
         """
         return self._read(progress=self._args.JsonRestore())["progress"]
 
+    @property
+    def progress_file(self) -> Path:
+        """The file of the newest checkpoint's progress."""
+        return self.directory / str(self._newest) / "progress" / "metadata"
+
     def _read(self, **parts: Any) -> Any:
         """Read parts of the newest checkpoint."""
         step = self.latest()
@@ -140,12 +249,21 @@ class Checkpoints:
         except Exception as error:
             raise ValueError(
                 f"checkpoint {self.directory / str(step)} is damaged or belongs to another network "
-                f"or version: {str(error)[:500]}. Delete that folder to fall back on an earlier one"
+                f"or version{self.other_versions}: {str(error)[:500]}. Delete that folder to fall "
+                "back on an earlier one"
             ) from error
 
     def close(self) -> None:
-        """Release Orbax's resources."""
-        self._manager.close()
+        """Wait for the last seal, and release Orbax's resources.
+
+        Raises:
+          OSError: if the checkpoint saved last could not be sealed.
+        """
+        try:
+            self._wait_for_seal()
+        finally:
+            self._sealer.shutdown()
+            self._manager.close()
 
 
 def _without_environments(state: Any) -> Any:

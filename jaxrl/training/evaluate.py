@@ -9,9 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import Simulation, advance, start
-from jaxrl.types import Algorithm, Array, Env, HostEnv, Memory
+from jaxrl.types import (
+    Algorithm,
+    Array,
+    Env,
+    HostEnv,
+    Memory,
+    check_agent,
+    check_environments,
+)
 
 MAX_ENVS = 16
 EVALUATION_SEED = 2**31 - 1
@@ -50,8 +59,15 @@ def evaluate(
       greedy: take the policy's mode, not a sample.
       max_steps: steps of each environment, at most.
       simulation: environments `env` at the start of episodes, used instead of new ones.
+
+    Raises:
+      ValueError: for bad arguments.
     """
-    start_key, key = jax.random.split(key)
+    check_agent(algo, config)
+    check_environments(env)
+    episodes_per_env = checks.integer("episodes_per_env", episodes_per_env)
+    greedy, max_steps = checks.flag("greedy", greedy), checks.integer("max_steps", max_steps)
+    start_key, key = jax.random.split(checks.random_key("key", key))
     simulation = start(env, start_key, algo.initial_core(config, env.num_envs), simulation)
     rows = jnp.arange(env.num_envs)
     no_scores = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)

@@ -13,8 +13,10 @@ import contextlib
 import importlib
 import json
 import os
+import threading
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from jaxrl import checks
+from jaxrl.files import rows as files
+from jaxrl.files.intact import newest_seal
 from jaxrl.training.progress import RECENT_EPISODES, Row
 
 
@@ -33,41 +38,70 @@ class Sink(Protocol):
 
 
 class JsonlSink:
-    """A file with one JSON object a line; opening it drops the rows after update `resume_from`."""
+    """A file with one JSON object a line; opening it drops the rows after update `resume_from`.
 
-    def __init__(self, path: Path, resume_from: int = 0):
-        rows = [row for row in read_jsonl(path) if row["update"] <= resume_from]
+    If a file is damaged, a warning says what is wrong, a copy is kept beside it, and its readable
+    rows stay.
+
+    Args:
+      record: what the checkpoint from which a run resumes recorded of its rows, if anything.
+
+    Raises:
+      ValueError: if the file is another run's.
+    """
+
+    def __init__(
+        self, path: str | Path, resume_from: int = 0, record: dict[str, Any] | None = None
+    ):
+        path, resume_from = checks.path("path", path), checks.step("resume_from", resume_from)
+        lines = _lines_to_keep(path, resume_from, record)
         temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        temporary.write_bytes(lines)
         temporary.replace(path)
+        self._recorder = files.Recorder(lines)
         self._file = path.open("a", buffering=1)
 
     def write(self, row: Row) -> None:
-        self._file.write(json.dumps(row) + "\n")
+        line = json.dumps(row) + "\n"
+        self._file.write(line)
+        self._recorder.add(line.encode())
+
+    def record(self) -> dict[str, Any]:
+        """Return the record of the rows so far, which the next checkpoint keeps."""
+        return self._recorder.record()
 
     def close(self) -> None:
         self._file.close()
 
 
-def open_sinks(run_dir: Path, update: int, steps: int) -> list[Sink]:
-    """Open the files of a run directory that take rows; drop rows after `update` and `steps`."""
-    return [
-        JsonlSink(run_dir / "metrics.jsonl", update),
-        TensorBoardSink(run_dir / "tensorboard", steps),
-    ]
+def _lines_to_keep(path: Path, update: int, record: dict[str, Any] | None) -> bytes:
+    """Return the lines of a metrics file that are of updates up to `update`."""
+    found = files.read(path, record)
+    if found.is_foreign:
+        raise ValueError(
+            f"{found.report}, and neither the first nor the last of these lines is left: it is "
+            "another run's, or was written anew. Copy this run's own file back, or move this one "
+            "away to go on without the rows before"
+        )
+    if record is not None and found.is_intact:
+        return found.data[: record["size"]]
+    if found.report:
+        kept = f"; a copy of it is {files.keep_copy(path, found.data)}" if found.data else ""
+        warnings.warn(f"{found.report}. Its readable rows stay{kept}", stacklevel=4)
+    kept_rows = (row for row in found.rows if row["update"] <= update)
+    return "".join(json.dumps(row) + "\n" for row in kept_rows).encode()
 
 
 def read_jsonl(path: Path) -> list[Row]:
-    """Return all whole rows of a metrics file; none if it does not exist."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # a kill cut off the last line
-            break
-    return rows
+    """Return the rows of a metrics file; none if it does not exist.
+
+    A warning says what is wrong with it: which lines are no rows, and whether it differs from what
+    the newest checkpoint beside it recorded.
+    """
+    found = files.read(path, newest_seal(path.parent / "checkpoints").get("rows"))
+    if found.report:
+        warnings.warn(f"{found.report}. Its readable rows are used", stacklevel=2)
+    return found.rows
 
 
 class TensorBoardSink:
@@ -76,7 +110,9 @@ class TensorBoardSink:
     TensorBoard ignores events after step `resume_from` that an earlier process wrote.
     """
 
-    def __init__(self, directory: Path, resume_from: int = 0):
+    def __init__(self, directory: str | Path, resume_from: int = 0):
+        directory = checks.path("directory", directory)
+        resume_from = checks.step("resume_from", resume_from)
         # Not SummaryWriter: its thread dies on a full disk, and its users wait for ever.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import scalar
@@ -122,15 +158,56 @@ class WandbSink:
         self._run.finish()
 
 
+LOG_SECONDS = 30.0
+"""Seconds between two lines of a log that is no terminal."""
 WIDE_TERMINAL = 130
 """Columns of a terminal that has room for the throughput too."""
 
 
+class LogLines:
+    """Lines that say how far some work is, one every `LOG_SECONDS`, for logs of batch jobs.
+
+    A thread prints them, so that they come during long compilations too.
+
+    Args:
+      describe: returns the line.
+    """
+
+    def __init__(self, console: Console, describe: Callable[[], str]):
+        self._console, self._describe = console, describe
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._print, daemon=True, name="log lines")
+
+    def start(self) -> None:
+        """Print lines from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Print a last line, and no more."""
+        if self._thread.is_alive():
+            self._closed.set()
+            self._thread.join()
+            self._line()
+
+    def _print(self) -> None:
+        while not self._closed.wait(LOG_SECONDS):
+            self._line()
+
+    def _line(self) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = f"{now} {self._describe()}"
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 class ProgressBar:
-    """A line in the terminal: phase of the run, steps, steps per second, return, time left."""
+    """A line about a run: its phase, steps, steps per second, return, time left.
+
+    In a terminal it moves; elsewhere a new one is printed every `LOG_SECONDS`.
+    """
 
     def __init__(self, total_steps: int, visible: bool):
         self._console = Console(stderr=True)
+        in_terminal = self._console.is_terminal
         is_wide = self._console.width >= WIDE_TERMINAL
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -141,13 +218,16 @@ class ProgressBar:
             *([TextColumn("{task.fields[throughput]}")] if is_wide else []),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not visible,
+            disable=not (visible and in_terminal),
         )
         self._visible = visible
+        self._lines = LogLines(self._console, self._text)
         self._task = self._progress.add_task(
             "starting", total=total_steps, rate="", score="", throughput=""
         )
         self._progress.start()
+        if visible and not in_terminal:
+            self._lines.start()
 
     def say(self, text: str) -> None:
         """Show the phase of the run, such as "compiling"."""
@@ -169,14 +249,34 @@ class ProgressBar:
         )
 
     def close(self) -> None:
+        self._lines.close()
         self._progress.stop()
+
+    def _text(self) -> str:
+        """Return the line as a log has it."""
+        task = self._progress.tasks[0]
+        parts = [
+            task.description,
+            f"{task.completed:,.0f}/{task.total:,.0f} steps",
+            task.fields["rate"],
+            task.fields["score"],
+            task.fields["throughput"],
+            "" if task.time_remaining is None else f"{format_clock(task.time_remaining)} left",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+def format_clock(seconds: float) -> str:
+    """Return a duration as hours:minutes:seconds."""
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
 
 
 def smoothed_returns(
     rows: Sequence[Row], episodes: int = RECENT_EPISODES, over: str = "steps"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return steps (or `seconds`), and the mean return of at least the last `episodes` episodes."""
-    rows = [row for row in rows if row.get("episode_count", 0) > 0]
+    rows = [r for r in rows if r.get("episode_count", 0) > 0 and {"episode_return", over} <= {*r}]
     counts = np.array([row["episode_count"] for row in rows])
     sums = np.array([row["episode_return"] for row in rows]) * counts
     count_until, sum_until = np.cumsum(counts), np.cumsum(sums)
@@ -200,7 +300,7 @@ def plot_curve(
     for label, rows in runs.items():
         steps, means = smoothed_returns(rows)
         line = axes.plot(steps, means, label=label)[0]
-        evaluated = [row for row in rows if "eval_return" in row]
+        evaluated = [row for row in rows if {"steps", "eval_return"} <= {*row}]
         axes.plot(
             [row["steps"] for row in evaluated],
             [row["eval_return"] for row in evaluated],
@@ -210,10 +310,12 @@ def plot_curve(
         )
     if baseline is not None:
         axes.axhline(baseline, color="gray", linestyle="--", label="random policy")
-    axes.set(title=title, xlabel="environment steps", ylabel="return, mean of last 100 episodes")
+    axes.set_title(title, parse_math=False)
+    axes.set(xlabel="environment steps", ylabel="return, mean of last 100 episodes")
     axes.grid(alpha=0.3)
     if len(runs) > 1 or baseline is not None:
-        axes.legend(frameon=False)
+        for text in axes.legend(frameon=False).get_texts():
+            text.set_parse_math(False)
     figure.savefig(path)
 
 

@@ -9,11 +9,9 @@ the metrics fill a buffer of fixed size, so memory does not grow with the length
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -21,48 +19,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.distributed import processes
+from jaxrl.distributed.processes import Interrupt
+from jaxrl.distributed.spread import describe_unused
+from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
-from jaxrl.training.compilation import compiler_options
+from jaxrl.training.compilation import compile_chunk
 from jaxrl.training.evaluate import evaluate_separately
-from jaxrl.training.loggers import ProgressBar, Sink, open_sinks, plot_run, read_jsonl
-from jaxrl.training.progress import Progress, Row, simulator_time, throughput_text, waiting_shares
-from jaxrl.types import Algorithm, Array, Metrics
+from jaxrl.training.loggers import (
+    JsonlSink,
+    ProgressBar,
+    Sink,
+    TensorBoardSink,
+    plot_run,
+    read_jsonl,
+)
+from jaxrl.training.progress import (
+    SUMMARY,
+    LoopSettings,
+    Progress,
+    Row,
+    chunk_length,
+    simulator_time,
+    throughput_text,
+    waiting_shares,
+)
+from jaxrl.types import Algorithm
 
-MAX_CHUNK = 1024
-"""Updates in one call of the compiled program, at most."""
+Callback = Callable[[int, Any, Row], None]
+"""`f(update, state, row)`, called between two chunks of updates; `row` is the newest one."""
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
-SUMMARY = "summary.json"
-
-
-def run_chunk(
-    algo: Algorithm, config: Any, state: Any, num_updates: Array | int, size: int = MAX_CHUNK
-) -> tuple[Any, Metrics]:
-    """Do `num_updates` updates, at most `size`; the number may be traced.
-
-    Returns:
-      The state, and metrics `[size]`, zeros past the updates done.
-    """
-    update = jax.jit(algo.update, inline=True)  # so that it is traced only once
-    _, metrics = jax.eval_shape(update, config, state)
-    rows = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), metrics)
-
-    def step(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
-        state, rows = carry
-        state, metrics = update(config, state)
-        return state, jax.tree.map(lambda all, one: all.at[i].set(one), rows, metrics)
-
-    return jax.lax.fori_loop(0, num_updates, step, (state, rows))
-
-
-train_chunk = jax.jit(run_chunk, static_argnums=(0, 4), donate_argnums=2)
-"""`run_chunk`, compiled; the state is donated."""
-
-
-def compile_chunk(algo: Algorithm, config: Any, state: Any) -> jax.stages.Compiled:
-    """Return `train_chunk` of an algorithm, compiled: call it with config, state and int32."""
-    lowered = train_chunk.lower(algo, config, state, jnp.int32(1))
-    return lowered.compile(compiler_options(algo, config))
 
 
 class RunResult(NamedTuple):
@@ -76,19 +62,12 @@ class RunResult(NamedTuple):
     """Whether a signal ended the run before its last update."""
     run_dir: Path | None
 
-
-class LoopSettings(NamedTuple):
-    """The lengths of a run and of its parts; `jaxrl.run` explains them."""
-
-    num_updates: int
-    steps_per_update: int
-    log_every: int
-    evaluate_at: frozenset[int]
-    """The updates after which to evaluate."""
-    eval_episodes: int
-    chunk_updates: int | None
-    chunk_seconds: float
-    checkpoint_seconds: float
+    def __repr__(self) -> str:
+        """Return a line without the arrays of the state."""
+        names = ("updates", "valid_steps", "mean_return", "eval_return")
+        shown = ", ".join(f"{name}={self.summary[name]!r}" for name in names)
+        where = None if self.run_dir is None else str(self.run_dir)
+        return f"RunResult({shown}, interrupted={self.interrupted}, run_dir={where!r})"
 
 
 class TrainingLoop:
@@ -100,27 +79,44 @@ class TrainingLoop:
         config: Any,
         settings: LoopSettings,
         run_dir: Path | None,
-        sinks: list[Sink],
+        sinks: Sequence[Sink],
+        callbacks: Sequence[Callback],
         progress_bar: bool,
     ):
         self.algo, self.config, self.settings = algo, config, settings
-        self.run_dir, self.sinks = run_dir, sinks
+        self.callbacks, self.newest_row = callbacks, Row()
+        self.run_dir, self.sinks = run_dir, list(sinks) if processes.is_first() else []
         self.progress = Progress()
         self.evaluation: Row = {}  # of the newest evaluation
-        self.bar = ProgressBar(settings.num_updates * settings.steps_per_update, progress_bar)
-        self.checkpoints = (
-            None if run_dir is None else Checkpoints(run_dir / "checkpoints", together=True)
+        self.rows: JsonlSink | None = None
+        self.checkpoints: Checkpoints | None = None
+        if run_dir is not None:
+            identity = manifests.identity(manifests.read(run_dir))
+            self.checkpoints = Checkpoints(run_dir / "checkpoints", identity, together=True)
+        self.bar = ProgressBar(
+            settings.num_updates * settings.steps_per_update, progress_bar and processes.is_first()
         )
 
     def run(self, init: jax.stages.Lowered, seed: int) -> RunResult:
         """Train up to the last update or a signal; `init` is the algorithm's, lowered."""
         state, interrupted = self.first_state(init, seed), False
-        if self.run_dir is not None and processes.is_first():
-            self.sinks += open_sinks(self.run_dir, self.progress.update, self.progress.steps)
+        if self.run_dir is not None:
+            processes.call_on_first(self.open_files)
         if self.progress.update < self.settings.num_updates:
             state, interrupted = self.train(state)
             self.save(state)
+        if self.checkpoints is not None:
+            self.checkpoints.latest()  # waits for its seal, by which the rows are verified
         return RunResult(state, self.summarize(interrupted), interrupted, self.run_dir)
+
+    def open_files(self) -> None:
+        """Open the files of the run directory that take rows; drop rows after the progress."""
+        assert self.run_dir is not None
+        assert self.checkpoints is not None
+        path, record = self.run_dir / "metrics.jsonl", self.checkpoints.rows
+        self.rows = JsonlSink(path, self.progress.update, record)
+        tensorboard = TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps)
+        self.sinks += [self.rows, tensorboard]
 
     def first_state(self, init: jax.stages.Lowered, seed: int) -> Any:
         """Return the initial state, or the one of the newest checkpoint."""
@@ -130,12 +126,11 @@ class TrainingLoop:
         if saved_update is not None and not self.algo.env.checkpointable:
             key = jax.random.fold_in(key, saved_update)  # so that new episodes differ from old ones
         state = init.compile()(self.config, key)
-        if jax.process_count() > 1 and all(x.is_fully_addressable for x in jax.tree.leaves(state)):
-            raise ValueError(
-                f"{jax.process_count()} processes are joined, but {self.algo.name!r} trains on "
-                "the devices of one; spread it over the devices of all by "
-                "jaxrl.distributed.spread.spread"
-            )
+        processes.check_spread(self.algo.name, state)
+        used = {device for leaf in jax.tree.leaves(state) for device in leaf.devices()}
+        num_used = len(used & set(jax.local_devices()))
+        if unused := describe_unused(num_used, "jaxrl train uses more by --devices"):
+            self.bar.announce(unused)
         return state if saved_update is None else self.restore(state)
 
     def restore(self, state: Any) -> Any:
@@ -143,10 +138,12 @@ class TrainingLoop:
         assert self.checkpoints is not None
         whole = self.algo.env.checkpointable
         saved, progress = self.checkpoints.restore(state, whole)
-        self.progress = Progress(**progress)
+        update, file = self.checkpoints.latest(), self.checkpoints.progress_file
+        self.progress = Progress.from_json(progress, update, file)
         self.bar.announce(
             f"resumed after update {self.progress.update:,}"
             + ("" if whole else "; the environments start new episodes")
+            + self.checkpoints.other_versions
         )
         return saved if whole else saved._replace(simulation=state.simulation)
 
@@ -164,11 +161,14 @@ class TrainingLoop:
                 if processes.any_process(interrupt.requested):
                     return state, True
                 length = chunk_length(settings, progress, seconds_per_update)
+                evaluate_at = settings.next_evaluation(progress.update)
                 updates = int(processes.broadcast(np.int32(length)))
                 state, seconds = self.do_chunk(program, state, updates)
                 seconds_per_update = seconds / updates
-                if progress.update in settings.evaluate_at and processes.is_first():
+                if progress.update == evaluate_at and processes.is_first():
                     self.evaluate(processes.replicated_part(state))
+                for callback in self.callbacks:
+                    callback(progress.update, state, self.newest_row)
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
                     began = time.perf_counter()
                     self.save(state)
@@ -197,16 +197,10 @@ class TrainingLoop:
         return state, seconds
 
     def log(self, metrics: dict[str, np.ndarray], seconds: float, waits: Row) -> None:
-        """Write the rows that a chunk completes, and show the chunk in the progress bar.
-
-        Args:
-          metrics: `[updates]` of the chunk.
-          seconds: time that the chunk took.
-          waits: `waiting_shares` of the chunk.
-        """
+        """Write the rows that a chunk with metrics `[updates]` completes; show it in the bar."""
         progress, settings = self.progress, self.settings
         updates, done = len(metrics["valid_steps"]), 0
-        row_after = settings.evaluate_at | {settings.num_updates}
+        row_after = (settings.next_evaluation(progress.update), settings.num_updates)
         while done < updates:
             stop = min(done + settings.log_every - progress.row_updates, updates)
             part = {name: values[done:stop] for name, values in metrics.items()}
@@ -252,33 +246,33 @@ class TrainingLoop:
 
     def write(self, row: Row) -> None:
         """Give a row to every sink."""
+        self.newest_row = row
         for sink in self.sinks:
             sink.write(row)
 
     def save(self, state: Any) -> None:
         """Save a checkpoint, unless the run keeps none or has this one already."""
         update, whole = self.progress.update, self.algo.env.checkpointable
+        if self.run_dir is not None and not (self.run_dir / manifests.NAME).exists():
+            raise FileNotFoundError(
+                f"{self.run_dir} was moved or deleted during the run, which can save nothing more; "
+                "if it was moved, resume it where it is now"
+            )
         if self.checkpoints is not None and self.checkpoints.latest() != update:
-            self.checkpoints.save(update, state, vars(self.progress), whole)
+            rows = None if self.rows is None else self.rows.record()
+            self.checkpoints.save(update, state, vars(self.progress), whole, rows)
 
     def summarize(self, interrupted: bool) -> dict[str, Any]:
         """Return the summary; write it and the learning curve into the run directory."""
-        progress, evaluation = self.progress, self.evaluation
+        evaluation = self.evaluation
         run_dir = self.run_dir if processes.is_first() else None
-        if run_dir is not None and not evaluation:
+        if run_dir is not None and not evaluation:  # a resumed run's may be of before
             rows = read_jsonl(run_dir / "metrics.jsonl")
-            evaluated = [row for row in rows if "eval_return" in row]
-            evaluation = evaluated[-1] if evaluated else {}
+            evaluation = next((row for row in reversed(rows) if "eval_return" in row), {})
         summary = {
             "algorithm": self.algo.name,
             "env": self.algo.env.id,
-            "updates": progress.update,
-            "valid_steps": progress.steps,
-            "seconds": progress.seconds,
-            "steps_per_second": progress.steps / progress.seconds if progress.seconds else None,
-            "compile_seconds": progress.compile_seconds,
-            "episodes": progress.episodes,
-            "mean_return": progress.mean_return,
+            **self.progress.totals(),
             "eval_return": None,
             "eval_return_std": None,
             **{name: value for name, value in evaluation.items() if name.startswith("eval_")},
@@ -296,54 +290,3 @@ class TrainingLoop:
             sink.close()
         if self.checkpoints is not None:
             self.checkpoints.close()
-
-
-def chunk_length(
-    settings: LoopSettings, progress: Progress, seconds_per_update: float | None
-) -> int:
-    """Return the number of updates of the next chunk, at most up to the next evaluation.
-
-    Args:
-      seconds_per_update: as the last chunk took; None before the first.
-    """
-    if settings.chunk_updates is not None:
-        length = settings.chunk_updates
-    elif seconds_per_update is None:
-        length = 1
-    else:
-        length = int(settings.chunk_seconds / max(seconds_per_update, 1e-6))
-    if length >= settings.log_every:  # end with a row
-        length -= (progress.row_updates + length) % settings.log_every
-    evaluations = (at for at in settings.evaluate_at if at > progress.update)
-    stop = min([*evaluations, settings.num_updates])
-    return min(max(length, 1), MAX_CHUNK, stop - progress.update)
-
-
-class Interrupt:
-    """A context in which the first SIGINT or SIGTERM sets `requested` and does nothing else.
-
-    The second one does what it would do without this context. Python allows handlers in the main
-    thread only; in other threads signals do what they always do.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {s: signal.signal(s, self._request) for s in self.SIGNALS}
-        return self
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for s, handler in self._previous.items():
-            signal.signal(s, handler)
-
-    def __exit__(self, *exception: object) -> None:
-        self._restore()

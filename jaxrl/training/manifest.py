@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import platform
-import re
-import shlex
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import jax
 
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.distributed.spread import num_cores
 from jaxrl.envs import make
-from jaxrl.types import Algorithm, Env
+from jaxrl.envs.trust import code_named_by
+from jaxrl.files import schema
+from jaxrl.files.changes import changed_settings
+from jaxrl.files.urls import redact_command
+from jaxrl.types import Algorithm, Env, check_environments
 
 NAME = "manifest.json"
 UNFINISHED = f".{NAME}"
@@ -32,6 +37,10 @@ _PACKAGES = (
 )  # fmt: skip
 ARGUMENTS = ("seed", "total_steps", "log_every", "num_evaluations", "eval_episodes")
 """The arguments of `jaxrl.run` on which its results depend."""
+TO_RESUME = ("seed", "log_every", "total_steps")
+"""The fields that a resumed run needs of its manifest."""
+IDENTITY = ("run_id", "algorithm", "env", "config", "custom_network", "seed", "trial")
+"""The entries of a manifest that tell a run from all others."""
 
 
 def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -70,27 +79,24 @@ def check_options(env: Env) -> None:
 def provenance() -> dict[str, Any]:
     """Return the origin of results: command, time, versions, commit and machine."""
     return {
-        "command": without_passwords(shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])),
+        "command": redact_command([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": versions(),
         "git_commit": _git_commit(),
         "hardware": _hardware(),
     }
 
 
-def without_passwords(text: str) -> str:
-    """Remove passwords from the URLs in a text, because manifests are shown to others."""
-    return re.sub(r"(://[^:/@\s]*):[^/\s]*@", r"\1@", text)
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results may depend on."""
+    found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 def _git_commit() -> str | None:
@@ -98,7 +104,12 @@ def _git_commit() -> str | None:
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
+            # A repository's setting core.fsmonitor names a program that `git status` would run.
+            ["git", "-c", "core.fsmonitor=false", *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
         ).stdout.strip()
 
     try:
@@ -130,45 +141,50 @@ def write(run_dir: Path, manifest: dict[str, Any]) -> None:
     unfinished.replace(run_dir / NAME)
 
 
-def read(run_dir: str | Path) -> dict[str, Any]:
+def read(run_dir: str | Path, needed: Sequence[str] = ()) -> dict[str, Any]:
     """Return the manifest of a run.
+
+    Args:
+      needed: fields that a manifest may lack, but not this one.
 
     Raises:
       FileNotFoundError: if the directory has none.
-      ValueError: if it is damaged.
+      ValueError: if it is damaged, or lacks a field.
     """
     path = Path(run_dir) / NAME
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {NAME}")
-    try:
-        return fields.with_current_names(json.loads(path.read_text()))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    manifest = schema.read(path, schema.MANIFEST, fields.with_current_names)
+    schema.require(path, manifest, needed)
+    return manifest
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return what keeps a run from being resumed: one line for each setting that changed."""
-    lines = []
-    for key in ("algorithm", "env", "config", "seed", "log_every"):
-        a, b = (json.loads(json.dumps(manifest[key])) for manifest in (old, new))
-        if isinstance(a, dict):
-            lines += [
-                f"{key}.{name}: {a.get(name)!r} -> {b.get(name)!r}"
-                for name in sorted({*a, *b})
-                if a.get(name) != b.get(name)
-            ]
-        elif a != b:
-            lines.append(f"{key}: {a!r} -> {b!r}")
-    return lines
+    return changed_settings(old, new, ("algorithm", "env", "config", "seed", "log_every"))
+
+
+def new_run_id() -> str:
+    """Return the random id of a run that begins; its checkpoints carry it."""
+    return secrets.token_hex(8)
+
+
+def identity(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the identity of a manifest's run, and the versions that this process saves with.
+
+    The `run_id` is None for runs that older versions began.
+    """
+    return {name: manifest.get(name) for name in IDENTITY} | {"versions": versions()}
 
 
 def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of a resumed run: its beginning, its new length, every resumption."""
     where = ("command", "created", "versions", "git_commit", "hardware")
     resumptions = [*old.get("resumptions", []), {key: new[key] for key in where}]
-    lengths = {key: new[key] for key in ("num_evaluations", "eval_episodes")}
-    lengths["total_steps"] = max(old["total_steps"], new["total_steps"])
-    return old | lengths | {"resumptions": resumptions}
+    kept = {key: new[key] for key in ("num_evaluations", "eval_episodes")}
+    kept["total_steps"] = max(old["total_steps"], new["total_steps"])
+    kept["label"] = new.get("label") or old.get("label")
+    return old | kept | {"resumptions": resumptions}
 
 
 def rebuild(
@@ -176,23 +192,36 @@ def rebuild(
     network: nn.Module | None = None,
     make_algorithm: Callable[..., Algorithm] | None = None,
     env: Env | None = None,
+    trust_imports: bool = False,
 ) -> tuple[Algorithm, Any]:
     """Make the algorithm and config of a run again.
 
     Args:
-      network, make_algorithm, env: as for `jaxrl.load_policy`.
+      network, make_algorithm, env, trust_imports: as for `jaxrl.load_policy`.
 
     Raises:
-      ValueError: if jaxrl cannot make the network, environment or algorithm and none is given.
+      ValueError: if jaxrl cannot make the network, environment or algorithm and none is given, or
+        if the environment names code and `trust_imports` is False.
     """
+    checks.optional(
+        checks.instance, "network", network, nn.Module, "an instance of a flax.linen.Module"
+    )
+    checks.optional(checks.function, "make_algorithm", make_algorithm)
+    trust_imports = checks.flag("trust_imports", trust_imports)
+    if env is not None:
+        check_environments(env)
     if manifest["custom_network"] and network is None:
         raise ValueError("this run was trained with a network of your own; pass it as network=...")
     made_with = manifest["env"]
     if env is None:
+        if not trust_imports:
+            check_names_no_code(made_with["id"], made_with["options"])
         try:
             options = {name: _hashable(value) for name, value in made_with["options"].items()}
             env = make(made_with["id"], num_envs=made_with["num_envs"], **options)
-        except ValueError as error:
+        except ImportError:
+            raise
+        except Exception as error:  # whatever the simulator raises for options of a damaged file
             raise ValueError(
                 f"the environment of this run, {made_with['id']}, cannot be made again; if it is "
                 f"your own, pass it as env=...: {error}"
@@ -204,7 +233,21 @@ def rebuild(
             "the function that makes it, as jaxrl.ppo makes PPO: make_algorithm=..."
         )
     algo = make_algorithm(env, network)
-    return algo, fields.from_dict(algo.config_class, manifest["config"])
+    try:
+        return algo, fields.from_dict(algo.config_class, manifest["config"])
+    except ValueError as error:
+        raise ValueError(f"the config of this run, in {NAME}, is damaged: {error}") from error
+
+
+def check_names_no_code(env_id: str, options: dict[str, Any]) -> None:
+    """Raise `ValueError` if making the environment of a manifest would run code that it names."""
+    if found := code_named_by(env_id, options):
+        raise ValueError(
+            f"the environment of this run, {env_id}, {found}. A run directory may come from "
+            "someone else, so jaxrl runs no code that it names: pass the environment yourself as "
+            "env=..., or, if you trust who wrote the directory, pass trust_imports=True "
+            "(--trust-imports)"
+        )
 
 
 def _hashable(value: Any) -> Any:

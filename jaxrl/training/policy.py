@@ -9,10 +9,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxrl import checks
+from jaxrl.spaces import Box, Dict, ObservationSpace, zeros
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
-from jaxrl.types import Algorithm, Array, Box, Dict, Env, ObservationSpace, PyTree, zeros
+from jaxrl.types import Algorithm, Array, Env, PyTree, check_agent
 
 
 class LoadedPolicy:
@@ -20,7 +23,7 @@ class LoadedPolicy:
 
     Observations and actions are those of `algo.env` (see `jaxrl.envs.host.conversions`): images
     have their channels last, integers are one-hot, Discrete actions count from 0, and actions of a
-    Box lie within its bounds.
+    Box lie within its bounds. Actions are NumPy's, which Gymnasium's `env.step` takes.
 
     Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
     the calls since the last `reset()`. Research code may use `algo`, `config` and `state`, whose
@@ -28,6 +31,7 @@ class LoadedPolicy:
     """
 
     def __init__(self, algo: Algorithm, config: Any, state: Any):
+        check_agent(algo, config)
         self.algo, self.config, self.state = algo, config, state
         self.memory: Any = ()
         self._remembers = bool(jax.tree.leaves(algo.initial_core(config, 1)))
@@ -47,11 +51,11 @@ class LoadedPolicy:
         if self.memory:
             shape = self.memory.first.shape
             self.memory = self.memory._replace(
-                last_reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), shape),
-                first=jnp.broadcast_to(jnp.asarray(first, bool), shape),
+                last_reward=_for_each("reward", reward, jnp.float32, shape),
+                first=_for_each("first", first, bool, shape),
             )
 
-    def __call__(self, obs: Any, key: Array | None = None) -> Array:
+    def __call__(self, obs: Any, key: Array | None = None) -> Any:
         obs, single = as_batch(self.algo.env.observation_space, obs)
         batch_size = len(jax.tree.leaves(obs)[0])
         if self.memory and len(self.memory.first) != batch_size:
@@ -59,7 +63,7 @@ class LoadedPolicy:
                 f"the policy remembers {len(self.memory.first)} episodes, got observations of "
                 f"{batch_size}; call reset() to begin new ones"
             )
-        sampling_key = jax.random.key(0) if key is None else key
+        sampling_key = jax.random.key(0) if key is None else checks.random_key("key", key)
         memory, action = self._act(
             self.config, self.state, self.memory, obs, sampling_key, key is None
         )
@@ -67,6 +71,7 @@ class LoadedPolicy:
             self.memory = memory
         if isinstance(self.algo.env.action_space, Box):
             action = jnp.clip(action, *self.algo.env.action_space.bounds())
+        action = np.asarray(action)
         return action[0] if single else action
 
 
@@ -78,9 +83,9 @@ def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
     """
     like = zeros(space)
     if jax.tree.structure(obs) == jax.tree.structure(like):
-        obs = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), obs, like)
+        obs = jax.tree.map(lambda x, like: as_array("obs", x, like.dtype), obs, like)
     elif not isinstance(space, Dict):
-        obs = jnp.asarray(obs, like.dtype)
+        obs = as_array("obs", obs, like.dtype)
     shape, expected = jax.tree.map(jnp.shape, obs), jax.tree.map(jnp.shape, like)
     if shape == expected:
         return jax.tree.map(lambda x: x[None], obs), True
@@ -89,13 +94,47 @@ def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
     raise ValueError(f"the policy takes observations of shape {expected} or [B, ...], got {shape}")
 
 
+def _for_each(name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """Return one value, or one for each episode, as an array `[B]`."""
+    array = as_array(name, value, dtype)
+    if array.shape not in ((), shape):
+        raise checks.refuse(name, f"one value or an array {list(shape)}", value)
+    return jnp.broadcast_to(array, shape)
+
+
+def as_array(name: str, value: Any, dtype: Any) -> Array:
+    """Return numbers as an array; raise `ValueError` for what is none."""
+    try:
+        return jnp.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise checks.refuse(name, f"an array of {jnp.dtype(dtype).name}", value) from None
+
+
+def state_shapes(algo: Algorithm, config: Any) -> Any:
+    """Return the shapes of an agent's state.
+
+    Raises:
+      ValueError: if there is no such agent, since the config of a manifest is damaged.
+    """
+    try:
+        return jax.eval_shape(algo.init, config, jax.random.key(0))
+    except Exception as error:  # sizes may fail anywhere in JAX and Flax
+        raise ValueError(
+            f"the agent of this run cannot be made from its {manifests.NAME}: {error}"
+        ) from error
+
+
 def load_policy(
     run_dir: str | Path,
     network: nn.Module | None = None,
     make_algorithm: Callable[..., Algorithm] | None = None,
     env: Env | None = None,
+    trust_imports: bool = False,
 ) -> LoadedPolicy:
     """Load the agent of a run's newest checkpoint.
+
+    The checkpoint is verified. In place of a damaged one, which a warning names, the one before it
+    is loaded.
 
     Args:
       run_dir: directory of the run.
@@ -103,14 +142,22 @@ def load_policy(
       make_algorithm: a function `(env, network)` that makes the run's algorithm, if jaxrl does not
         have it.
       env: the run's environments, if `jaxrl.make` cannot make them.
+      trust_imports: make environments whose id or options name code, such as
+        "gymnasium/module:function", which is then imported. Only for directories whose writer you
+        trust; `env` needs no trust.
 
     Raises:
       FileNotFoundError: if `run_dir` holds no run or no checkpoint.
-      ValueError: if the manifest or the checkpoint is damaged, or one of the arguments is missing.
+      ValueError: if the manifest or all checkpoints are damaged, the newest intact one belongs to
+        another run, or one of the arguments is missing; if the environment names code that is not
+        trusted.
     """
-    algo, config = manifests.rebuild(manifests.read(run_dir), network, make_algorithm, env)
-    like = jax.eval_shape(algo.init, config, jax.random.key(0))
-    checkpoints = Checkpoints(Path(run_dir) / "checkpoints")
+    run_dir = checks.path("run_dir", run_dir)
+    manifest = manifests.read(run_dir)
+    algo, config = manifests.rebuild(manifest, network, make_algorithm, env, trust_imports)
+    like = state_shapes(algo, config)
+    identity = manifests.identity(manifest)
+    checkpoints = Checkpoints(run_dir / "checkpoints", identity, repair=False)
     try:
         state, _ = checkpoints.restore(like, whole=algo.env.checkpointable)
     finally:

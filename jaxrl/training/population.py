@@ -18,11 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxrl import checks
+from jaxrl.checks import POSITIVE
+from jaxrl.config import Config
 from jaxrl.envs.host.callback import max_groups
 from jaxrl.rollouts.simulation import restart
-from jaxrl.training.compilation import compiler_options
-from jaxrl.training.loop import run_chunk
-from jaxrl.types import Algorithm, Array, Metrics, PyTree
+from jaxrl.training.compilation import compiler_options, run_chunk
+from jaxrl.types import Algorithm, Array, Metrics, PyTree, check_agent
 
 STRATEGIES = ("vmap", "map", "shard-vmap", "shard-map")
 KEEP, FRESH, RESUME = 0, 1, 2
@@ -74,6 +76,8 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
     Raises:
       ValueError: for an unknown strategy, or too many pools of host environments.
     """
+    checks.instance("algo", algo, Algorithm, "an algorithm, such as jaxrl.ppo(env)")
+    num_lanes = checks.integer("num_lanes", num_lanes)
     chosen = as_strategy(strategy, num_lanes)
     env = algo.env
     if chosen.num_devices > 1 and algo.lane_axis is not None:
@@ -133,11 +137,11 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
 def as_strategy(strategy: str | Strategy, num_lanes: int) -> Strategy:
     """Return a strategy for this machine; one for other lanes is fitted to `num_lanes`."""
     if isinstance(strategy, Strategy):
+        checks.choice("Strategy.within", strategy.within, ("vmap", "map"))
+        checks.integer("Strategy.num_devices", strategy.num_devices, 1, jax.local_device_count())
         is_even = num_lanes % strategy.num_devices == 0
         return strategy if is_even else strategy._replace(num_devices=num_shards(num_lanes))
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy must be one of {STRATEGIES}, got {strategy!r}")
-    within = strategy.removeprefix("shard-")
+    within = checks.choice("strategy", strategy, STRATEGIES).removeprefix("shard-")
     return Strategy(within, 1 if within == strategy else num_shards(num_lanes))
 
 
@@ -167,6 +171,8 @@ def _over_lanes(
 
 def stack(config: Any, num_lanes: int, **values: Array) -> Any:
     """Return configs `[W]`: copies of `config`, with the fields given as arrays `[W]` replaced."""
+    checks.instance("config", config, Config, "a config, such as jaxrl.PPOConfig()")
+    num_lanes = checks.integer("num_lanes", num_lanes)
     leaves = jax.tree.map(jnp.asarray, config.replace(**values))
     return jax.tree.map(lambda x: x if x.ndim else jnp.broadcast_to(x, (num_lanes,)), leaves)
 
@@ -191,6 +197,15 @@ def choose(
       repeats: measurements of each strategy; those within 25% of the fastest get three times as
         many more.
     """
+    check_agent(algo, configs, has_lanes=True)
+    seconds = checks.number("seconds", seconds, POSITIVE)
+    repeats = checks.integer("repeats", repeats)
+    shapes = {jnp.shape(x)[:1] for x in jax.tree.leaves(configs)}
+    if len(shapes) != 1 or shapes == {()}:
+        raise ValueError(
+            "configs must have leaves [W] for W lanes, as `jaxrl.population.stack(config, W)` "
+            f"makes them, got {configs}"
+        )
     num_lanes = len(jax.tree.leaves(configs)[0])
     one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
     names = STRATEGIES[:2] if one_device else STRATEGIES

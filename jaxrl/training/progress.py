@@ -8,20 +8,43 @@ simulators wait for each other.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
 from jaxrl.envs.host.pools import HostTime
+from jaxrl.files import schema
+from jaxrl.training.compilation import MAX_CHUNK
 
+SUMMARY = "summary.json"
 Row = dict[str, float]
 SUMS = (
     "episode_return_sum", "episode_length_sum", "episode_count", "valid_steps", "gradient_steps"
 )  # fmt: skip
 """The metrics that a row adds up over its updates; it averages the others."""
 RECENT_EPISODES = 100
+
+
+_NUMBERS = schema.list_of(schema.NUMBER)
+_PAIR = schema.Kind("a pair of numbers", lambda x: _NUMBERS.holds(x) and len(x) == 2)
+_COLUMNS = schema.Kind(
+    "an object of lists of numbers",
+    lambda x: isinstance(x, dict) and all(map(_NUMBERS.holds, x.values())),
+)
+PROGRESS: schema.Table = {
+    "update": schema.Field(schema.INDEX),
+    "steps": schema.Field(schema.INDEX),
+    "episodes": schema.Field(schema.INDEX),
+    "seconds": schema.Field(schema.NUMBER),
+    "compile_seconds": schema.Field(schema.NUMBER),
+    "recent": schema.Field(schema.list_of(_PAIR)),
+    "row": schema.Field(_COLUMNS),
+    "row_seconds": schema.Field(schema.NUMBER),
+}
+"""The fields of a run's progress in its checkpoints."""
 
 
 @dataclasses.dataclass
@@ -41,11 +64,42 @@ class Progress:
     """Metrics of the updates since the last row."""
     row_seconds: float = 0.0
 
+    @classmethod
+    def from_json(cls, saved: Any, update: int | None, path: Path) -> Progress:
+        """Return the progress that a checkpoint holds.
+
+        Args:
+          saved: `vars` of the progress.
+          update: the checkpoint's number.
+          path: its file, for errors.
+
+        Raises:
+          ValueError: if it is no progress or that of another update.
+        """
+        try:
+            schema.check(saved, PROGRESS)
+            check_number("update", saved["update"], update)
+            return cls(**{name: saved[name] for name in PROGRESS})
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+
     @property
     def mean_return(self) -> float | None:
         """Return the mean of at least the last 100 episodes; None before the first."""
         count = sum(count for _, count in self.recent)
         return sum(total for total, _ in self.recent) / count if count else None
+
+    def totals(self) -> dict[str, Any]:
+        """Return the totals that a run's summary shows."""
+        return {
+            "updates": self.update,
+            "valid_steps": self.steps,
+            "seconds": self.seconds,
+            "steps_per_second": self.steps / self.seconds if self.seconds else None,
+            "compile_seconds": self.compile_seconds,
+            "episodes": self.episodes,
+            "mean_return": self.mean_return,
+        }
 
     @property
     def row_updates(self) -> int:
@@ -90,6 +144,22 @@ class Progress:
         return row
 
 
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Return the summary of a run.
+
+    Raises:
+      FileNotFoundError: if the run has not come to an end yet.
+      ValueError: if the summary is damaged.
+    """
+    return schema.read(run_dir / SUMMARY, schema.SUMMARY)
+
+
+def check_number(name: str, value: int, update: int | None) -> None:
+    """Raise `ValueError` unless a field has the number of the checkpoint that it is in."""
+    if value != update:
+        raise ValueError(f"{name} must be {update}, the number of the checkpoint, got {value}")
+
+
 def simulator_time(state: Any) -> HostTime | None:
     """Return the time that a training state's host environments took, None without such.
 
@@ -131,3 +201,45 @@ def throughput_text(metrics: dict[str, np.ndarray], seconds: float, waits: Row) 
         wait, idle = waits["simulator_wait"], waits["simulator_idle"]
         parts.append(f"simulators: wait {wait:.0%}, idle {idle:.0%}")
     return ", ".join(parts)
+
+
+class LoopSettings(NamedTuple):
+    """The lengths of a run and of its parts; `jaxrl.run` explains them."""
+
+    num_updates: int
+    steps_per_update: int
+    log_every: int
+    num_evaluations: int
+    eval_episodes: int
+    chunk_updates: int | None
+    chunk_seconds: float
+    checkpoint_seconds: float
+
+    def next_evaluation(self, update: int) -> int | None:
+        """Return the update after `update` that an evaluation follows, None if there is none.
+
+        Evaluations are evenly spaced, the last one after the last update.
+        """
+        if not self.num_evaluations or update >= self.num_updates:
+            return None
+        number = update * self.num_evaluations // self.num_updates + 1
+        return -(-number * self.num_updates // self.num_evaluations)
+
+
+def chunk_length(
+    settings: LoopSettings, progress: Progress, seconds_per_update: float | None
+) -> int:
+    """Return the number of updates of the next chunk, at most up to the next evaluation.
+
+    `seconds_per_update` is the last chunk's, None before the first.
+    """
+    if settings.chunk_updates is not None:
+        length = settings.chunk_updates
+    elif seconds_per_update is None:
+        length = 1
+    else:
+        length = int(settings.chunk_seconds / max(seconds_per_update, 1e-6))
+    if length >= settings.log_every:  # end with a row
+        length -= (progress.row_updates + length) % settings.log_every
+    stop = settings.next_evaluation(progress.update) or settings.num_updates
+    return min(max(length, 1), MAX_CHUNK, stop - progress.update)

@@ -10,18 +10,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxrl.distributed import processes
+from jaxrl.files.paths import check_path
 from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import check_path
 
 
 @contextlib.contextmanager
 def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
     """Make a run's directory and write its manifest; lock the directory until the block ends.
 
+    The first of several processes does it, and all check that they see the same directory.
+
     Raises:
+      OSError: if the disk is full, also within the block.
       ValueError: if the directory holds a run and `resume` is False, a run with other settings, or
         files of something else; or if another process works in it.
     """
+    with explain_full_disk(directory), contextlib.ExitStack() as stack:
+        processes.call_on_first(lambda: stack.enter_context(_prepared(directory, manifest, resume)))
+        processes.check_shared_file(directory / manifests.NAME)
+        yield
+
+
+@contextlib.contextmanager
+def _prepared(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Do on this process what `open_run_dir` says."""
     check_path(directory)
     if (directory / manifests.NAME).exists():
         if not resume:
@@ -29,7 +42,7 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Ite
                 f"{directory} already holds a run; resume it (resume=True, --resume) or choose "
                 "another directory"
             )
-        saved = manifests.read(directory)
+        saved = manifests.read(directory, manifests.TO_RESUME)
         if any((directory / "checkpoints").glob("[0-9]*")):
             changes = manifests.differences(saved, manifest)
             if changes:

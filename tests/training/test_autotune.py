@@ -85,10 +85,6 @@ def test_a_program_is_measured_once_on_a_machine(tmp_path):
     assert all(rates[number] > 0 for number in rates if number != 3)
     assert autotune(*arguments, **options) == found
     assert list(found.trials) == seen
-    cache.write_text("{")  # a damaged file: measure again
-    autotune(*arguments, **options)
-    assert len(seen) > len(found.trials)
-    assert len(json.loads(cache.read_text())) == 1
 
 
 def test_lanes_are_measured_together():
@@ -104,21 +100,19 @@ def test_lanes_are_measured_together():
     assert all(trial.steps_per_second > 0 for trial in found.trials)
 
 
-@pytest.mark.parametrize("message", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: broken"])
-def test_settings_without_enough_memory_are_refused(message):
-    def rate(algo, config, seconds):
-        if config.num_steps > 4:
-            raise jax.errors.JaxRuntimeError(message)
-        return 1.0
+def test_only_settings_without_enough_memory_are_left_out():
+    def find(message):
+        def rate(algo, config, seconds):
+            if config.num_steps > 4:
+                raise jax.errors.JaxRuntimeError(message)
+            return 1.0
 
-    def find():
         return autotune(*SIZES, rate=rate, cache=False)
 
-    if message.startswith("INTERNAL"):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
-            find()
-    else:
-        assert [trial.steps_per_second for trial in find().trials] == [1.0, 0.0]
+    found = find("RESOURCE_EXHAUSTED: Out of memory")
+    assert [trial.steps_per_second for trial in found.trials] == [1.0, 0.0]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
+        find("INTERNAL: broken")
 
 
 SIZES = (
@@ -139,8 +133,11 @@ def test_cached_settings_have_the_types_that_were_measured(tmp_path):
 
 
 def test_a_cache_that_cannot_be_used_is_ignored(tmp_path):
-    (tmp_path / "x.json").write_text("[]")
-    assert autotune(*SIZES, seconds=0.01, cache=tmp_path / "x.json").trials
+    cache = tmp_path / "x.json"
+    for damaged in ("{", "[]"):
+        cache.write_text(damaged)
+        assert autotune(*SIZES, seconds=0.01, cache=cache).trials
+        assert len(json.loads(cache.read_text())) == 1
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="cannot save the settings found"):
         assert autotune(*SIZES, seconds=0.01, cache=tmp_path / "file" / "x.json").trials
@@ -169,13 +166,6 @@ def test_if_all_settings_are_refused_the_error_says_why(tmp_path):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize(
-    ("knob", "start", "message"),
-    [
-        ([1, 2], 8, r"num_pools = 8, which is not .* that knob, \[1, 2\]"),
-        ([3], 3, "4 environments cannot be split over 3 pools"),
-    ],
-)
-def test_bad_starts_are_refused(knob, start, message):
-    with pytest.raises(ValueError, match=message):
-        autotune(build_pools, {"num_pools": knob}, [{"num_pools": start}], cache=False)
+def test_a_start_that_is_no_value_of_its_knob_is_refused():
+    with pytest.raises(ValueError, match=r"num_pools = 8, which is not .* that knob, \[1, 2\]"):
+        autotune(build_pools, {"num_pools": [1, 2]}, [{"num_pools": 8}], cache=False)

@@ -1,5 +1,7 @@
 """Options for XLA that change nothing but speed, and the cache of compiled programs."""
 
+import os
+
 import chex
 import jax
 import pytest
@@ -51,3 +53,34 @@ def test_users_without_a_home_have_no_cache(monkeypatch):
     compilation.enable_compilation_cache()
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert str(compilation.cache_directory()) == "/somewhere/jaxrl"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Return the cache of a user who has set none; JAX's setting is restored afterwards."""
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "jaxrl"
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_only_the_user_can_write_to_the_cache(cache):
+    (cache / "xla").mkdir(parents=True)
+    cache.chmod(0o777)
+    (cache / "xla").chmod(0o775)
+    compilation.enable_compilation_cache()
+    assert jax.config.values["jax_compilation_cache_dir"] == str(cache / "xla")
+    assert [path.stat().st_mode & 0o777 for path in (cache, cache / "xla")] == [0o755, 0o755]
+
+
+def test_a_new_cache_is_private(cache):
+    compilation.enable_compilation_cache()
+    assert [path.stat().st_mode & 0o777 for path in (cache, cache / "xla")] == [0o700, 0o700]
+
+
+def test_another_users_cache_is_not_used(cache, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.warns(UserWarning, match="is another user's.* set JAX_COMPILATION_CACHE_DIR"):
+        compilation.enable_compilation_cache()
+    assert jax.config.values["jax_compilation_cache_dir"] is None

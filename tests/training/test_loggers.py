@@ -1,12 +1,17 @@
 """Sinks: each holds the rows that it was given, also after a kill."""
 
 import importlib
+import json
+import re
 import struct
 import time
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
+from jaxrl.files import seal
+from jaxrl.training import loggers
 from jaxrl.training.loggers import JsonlSink, ProgressBar, TensorBoardSink, read_jsonl
 
 
@@ -17,6 +22,154 @@ def test_the_cut_last_line_of_a_killed_run_is_dropped(tmp_path):
     sink.write({"update": 2.0})
     sink.close()
     assert read_jsonl(path) == [{"update": 1}, {"update": 2.0}]
+
+
+DAMAGED = {
+    b'{"upd#te": 3}': "lacks update",
+    b'{"update": 3': "is no JSON",
+    b'{"update": 3, "loss": "\xff"}': "is no UTF-8",
+    b"[]": "is no object",
+    b"{}": "lacks update",
+    b"null": "is no object",
+    b'{"update": "3"}': "update is no integer",
+    b'{"update": 3.5}': "update is no integer",
+    b'{"update": 3, "loss": "high"}': "loss is no number",
+    b'{"update": 3, "loss": true}': "loss is no number",
+    b'{"update": 3, "loss": [1]}': "loss is no number",
+    b'{"update": 3, "steps": 1' + b"0" * 400 + b"}": "steps is no number",
+    b'{"update": ' + b"[" * 100_000: "is unreadable: its values are nested",
+    b'{"update": 0}': "is out of order",
+    b'{"update": 9}': "is out of order",
+    b"\x00\x00": "is no JSON",
+    b"": "is no JSON",
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_row_is_reported_and_the_others_stay(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    good = [{"update": n, "loss": n / 2} for n in (1, 2, 4, 4, 5)]
+    lines = [json.dumps(row).encode() for row in good]
+    lines.insert(2, line)
+    before = b"\n".join(lines) + b"\n"
+    path.write_bytes(before)
+    with pytest.warns(UserWarning, match=rf"metrics\.jsonl.*line 3 {DAMAGED[line]}"):
+        assert read_jsonl(path) == good
+    with pytest.warns(UserWarning, match="line 3"):
+        sink = JsonlSink(path, resume_from=4)
+    sink.write({"update": 5, "loss": 2.5})
+    sink.close()
+    assert read_jsonl(path) == good  # and nothing is reported
+    assert (tmp_path / "metrics.damaged-1.jsonl").read_bytes() == before
+
+
+# --- rows that a checkpoint has recorded ---------------------------------------------------------
+
+
+ROWS = [{"update": n, "loss": n / 8} for n in range(1, 6)]
+RECORDED = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS[:4])
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A file of five rows, and the record of the first four."""
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path)
+    for row in ROWS[:4]:
+        sink.write(row)
+    record = json.loads(json.dumps(sink.record()))
+    sink.write(ROWS[4])
+    sink.close()
+    assert path.read_bytes().startswith(RECORDED)
+    return path, record
+
+
+def test_recorded_rows_stay_byte_for_byte_and_the_record_grows_with_them(recorded):
+    path, record = recorded
+    with path.open("ab") as file:
+        file.write(b'{"update": 6, "lo')
+    sink = JsonlSink(path, 4, record)
+    assert path.read_bytes() == RECORDED
+    assert sink.record() == record
+    sink.write(ROWS[4])
+    sink.close()
+    again = JsonlSink(path, 5, sink.record())
+    again.close()
+    assert again.record() == sink.record() != record
+    assert list(path.parent.iterdir()) == [path]
+
+
+GONE = r"\d+ of the \d+ bytes that the newest checkpoint recorded are gone"
+CHANGES = {
+    "edited": (lambda data: data.replace(b"0.25", b"0.75"), "lines 1 to 4 are not", [1, 2, 3, 4]),
+    "emptied": (lambda data: b"", GONE, []),
+    "cut": (lambda data: data[:70], GONE, [1, 2]),
+    "zeros": (lambda data: bytes(len(data)), "no line is as the", []),
+    "no line 2": (lambda data: RECORDED[:29] + data[57:], "lines 1 to 3 are not", [1, 3, 4]),
+    "no row 2": (lambda data: data.replace(b"0.25", b"null"), "line 2 loss is no n", [1, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_that_are_not_as_recorded_are_told_and_a_copy_is_kept(recorded, change):
+    path, record = recorded
+    damage, message, updates = CHANGES[change]
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+    with pytest.warns(UserWarning, match=rf"metrics\.jsonl: .*{message}.* readable rows stay"):
+        sink = JsonlSink(path, 4, record)
+    sink.close()
+    left = read_jsonl(path)
+    assert [row["update"] for row in left] == updates
+    copies = [copy.read_bytes() for copy in path.parent.glob("*damaged*")]
+    assert copies == ([damaged] if damaged else [])
+    with pytest.warns(UserWarning, match="recorded"):  # killed before the next checkpoint
+        JsonlSink(path, 4, record).close()
+    assert read_jsonl(path) == left
+    JsonlSink(path, 4, sink.record()).close()  # and nothing is reported
+
+
+def test_the_rows_of_another_run_are_refused_and_stay(recorded):
+    path, record = recorded
+    other = RECORDED.replace(b"0.", b"3.")
+    path.write_bytes(other)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: .* another run's.* Copy this run's"):
+        JsonlSink(path, 4, record)
+    assert path.read_bytes() == other
+    path.unlink()
+    with pytest.warns(UserWarning, match="are gone"):
+        JsonlSink(path, 4, record).close()
+    assert path.read_bytes() == b""
+
+
+def test_readers_verify_rows_by_the_newest_seal_that_is_intact(recorded):
+    path, record = recorded
+    for update, rows in ((3, None), (4, record), (5, None)):
+        folder = path.parent / "checkpoints" / str(update)
+        folder.mkdir(parents=True)
+        seal.write(folder, {"update": update} | ({"rows": rows} if rows else {}))
+    (path.parent / "checkpoints" / "5" / "seal.json").write_text("{}")
+    assert read_jsonl(path) == ROWS
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: lines 1 to 4 are not all as"):
+        assert [row["loss"] for row in read_jsonl(path)] == [0.125, 0.75, 0.375, 0.5, 0.625]
+
+
+def test_losses_that_are_not_finite_and_the_unfinished_last_line_are_no_damage(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(
+        b'{"update": 1, "loss": NaN}\n{"update": 2, "loss": Infinity}\n{"update": \xff'
+    )
+    assert [row["update"] for row in read_jsonl(path)] == [1, 2]
+    path.write_bytes(b'{"update": 1}\n{"update": 2}')
+    assert [row["update"] for row in read_jsonl(path)] == [1, 2]
+
+
+def test_many_damaged_rows_are_one_warning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("{}\n" * 50)
+    with pytest.warns(UserWarning, match=r"50 damaged lines.* line 20 lacks update; and 30 more"):
+        assert read_jsonl(path) == []
 
 
 def test_tensorboard_can_read_each_row_at_once(tmp_path):
@@ -42,12 +195,37 @@ def test_tensorboard_can_read_each_row_at_once(tmp_path):
 def test_the_progress_bar_fits_its_terminal(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # to Rich, this is a terminal
     bar = ProgressBar(2_000_000, visible=True)
     bar.say("evaluating")
     bar.advance(1_999_360, 1658.0, -20.2, "25.9 trainings/s, simulators: wait 45%, idle 20%")
     bar.close()
-    line = capsys.readouterr().err
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "…" not in line
     assert "evaluating" in line
     assert "1,999,360/2,000,000 steps 1,658 steps/s return -20.2" in line
     assert ("25.9 trainings/s, simulators: wait 45%, idle 20%" in line) == (columns == 130)
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_a_log_without_a_terminal_has_a_line_every_so_often(visible, monkeypatch, capsys):
+    monkeypatch.setattr(loggers, "LOG_SECONDS", 0.01)
+    bar, texts = loggers.ProgressBar(2_000, visible), []
+    bar.say("training")
+    bar.advance(500, 250.0, 21.5, "")
+
+    def has_lines():
+        texts.append(capsys.readouterr().err)
+        return len("".join(texts).splitlines()) >= 3
+
+    if visible:
+        wait_until(has_lines, 30)
+    bar.close()
+    bar.close()
+    lines = ("".join(texts) + capsys.readouterr().err).splitlines()
+    expected = r"[\d-]{10} [\d:]{8} training, 500/2,000 steps, 250 steps/s, return 21.5.*"
+    assert re.fullmatch(expected, lines[-1]) if visible else lines == []
+
+
+def test_durations_are_shown_as_clocks():
+    assert loggers.format_clock(3_725.9) == "01:02:05"

@@ -10,10 +10,11 @@ from toy_algorithm import ToyConfig, toy
 import jaxrl
 from jaxrl.envs.host import callback
 from jaxrl.training import loop
+from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.compilation import train_chunk
 from jaxrl.training.evaluate import Evaluation
-from jaxrl.training.loop import LoopSettings, chunk_length, train_chunk
-from jaxrl.training.progress import Progress
+from jaxrl.training.progress import LoopSettings, Progress, chunk_length
 
 CONFIG = ToyConfig()
 QUIET: dict[str, Any] = {"num_evaluations": 0, "chunk_updates": 2, "progress_bar": False}
@@ -27,15 +28,33 @@ QUIET: dict[str, Any] = {"num_evaluations": 0, "chunk_updates": 2, "progress_bar
         ({}, 1, 0.1, 20),
         ({}, 1, 1e-9, 1024),  # the buffer of metrics
         ({"log_every": 6}, 1, 0.1, 17),  # ends with a row
-        ({"evaluate_at": frozenset({10, 5000})}, 3, 0.1, 7),
+        ({"num_evaluations": 500}, 3, 0.1, 7),
         ({}, 4995, 0.1, 5),
     ],
 )
 def test_the_length_of_a_chunk(settings, done, seconds_per_update, length):
-    defaults = LoopSettings(5000, 4, 1, frozenset(), 4, None, 2.0, 10.0)
+    defaults = LoopSettings(5000, 4, 1, 0, 4, None, 2.0, 10.0)
     unfinished = done % settings.get("log_every", 1)
     progress = Progress(update=done, row={"loss": [0.0] * unfinished})
     assert chunk_length(defaults._replace(**settings), progress, seconds_per_update) == length
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "number", "at"),
+    [
+        (10, 0, []),
+        (10, 1, [10]),
+        (10, 3, [4, 7, 10]),
+        (3, 10**12, [1, 2, 3]),  # at most one after each update
+    ],
+)
+def test_evaluations_are_evenly_spaced_and_the_last_one_is_at_the_end(num_updates, number, at):
+    settings = LoopSettings(num_updates, 4, 1, number, 4, None, 2.0, 10.0)
+    found, update = [], settings.next_evaluation(0)
+    while update is not None:
+        found.append(update)
+        update = settings.next_evaluation(update)
+    assert found == at
 
 
 def test_one_program_does_chunks_of_any_length():
@@ -75,6 +94,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_checkpoints(tmp_path)
             algo._replace(update=update), CONFIG, total_steps=10 * 4, run_dir=tmp_path,
             checkpoint_seconds=0.0, **QUIET,
         )  # fmt: skip
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    identity = manifests.identity(manifests.read(tmp_path))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", identity)
     assert checkpoints.latest() == 4
     checkpoints.close()
+
+
+def test_a_run_says_once_that_devices_are_unused(monkeypatch, capsys):
+    monkeypatch.setattr(loop, "describe_unused", lambda used, _: f"uses {used} of 4")
+    for progress_bar in (True, False):
+        arguments = QUIET | {"progress_bar": progress_bar}
+        jaxrl.run(toy(), CONFIG, total_steps=40, **arguments)
+        assert capsys.readouterr().err.count("uses 1 of 4") == progress_bar

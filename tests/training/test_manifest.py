@@ -54,15 +54,34 @@ def test_what_jaxrl_cannot_make_is_asked_for():
     assert manifests.rebuild(manifest, network, jaxrl.ppo, env)[0].name == "ppo"
 
 
+@pytest.fixture
+def stranger(tmp_path, monkeypatch):
+    """Return a manifest whose environment is in a module that writes a file when it is imported."""
+    (tmp_path / "stranger.py").write_text(
+        f"import gymnasium, pathlib\n"
+        f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "def make():\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    manifest = saved(jaxrl.ppo(jaxrl.make("CartPole-v1", 2)))
+    options = {"vectorization_mode": "sync"}
+    return manifest | {"env": {"id": "gymnasium/stranger:make", "num_envs": 2, "options": options}}
+
+
+def test_code_that_a_manifest_names_runs_only_if_it_is_trusted(stranger, tmp_path):
+    message = r"imports the module 'stranger'\. .* env=.* trust_imports=True \(--trust-imports\)"
+    with pytest.raises(ValueError, match=message):
+        manifests.rebuild(stranger)
+    manifests.rebuild(stranger, env=jaxrl.make("CartPole-v1", 2))
+    assert not (tmp_path / "ran").exists()
+    assert manifests.rebuild(stranger, trust_imports=True)[0].env.num_envs == 2
+    assert (tmp_path / "ran").exists()
+
+
 def test_a_missing_or_damaged_manifest_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a run directory"):
         manifests.read(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         manifests.read(tmp_path)
-
-
-def test_passwords_are_removed_from_commands():
-    text = "sweep.py --storage postgresql://me:secret@host/db --other http://host:80"
-    expected = "sweep.py --storage postgresql://me@host/db --other http://host:80"
-    assert manifests.without_passwords(text) == expected

@@ -1,5 +1,6 @@
 """Policies: the agent of a run's newest checkpoint, as a function of observations."""
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import jaxrl
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
 
 
@@ -25,6 +27,18 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     assert set(policy(obs, jax.random.key(1)).tolist()) == {0, 1}
     with pytest.raises(ValueError, match=r"observations of shape \(4,\)"):
         policy(np.zeros(5))
+
+
+def test_gymnasium_takes_actions_as_they_are():
+    for name in ("CartPole-v1", "Pendulum-v1"):
+        algo = jaxrl.ppo(jaxrl.make(name, 2))
+        policy = jaxrl.LoadedPolicy(algo, CONFIG, jax.jit(algo.init)(CONFIG, jax.random.key(0)))
+        env = gymnasium.make(name)
+        obs, _ = env.reset(seed=0)
+        action = policy(obs)
+        assert env.action_space.contains(action)
+        env.step(action)
+        env.close()
 
 
 def test_actions_of_a_box_stay_within_its_bounds():

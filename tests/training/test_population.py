@@ -63,7 +63,12 @@ def without_keys(states):
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [*(("toy", s) for s in STRATEGIES), ("ppo", "vmap"), ("ppo", "shard-map")]
+    ("name", "strategy"),
+    [
+        *(("toy", strategy) for strategy in STRATEGIES),
+        ("ppo", "vmap"),
+        pytest.param("ppo", "shard-map", marks=pytest.mark.slow),
+    ],
 )
 def test_a_lane_learns_what_its_agent_learns_alone(name, strategy):
     params, metrics = trained(name, strategy)

@@ -3,11 +3,8 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import jaxrl
 
 PROGRAM = """
 import os
@@ -23,15 +20,13 @@ print(int(metrics["valid_steps"].sum()))
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="binds processes to cores")
-@pytest.mark.parametrize(
-    "attempt", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 20))]
-)
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_a_population_of_sixteen_finishes(attempt):
     cores = sorted(os.sched_getaffinity(0))[: 2 - attempt % 2]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(cores=cores)], capture_output=True, text=True,
         timeout=240, check=True,
-        env=environment | {"PYTHONPATH": str(Path(jaxrl.__file__).parents[1])},
+        env=environment,
     )  # fmt: skip
     assert int(finished.stdout) > 16 * 60 * 4 * 100

@@ -54,7 +54,7 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
     refused("not empty and holds no run", tmp_path, manifest(), False)
 
 
-@pytest.mark.parametrize("name", ["lr[0.1]", "back\\slash"])
+@pytest.mark.parametrize("name", ["lr[0.1]", "back\\slash", "gs:", "a/logs:/b", "\udcff"])
 def test_a_path_that_checkpoints_cannot_be_read_from_is_refused(tmp_path, name):
     message = r"checkpoints cannot be kept in .*, whose path has"
     refused(message, tmp_path / name, manifest(), False)
