@@ -1,3 +1,3 @@
 """One agent, trained on several devices and in several processes."""
 
-__all__ = ["processes", "spread"]
+__all__ = ["liveness", "processes", "spread"]

@@ -6,24 +6,32 @@ the same order, so they agree on everything that depends on a clock or a signal.
 process writes files, except for checkpoints: each process writes its part of them into the same
 directory.
 
-With one process, every function here does nothing.
+With one process, every function here does nothing. `Interrupt` tells a process of signals.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import distributed  # the address and the store of keys have no public name
 from jax.experimental import multihost_utils
 
+from jaxrl.distributed.liveness import Liveness
 from jaxrl.types import PyTree, is_key
+
+NAMED_AFTER_SECONDS = 20.0
+"""A process that waits so long for the others says for whom, and whether it can reach them."""
 
 
 def connect(
@@ -65,12 +73,32 @@ def connect(
         )
         os._exit(1)
 
-    timer = threading.Timer(timeout_seconds, give_up)
-    timer.daemon = True
-    timer.start()
+    def name_address() -> None:
+        known = distributed.global_state.coordinator_address or coordinator
+        reason = explain_unreachable(known) if known else ""
+        state = reason or ", which answers, so some of them are missing"
+        print(
+            f"{this} has waited {NAMED_AFTER_SECONDS:g} s for the others at {known or address}"
+            f"{state}; it waits up to {timeout_seconds} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    timers = [
+        threading.Timer(timeout_seconds, give_up),
+        threading.Timer(NAMED_AFTER_SECONDS, name_address),
+    ]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
     try:
         jax.distributed.initialize(
-            coordinator, num_processes, process_id, initialization_timeout=timeout_seconds + 60
+            coordinator,
+            num_processes,
+            process_id,
+            # For Slurm and Open MPI, JAX's default is one GPU a process. An empty list means all.
+            local_device_ids=[] if is_only_process_of_machine(os.environ) else None,
+            initialization_timeout=timeout_seconds + 60,
         )
     except (RuntimeError, ValueError, KeyError) as error:
         reason = f"{error} is not set." if isinstance(error, KeyError) else error
@@ -80,7 +108,35 @@ def connect(
             "number of this one (--host-id)"
         ) from error
     finally:
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
+    watch_others()
+
+
+def watch_others() -> None:
+    """End this process with one line if another one dies."""
+    joined = distributed.global_state
+    if joined.client is None or joined.num_processes == 1:
+        return
+    host = str(joined.coordinator_address).rpartition(":")[0].strip("[]")
+    Liveness(joined.client, host, joined.num_processes, joined.process_id)
+
+
+def explain_unreachable(address: str) -> str:
+    """Return why nothing at `address:port` answers; nothing if something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
+    except (OSError, ValueError) as error:
+        return f", which cannot be reached: {error}"
+    return ""
+
+
+def is_only_process_of_machine(environment: Mapping[str, str]) -> bool:
+    """Return whether Slurm or Open MPI started one process on each machine."""
+    if "SLURM_NTASKS" in environment:
+        return environment["SLURM_NTASKS"] == environment.get("SLURM_STEP_NUM_NODES")
+    return environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
 
 
 def is_first() -> bool:
@@ -166,8 +222,46 @@ def check_shared_file(path: Path, seconds: float = 10.0) -> None:
         )
 
 
+def check_spread(name: str, state: PyTree) -> None:
+    """Raise `ValueError` if the state of the algorithm `name` lies on one of several processes."""
+    if jax.process_count() > 1 and all(x.is_fully_addressable for x in jax.tree.leaves(state)):
+        raise ValueError(
+            f"{jax.process_count()} processes are joined, but {name!r} trains on the devices of "
+            "one; spread it over the devices of all by jaxrl.distributed.spread.spread"
+        )
+
+
 def replicated_part(state: PyTree) -> PyTree:
     """Return the leaves that every process has whole (the agent), with None for all others."""
     if jax.process_count() == 1:
         return state
     return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else None, state)
+
+
+class Interrupt:
+    """A context in which the first SIGINT or SIGTERM sets `requested` and does nothing else.
+
+    The second one does what it would do without this context. Python allows handlers in the main
+    thread only; in other threads signals do what they always do.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            signals = (signal.SIGINT, signal.SIGTERM)
+            self._previous = {s: signal.signal(s, self._request) for s in signals}
+        return self
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for s, handler in self._previous.items():
+            signal.signal(s, handler)
+
+    def __exit__(self, *exception: object) -> None:
+        self._restore()

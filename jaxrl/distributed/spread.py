@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxrl import checks
 from jaxrl.device_axis import Axis, SpreadEnv
 from jaxrl.envs.host.callback import HostState
 from jaxrl.rollouts.simulation import Simulation
@@ -31,7 +32,21 @@ def split_cpu(num_devices: int | None = None) -> None:
     Args:
       num_devices: None for one a core.
     """
+    num_devices = checks.optional(checks.integer, "num_devices", num_devices)
     jax.config.update("jax_num_cpu_devices", num_devices or num_cores())
+
+
+def describe_unused(num_used: int, remedy: str) -> str | None:
+    """Return a line on accelerators of this process that are unused; None if all are used.
+
+    Args:
+      num_used: devices of this process that are used.
+      remedy: how to use more.
+    """
+    seen = [device for device in jax.local_devices() if device.platform != "cpu"]
+    if len(seen) <= num_used:
+        return None
+    return f"uses {num_used} of {len(seen)} {seen[0].platform} devices; {remedy}"
 
 
 def num_cores() -> int:
@@ -61,8 +76,9 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
       ValueError: if there are too few devices, the environments cannot be spread evenly or not at
         all, or the algorithm lacks `make`.
     """
-    if num_lane_devices < 1:
-        raise ValueError(f"num_lane_devices must be >= 1, got {num_lane_devices}")
+    checks.instance("algo", algo, Algorithm, "an algorithm, such as jaxrl.ppo(env)")
+    num_devices = checks.optional(checks.integer, "num_devices", num_devices)
+    num_lane_devices = checks.integer("num_lane_devices", num_lane_devices)
     env, devices = algo.env, jax.devices()
     size = len(devices) // num_lane_devices if num_devices is None else num_devices
     if not 1 <= size * num_lane_devices <= len(devices):

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import fast_compile
+import jax
 import numpy as np
 import pytest
+from waiting import wait_until
 
-from jaxrl.distributed import processes
+from jaxrl.distributed import liveness, processes
 from jaxrl.training.loggers import read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -66,16 +68,11 @@ def losses(directory):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("script", "steps_per_update"), [(CARTPOLE, 8 * 8), (PONG, 4 * 8)], ids=["cartpole", "pong"]
-)
-def test_two_processes_train_what_one_does(tmp_path, script, steps_per_update):
-    def steps(num_updates):
-        return "--total-steps", num_updates * steps_per_update
-
+def test_two_processes_train_what_one_does_on_simulators(tmp_path):
+    total = ("--total-steps", 5 * 4 * 8)
     one, two = tmp_path / "one", tmp_path / "two"
-    finish([begin(*script, *steps(5), "--devices", 4, "--run-dir", one)])
-    first, other = finish(begin_two(*script, *steps(5), "--run-dir", two))
+    finish([begin(*PONG, *total, "--devices", 4, "--run-dir", one)])
+    first, other = finish(begin_two(*PONG, *total, "--run-dir", two))
     assert "valid_steps" in first
     assert "valid_steps" not in other
     for directory in (one, two):
@@ -85,6 +82,7 @@ def test_two_processes_train_what_one_does(tmp_path, script, steps_per_update):
 
 @pytest.mark.process
 def test_a_signal_to_one_stops_both_and_any_number_of_processes_resumes(tmp_path):
+    """And all of them train what one process trains."""
     one, two = tmp_path / "one", tmp_path / "two"
     both = begin_two(*CARTPOLE, "--total-steps", 10**9, "--run-dir", two)
     while not len(read_jsonl(two / "metrics.jsonl")) > 3:
@@ -101,56 +99,105 @@ def test_a_signal_to_one_stops_both_and_any_number_of_processes_resumes(tmp_path
     total = ("--total-steps", 64 * (done[-1] + 5))
     first, _ = finish(begin_two(*CARTPOLE, *total, "--resume", "--run-dir", two))
     assert f"resumed after update {done[-1] + 3:,}" in first
-    finish([begin(*CARTPOLE, *total, "--run-dir", one)])
-    assert losses(two)[0] == losses(one)[0] == [*range(1, done[-1] + 6)]
-    early = slice(0, 6)  # rounding grows with every update
-    np.testing.assert_allclose(losses(two)[1][early], losses(one)[1][early], rtol=2e-3, atol=1e-4)
+    assert losses(two)[0] == [*range(1, done[-1] + 6)]
+    early = 6  # rounding grows with every update
+    finish([begin(*CARTPOLE, "--total-steps", 64 * early, "--run-dir", one)])
+    assert losses(one)[0] == [*range(1, early + 1)]
+    np.testing.assert_allclose(losses(two)[1][:early], losses(one)[1], rtol=2e-3, atol=1e-4)
 
 
 JOINED = """
 import sys
+from pathlib import Path
 import jaxrl
 from jaxrl.distributed import processes, spread
-address, number, is_spread, run_dir = sys.argv[1:]
+address, number, directory = sys.argv[1:]
 processes.connect(address, 2, int(number))
 algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-algo = spread.spread(algo) if is_spread == "spread" else algo
 config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1)
-try:
-    jaxrl.run(algo, config, total_steps=64, run_dir=run_dir, num_evaluations=0, progress_bar=False)
-except ValueError as error:
-    print("refused:", error)
+two_directories = ("same", "other")[int(number)]
+for algo, name in ((spread.spread(algo), two_directories), (spread.spread(algo), "used"),
+                   (algo, "new")):
+    try:
+        jaxrl.run(algo, config, total_steps=64, run_dir=Path(directory) / name, num_evaluations=0,
+                  progress_bar=False)
+    except ValueError as error:
+        print("refused:", error)
 """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("spread", "names", "message"),
-    [
-        ("spread", ("same", "other"), "not all 2 processes see the same"),
-        ("spread", ("used", "used"), "{}/used is not empty and holds no run"),
-        ("alone", ("same", "same"), "2 processes are joined, but 'ppo' trains on the devices of"),
-    ],
-    ids=["two directories", "files of something else", "not spread"],
-)
-def test_runs_that_would_damage_checkpoints_are_refused_by_both(tmp_path, spread, names, message):
+def test_runs_that_would_damage_checkpoints_are_refused_by_both(tmp_path):
+    """Two directories, files of something else, and an agent that is not spread."""
     address = free_address()
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").write_text("mine")
-    both = [
-        begin("-c", JOINED, address, number, spread, tmp_path / name)
-        for number, name in enumerate(names)
-    ]
-    for text in finish(both):
-        assert f"refused: {message.format(tmp_path)}" in text, text
+    for text in finish([begin("-c", JOINED, address, number, tmp_path) for number in (0, 1)]):
+        refused = [line for line in text.splitlines() if line.startswith("refused: ")]
+        assert len(refused) == 3, text
+        assert "not all 2 processes see the same" in refused[0]
+        assert f"{tmp_path}/used is not empty and holds no run" in refused[1]
+        assert "2 processes are joined, but 'ppo' trains on the devices of" in refused[2]
 
 
 @pytest.mark.process
-def test_a_missing_process_ends_the_others_with_one_line():
-    code = "from jaxrl.distributed import processes as p; p.connect('localhost:1', 2, 1, 2)"
+def test_an_address_that_cannot_be_reached_is_named_early_and_ends_with_one_line():
+    code = (
+        "from jaxrl.distributed import processes as p; p.NAMED_AFTER_SECONDS = 0.5; "
+        "p.connect('localhost:1', 2, 1, 3)"
+    )
     (text,) = finish([begin("-c", code)], status=1)
+    assert "process 1 of 2 has waited 0.5 s for the others at localhost:1, which cannot be" in text
     last = text.strip().splitlines()[-1]
-    assert last.startswith("error: process 1 of 2 waited 2 s for the others at localhost:1;")
+    assert last.startswith("error: process 1 of 2 waited 3 s for the others at localhost:1;")
+
+
+ENDLESS = """
+import sys
+from jaxrl.distributed import processes
+processes.connect(sys.argv[1], 2, int(sys.argv[2]))
+processes.any_process(False)
+open(f"{sys.argv[4]}/joined-{sys.argv[2]}", "w").close()
+while sys.argv[3] == "stay":
+    processes.any_process(False)
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_death_of_a_process_ends_the_other_and_is_named(tmp_path, killed):
+    address = free_address()
+    both = [begin("-c", ENDLESS, address, number, "stay", tmp_path) for number in (0, 1)]
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("joined-*"))) == 2, 120)
+        both[killed].kill()
+        text, _ = both[1 - killed].communicate(timeout=30)
+        assert both[1 - killed].returncode == liveness.LOST_STATUS == 75
+        error = f"error: process {1 - killed} lost process {killed}, which died"
+        assert text.strip().splitlines()[-1].startswith(error)
+        assert "stack trace" not in text
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.process
+def test_a_process_that_ends_is_not_taken_for_dead(tmp_path):
+    address = free_address()
+    both = [begin("-c", ENDLESS, address, number, "end", tmp_path) for number in (0, 1)]
+    for text in finish(both):
+        assert "ended" in text
+        assert "lost" not in text
+
+
+def test_a_silent_connection_ends_the_lines(monkeypatch):
+    one, other = socket.socketpair()
+    with one, other:
+        one.settimeout(0.1)
+        other.sendall(b"alive\nal")
+        assert list(liveness.read_lines(one)) == ["alive"]
 
 
 def test_without_a_cluster_the_error_says_what_to_name(monkeypatch):
@@ -166,6 +213,27 @@ def test_a_coordinator_needs_a_port_and_numbers():
         processes.connect("localhost", 2, 0)
     with pytest.raises(ValueError, match="localhost:1 needs the number of processes"):
         processes.connect("localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_only"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "2"}, True),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_NODES": "2"}, False),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, True),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, False),
+    ],
+)
+def test_a_process_that_is_alone_on_its_machine_uses_all_gpus(monkeypatch, environment, is_only):
+    given = {}
+    for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: given.update(options))
+    processes.connect("localhost:1", 2, 0)
+    assert given["local_device_ids"] == ([] if is_only else None)
 
 
 def test_one_process_agrees_with_itself():

@@ -17,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_algorithms
+from small_algorithms import train
 from toy_algorithm import toy
 
 import jaxrl
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
-from jaxrl.distributed.spread import spread
+from jaxrl.distributed.spread import describe_unused, spread
 from jaxrl.training import population as populations
 from jaxrl.training.evaluate import evaluate_separately
 from jaxrl.training.population import population
@@ -30,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 D = len(jax.devices())
 EIGHT = "--xla_force_host_platform_device_count=8"
-train = jax.jit(jaxrl.train, static_argnums=(0, 3))
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "num_steps": 4}
 GRU: dict[str, Any] = {"core": "gru", "core_size": 8}
@@ -57,9 +58,8 @@ DRAWN: dict[str, Any] = {
 BARE: Any = types.SimpleNamespace(id="bare/Env-v0", num_envs=4)
 
 
-@functools.cache
 def algorithm(name, env_id="CartPole-v1"):
-    return getattr(jaxrl, name.partition("-")[0])(jaxrl.make(env_id, num_envs=8))
+    return small_algorithms.algorithm(name, env_id, 8)
 
 
 @functools.cache
@@ -80,10 +80,7 @@ def learner(state):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ("ppo", "a2c") else pytest.param(name, marks=pytest.mark.slow)
-        for name in SAME
-    ],
+    [name if name == "ppo" else pytest.param(name, marks=pytest.mark.slow) for name in SAME],
 )
 def test_an_agent_is_the_same_on_one_device_and_on_several(name):
     algo, config = algorithm(name), SAME[name]
@@ -155,6 +152,7 @@ def test_a_run_resumes_on_another_number_of_devices(tmp_path):
 # --- pmap, populations ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pmap_trains_an_agent_on_each_device():
     algo, config = algorithm("ppo"), DRAWN["ppo"]
     keys = jax.random.split(jax.random.key(0), D)
@@ -180,7 +178,7 @@ def test_pmap_trains_one_agent_on_all_devices():
 @pytest.mark.parametrize(
     ("env_id", "num_devices", "num_lane_devices", "strategy"),
     [
-        ("CartPole-v1", D, 1, "map"),
+        pytest.param("CartPole-v1", D, 1, "map", marks=pytest.mark.slow),
         pytest.param("CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),
         pytest.param("envpool/CartPole-v1", D, 1, "vmap", marks=pytest.mark.slow),
         pytest.param("envpool/CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),
@@ -219,8 +217,8 @@ def traced(name, config):
     ("call", "message"),
     [
         (lambda: spread(algorithm("ppo"), 64), r"1 x 64 devices, but JAX sees \d"),
-        (lambda: spread(algorithm("ppo"), 0), r"1 x 0 devices"),
-        (lambda: spread(algorithm("ppo"), None, 0), r"num_lane_devices must be >= 1, got 0"),
+        (lambda: spread(algorithm("ppo"), 0), r"num_devices must be an integer >= 1"),
+        (lambda: spread(algorithm("ppo"), None, 0), r"num_lane_devices must be an .*, got 0"),
         (
             lambda: spread(jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=3)), 2),
             r"num_envs = 3 is not divisible by 2 devices",
@@ -282,9 +280,9 @@ def test_an_environment_of_ones_own_is_spread():
 
 
 @pytest.mark.process
-def test_every_algorithm_on_eight_devices():
+def test_agents_on_eight_devices():
     """Run with a time limit, because devices might wait for each other for ever."""
-    these = "is_the_same and not gru and not lstm and not sums or draw_the_samples and r2d2"
+    these = "is_the_same and (ppo or impala) and not gru and not lstm or draw_the_samples and r2d2"
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in f]
     command = [sys.executable, *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]]
     done = subprocess.run(
@@ -293,3 +291,13 @@ def test_every_algorithm_on_eight_devices():
         capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize(
+    ("platform", "num_used", "line"),
+    [("gpu", 1, "uses 1 of 2 gpu devices; do this"), ("gpu", 2, None), ("cpu", 1, None)],
+)
+def test_unused_accelerators_are_named(monkeypatch, platform, num_used, line):
+    devices = [types.SimpleNamespace(platform=platform)] * 2
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+    assert describe_unused(num_used, "do this") == line

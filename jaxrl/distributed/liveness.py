@@ -1,0 +1,129 @@
+"""Detect the death of a joined process: end the others with one line and a status of its own.
+
+Each process keeps a connection to the first one. The operating system closes it when a process
+dies; a machine that fails sends nothing more. JAX alone waits longer, and ends the process with a
+stack trace of C++.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hmac
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+LOST_STATUS = 75
+"""The exit status of a process that lost another one; cluster/slurm.sh has this number too."""
+PING_SECONDS, SILENCE_SECONDS = 3.0, 20.0
+"""Time between two messages, and the silence after which a process is taken for dead."""
+KEY = "jaxrl/liveness"
+"""Name of the first process's port and secret in JAX's key-value store."""
+
+
+class Liveness:
+    """The connections between the first process and each of the others.
+
+    Args:
+      store: the key-value store that JAX's processes share (`DistributedRuntimeClient`).
+      host: machine of the first process.
+    """
+
+    def __init__(self, store: Any, host: str, num_processes: int, process_id: int):
+        self._connections: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._process_id = process_id
+        if process_id == 0:
+            self._listen(store, num_processes)
+        else:
+            port, secret = store.blocking_key_value_get(KEY, 60_000).split()
+            connection = socket.create_connection((host, int(port)), timeout=SILENCE_SECONDS)
+            connection.sendall(f"{secret} {process_id}\n".encode())
+            self._watch(connection, 0)
+        atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """Tell the others that this process ends, so that they do not take it for dead."""
+        for connection in self._connections:
+            send(connection, "bye")
+
+    def _listen(self, store: Any, num_processes: int) -> None:
+        server, secret = socket.create_server(("", 0)), secrets.token_hex(16)
+        store.key_value_set(KEY, f"{server.getsockname()[1]} {secret}")
+
+        def accept() -> None:
+            absent = set(range(1, num_processes))
+            while absent:
+                connection, _ = server.accept()
+                connection.settimeout(SILENCE_SECONDS)
+                words = next(read_lines(connection), "").split()
+                if len(words) == 2 and hmac.compare_digest(words[0], secret):
+                    absent.discard(int(words[1]))
+                    self._watch(connection, int(words[1]))
+                else:
+                    connection.close()
+            server.close()
+
+        threading.Thread(target=accept, daemon=True).start()
+
+    def _watch(self, connection: socket.socket, other: int) -> None:
+        """Exchange messages with another process in threads of their own."""
+        connection.settimeout(SILENCE_SECONDS)
+        with self._lock:
+            self._connections.append(connection)
+
+        def ping() -> None:
+            while send(connection, "alive"):
+                time.sleep(PING_SECONDS)
+
+        def listen() -> None:
+            for line in read_lines(connection):
+                if line == "bye":
+                    return
+                if line.startswith("lost "):
+                    self._give_up(line.removeprefix("lost "))
+            self._give_up(str(other))
+
+        for function in (ping, listen):
+            threading.Thread(target=function, daemon=True).start()
+
+    def _give_up(self, lost: str) -> None:
+        """End this process, and tell the others why."""
+        with self._lock:
+            print(
+                f"error: process {self._process_id} lost process {lost}, which died or cannot be "
+                "reached; start all processes again with --resume",
+                file=sys.stderr,
+                flush=True,
+            )
+            for connection in self._connections:
+                send(connection, f"lost {lost}")
+            os._exit(LOST_STATUS)
+
+
+def send(connection: socket.socket, message: str) -> bool:
+    """Send a line; return False if the connection is closed."""
+    try:
+        connection.sendall(f"{message}\n".encode())
+    except OSError:
+        return False
+    return True
+
+
+def read_lines(connection: socket.socket) -> Iterator[str]:
+    """Yield the lines that arrive until the connection is closed or silent for too long."""
+    text = b""
+    while True:
+        try:
+            received = connection.recv(4096)
+        except OSError:
+            return
+        if not received:
+            return
+        *lines, text = (text + received).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
