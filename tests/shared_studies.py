@@ -1,7 +1,7 @@
 """Workers' views of a small shared study, for tests of the study and its heartbeats."""
 
 from jaxrl.tuning import Status, Uniform
-from jaxrl.tuning.sweeps.study import SharedStudy
+from jaxrl.tuning.studies.study import SharedStudy
 
 
 def open_study(url, worker, num_trials=4, heartbeat_seconds=60):

@@ -3,13 +3,27 @@
 import functools
 from typing import Any
 
+import jax
+import numpy as np
 from toy_algorithm import InterruptAfter, ToyConfig, toy
 
-from jaxrl.tuning import Choice, LogUniform, Phase, QLogUniform, Uniform, sweep
+import jaxrl
+from jaxrl.tuning import (
+    Choice,
+    LogUniform,
+    Phase,
+    QLogUniform,
+    Uniform,
+    sweep,
+    trial_key,
+    trial_values,
+)
 from jaxrl.tuning.sweeps import loop
 
 SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
 STATIC = SPACE | {"num_steps": QLogUniform(1, 8, rungs=3), "activation": Choice(("tanh", "relu"))}
+
+UPDATES = 3  # of a phase
 
 
 @functools.cache
@@ -18,25 +32,41 @@ def toy_algorithm():
     return toy()
 
 
-def run(directory, scheduler, space=SPACE, **arguments):
-    """Sweep with a study in a journal beside the directory."""
+def run(directory, scheduler, space=SPACE, algo=None, config=None, **arguments):
+    """Sweep, of the toy algorithm by default, with a study in a journal beside the directory."""
+    algo, config = algo or toy_algorithm(), config or ToyConfig()
     defaults: dict[str, Any] = {
         "num_lanes": 4,
-        "phase": Phase(3),
+        "phase": Phase(UPDATES),
         "seed": 5,
         "strategy": "vmap",
         "progress_bar": False,
         "checkpoint_seconds": 1e9,
         "storage": f"journal:///{directory.parent / (directory.name + '.log')}",
     }
-    return sweep(
-        toy_algorithm(), ToyConfig(), space, scheduler, run_dir=directory, **defaults | arguments
-    )
+    return sweep(algo, config, space, scheduler, run_dir=directory, **defaults | arguments)
 
 
 def outcome(result):
     """Return what must not depend on interruptions: trials, values, scores, decisions."""
     return result.summary["trials"]
+
+
+@functools.cache
+def scores_of_full_trials(seed, num_trials, num_phases):
+    """Return every trial's score of each phase `[trials, phases]` if none were stopped."""
+    key = jax.random.key(seed)
+
+    @jax.jit
+    def train(trial):
+        config = ToyConfig().replace(**trial_values(SPACE, key, trial))
+        num_updates = UPDATES * num_phases
+        _, metrics = jaxrl.train(toy_algorithm(), config, trial_key(key, trial), num_updates)
+        names = ("episode_return_sum", "episode_count")
+        returns, counts = (metrics[name].reshape(-1, UPDATES).sum(1) for name in names)
+        return returns / counts
+
+    return np.stack([train(trial) for trial in range(num_trials)])
 
 
 class KilledError(Exception):

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import jax
+from sweep_runs import SPACE, UPDATES
 from toy_algorithm import ToyConfig, toy
 
-from jaxrl.tuning import HyperTrick, LogUniform, Phase, Uniform, sweep
+from jaxrl.tuning import HyperTrick, Phase, sweep
 from jaxrl.tuning.sweeps.lanes import Lanes
 
-SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
-SEED, NUM_TRIALS, NUM_PHASES, UPDATES = 5, 30, 4, 3
+SEED, NUM_TRIALS, NUM_PHASES = 5, 30, 4
 SLOW = "c"
 SECONDS_PER_PHASE = {"a": 0.2, "b": 0.2, SLOW: 0.8}
 """If any worker waited for the slowest one, it would show."""

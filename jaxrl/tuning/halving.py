@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.tuning.schedulers import Ledger, Status, check_counts
+from jaxrl import checks
+from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.types import Array
 
 
@@ -32,8 +33,8 @@ class HyperBand:
     pauses: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        check_counts(num_phases=self.num_phases)
-        _check_eta(self.eta)
+        checks.fields(self, checks.integer, "num_phases")
+        checks.fields(self, checks.integer, "eta", least=2)
 
     @property
     def num_trials(self) -> int:
@@ -64,8 +65,8 @@ class _Halving:
     pauses: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        check_counts(num_trials=self.num_trials, num_phases=self.num_phases)
-        _check_eta(self.eta)
+        checks.fields(self, checks.integer, "num_trials", "num_phases")
+        checks.fields(self, checks.integer, "eta", least=2)
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,4 @@ def _ranks(scores: Array, included: Array) -> Array:
 
 def _log(number: int, base: int) -> int:
     """Return the integer part of the logarithm, exactly."""
-    exponent = 0
-    while base ** (exponent + 1) <= number:
-        exponent += 1
-    return exponent
-
-
-def _check_eta(eta: int) -> None:
-    if isinstance(eta, bool) or not isinstance(eta, int) or eta < 2:
-        raise ValueError(f"eta must be an integer >= 2, got {eta!r}")
+    return next(exponent for exponent in itertools.count() if base ** (exponent + 1) > number)

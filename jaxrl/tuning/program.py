@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Strategy
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
-from jaxrl.types import Algorithm, Array, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Metrics, PyTree, check_agent
 
 
 class SearchResult(NamedTuple):
@@ -84,13 +85,12 @@ def search(
       ValueError: for static or unknown fields in the space, values that the config refuses, or
         sizes below 1.
     """
-    schedulers.check_counts(num_lanes=num_lanes, updates_per_phase=updates_per_phase)
-    spaces.check(space, config)
-    if static := spaces.static_names(space, type(config)):
-        raise ValueError(
-            f"search is one program and cannot search the static fields {static}, which change the "
-            "program; leave them out, or use jaxrl.tuning.sweep"
-        )
+    check_agent(algo, config)
+    num_lanes = checks.integer("num_lanes", num_lanes)
+    updates_per_phase = checks.integer("updates_per_phase", updates_per_phase)
+    key = checks.random_key("key", key)
+    schedulers.check_scheduler(scheduler)
+    _check_space(space, config)
     num_trials, num_phases = scheduler.num_trials, scheduler.num_phases
     num_lanes = min(num_lanes, num_trials)
     lanes = populations.population(algo, num_lanes, strategy)
@@ -113,11 +113,9 @@ def search(
         ledger = _report(scheduler, carry.ledger, carry.trial, scores)
         kept = carry.kept
         if kept is not None:
-            paused = active & ~_is_running(ledger, carry.trial)
-            place = jnp.where(paused, carry.trial, num_trials)
-            kept = jax.tree.map(
-                lambda all, some: all.at[place].set(some, mode="drop"), kept, learners
-            )
+            has_left = active & ~_is_running(ledger, carry.trial)
+            place = jnp.where(has_left, carry.trial, num_trials)
+            kept = jax.tree.map(lambda x, new: x.at[place].set(new, mode="drop"), kept, learners)
         return fill_lanes(carry._replace(states=states, kept=kept, ledger=ledger, best=best))
 
     def fill_lanes(carry: _Carry) -> _Carry:
@@ -126,9 +124,7 @@ def search(
         continues = _is_running(carry.ledger, carry.trial) | (trial < 0)
         has_begun = ledger.reported[trial] > 0
         change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
-        saved = None
-        if carry.kept is not None:
-            saved = jax.tree.map(lambda x: x[trial], carry.kept)
+        saved = jax.tree.map(lambda x: x[trial], carry.kept)  # None without kept agents
         states = lanes.refill(configs_of(trial), carry.states, keys[trial], change, saved)
         return carry._replace(trial=trial, states=states, ledger=ledger)
 
@@ -149,13 +145,25 @@ def search(
     )
 
 
+def _check_space(space: spaces.Space, config: Any) -> None:
+    spaces.check(space, config)
+    if static := spaces.static_names(space, type(config)):
+        raise ValueError(
+            f"search is one program and cannot search the static fields {static}, which change the "
+            "program; leave them out, or use jaxrl.tuning.sweep"
+        )
+
+
 def trial_key(key: Array, trial: Array | int) -> Array:
     """Return the key of a trial's agent, given the search's key."""
+    key, trial = checks.random_key("key", key), checks.index("trial", trial)
     return jax.random.fold_in(jax.random.fold_in(key, trial), 0)
 
 
 def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:
     """Return the hyperparameters that random search gives to a trial, given the search's key."""
+    spaces.check_distributions(space)
+    key, trial = checks.random_key("key", key), checks.index("trial", trial)
     return spaces.draw(space, jax.random.fold_in(jax.random.fold_in(key, trial), 1))
 
 

@@ -21,8 +21,8 @@ def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
       num_trials: N, how many trials the study will run.
       eviction_rate: r, the share of trials that stop at the end of each phase.
     """
-    pruners = import_optuna().pruners
     rule = HyperTrick(num_trials, num_phases=1, eviction_rate=eviction_rate)
+    num_trials, pruners = rule.num_trials, import_optuna().pruners
 
     class HyperTrickPruner(pruners.BasePruner):
         def prune(self, study: Any, trial: Any) -> bool:

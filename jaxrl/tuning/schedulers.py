@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl.types import Array
 
 
@@ -138,7 +139,7 @@ class RandomSearch:
     pauses: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_counts(num_trials=self.num_trials, num_phases=self.num_phases)
+        checks.fields(self, checks.integer, "num_trials", "num_phases")
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         return ledger.status
@@ -162,11 +163,8 @@ class HyperTrick:
     pauses: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_counts(num_trials=self.num_trials, num_phases=self.num_phases)
-        if not 0 <= self.eviction_rate < 1:
-            raise ValueError(
-                f"HyperTrick.eviction_rate must be in [0, 1), got {self.eviction_rate}"
-            )
+        checks.fields(self, checks.integer, "num_trials", "num_phases")
+        checks.fields(self, checks.number, "eviction_rate", allowed=checks.BELOW_ONE)
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         phase = ledger.reported[trial] - 1
@@ -191,8 +189,9 @@ class HyperTrick:
         return (num_reported > spared) & ~jnp.isnan(score) & (below + 0.5 < root * count)
 
 
-def check_counts(**counts: int) -> None:
-    """Raise `ValueError` by name unless all values are integers >= 1."""
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+def check_scheduler(scheduler: Any) -> None:
+    """Raise `ValueError` unless `scheduler` has what `Scheduler` says."""
+    names = ("num_trials", "num_phases", "pauses", "judge")
+    if isinstance(scheduler, type) or not all(hasattr(scheduler, name) for name in names):
+        example = "a scheduler, such as jaxrl.tuning.HyperTrick(num_trials, num_phases)"
+        raise checks.refuse("scheduler", example, scheduler)

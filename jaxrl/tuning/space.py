@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.config import is_static
 from jaxrl.types import Array
 
@@ -33,7 +34,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         _use_plain_numbers(self)
-        _check_bounds(self, self.low, self.high)
+        _check_bounds(self, checks.number)
 
     def draw(self, key: Array) -> Array:
         """Draw a traced value."""
@@ -53,7 +54,7 @@ class LogUniform:
 
     def __post_init__(self) -> None:
         _use_plain_numbers(self)
-        _check_bounds(self, self.low, self.high, positive=True)
+        _check_bounds(self, checks.number, allowed=checks.POSITIVE)
 
     def draw(self, key: Array) -> Array:
         low, high = math.log(self.low), math.log(self.high)
@@ -73,7 +74,7 @@ class Integer:
 
     def __post_init__(self) -> None:
         _use_plain_numbers(self)
-        _check_bounds(self, self.low, self.high)
+        _check_bounds(self, checks.integer, least=-(2**31), most=2**31 - 2)
 
     def draw(self, key: Array) -> Array:
         return jax.random.randint(key, (), self.low, self.high + 1)
@@ -97,11 +98,12 @@ class QLogUniform:
 
     def __post_init__(self) -> None:
         _use_plain_numbers(self)
-        _check_bounds(self, self.low, self.high, positive=True)
-        if self.q < 1 or self.low % self.q or self.high % self.q:
-            raise ValueError(f"{self}: low and high must be multiples of q, an integer >= 1")
-        if self.rungs is not None and (type(self.rungs) is not int or self.rungs < 2):
-            raise ValueError(f"{self}: rungs must be an integer >= 2")
+        _check_bounds(self, checks.integer, most=2**31 - 2)
+        checks.fields(self, checks.integer, "q")
+        if self.low % self.q or self.high % self.q:
+            raise ValueError(f"{self}: low and high must be multiples of q")
+        if self.rungs is not None:
+            checks.fields(self, checks.integer, "rungs", least=2)
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -175,12 +177,23 @@ def values(space: Space, drawn: Mapping[str, Any]) -> dict[str, Any]:
     return {name: space[name].value(drawn[name]) for name in sorted(space)}
 
 
+def check_distributions(space: Any) -> None:
+    """Raise `ValueError` unless `space` is a dictionary of distributions."""
+    checks.instance("space", space, Mapping, "a dictionary of distributions by field")
+    for name, distribution in space.items():
+        kinds = "a distribution, such as jaxrl.tuning.Uniform(0, 1)"
+        checks.instance(f"space[{name!r}]", distribution, Distribution, kinds)
+
+
 def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
     """Return the searched names that change the program, sorted.
 
     Raises:
       ValueError: for a name that is no field of the config.
     """
+    check_distributions(space)
+    if not isinstance(config_class, type) or not dataclasses.is_dataclass(config_class):
+        raise checks.refuse("config_class", "a class of configs", config_class)
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     unknown = sorted(set(space) - set(fields) - {"num_envs"})
     if unknown:
@@ -193,6 +206,7 @@ def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
 
 def check(space: Space, config: Any) -> None:
     """Raise `ValueError`, before any work, if the config refuses a value that can be drawn."""
+    check_distributions(space)
     others = {name: _tested_values(part)[0] for name, part in space.items() if name != "num_envs"}
     static = static_names(space, type(config))
     for name, distribution in space.items():
@@ -246,16 +260,11 @@ def _use_plain_numbers(distribution: Any) -> None:
         object.__setattr__(distribution, field.name, plain(getattr(distribution, field.name)))
 
 
-def _check_bounds(distribution: Any, low: float, high: float, positive: bool = False) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"{distribution}: low must be less than high, both finite")
-    if isinstance(distribution, Integer | QLogUniform):
-        if not (isinstance(low, int) and isinstance(high, int)):
-            raise ValueError(f"{distribution}: low and high must be integers")
-        if not -(2**31) <= low < high < 2**31 - 1:
-            raise ValueError(f"{distribution}: integers must fit in 32 bits")
-    if positive and low <= 0:
-        raise ValueError(f"{distribution}: low must be greater than 0")
+def _check_bounds(distribution: Any, rule: Callable[..., Any], **limits: Any) -> None:
+    """Check `low` and `high` by a rule of `checks`, and that they are in order."""
+    checks.fields(distribution, rule, "low", "high", **limits)
+    if not distribution.low < distribution.high:
+        raise ValueError(f"{distribution}: low must be less than high")
 
 
 GA3C_SPACE: Space = {

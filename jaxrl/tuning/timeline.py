@@ -6,13 +6,23 @@ before it is run. A sweep records the same spans.
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status, assign, report, start
+from jaxrl import checks
+from jaxrl.checks import POSITIVE
+from jaxrl.tuning.schedulers import (
+    Ledger,
+    Scheduler,
+    Status,
+    assign,
+    check_scheduler,
+    report,
+    start,
+)
 
 
 class Span(NamedTuple):
@@ -40,52 +50,54 @@ def simulate(
 
     Returns:
       The spans in the order of their ends, and the ledger with all reports.
+
+    Raises:
+      ValueError: for bad arguments.
     """
-    durations = np.asarray(durations, np.float64)
+    check_scheduler(scheduler)
+    num_lanes = checks.integer("num_lanes", num_lanes)
+    shape = (scheduler.num_trials, scheduler.num_phases)
+    durations = checks.array("durations", durations, shape, POSITIVE)
+    scores = checks.array("scores", scores, shape)
     ledger = start(scheduler)
     spans: list[Span] = []
-    busy: list[tuple[float, int, int]] = []  # (end, lane, trial), a heap
-    idle = list(range(num_lanes))
+    trials, ends = [-1] * num_lanes, [math.inf] * num_lanes
     now = 0.0
     while True:
-        still_idle = []
-        for lane in idle:
-            ledger, assigned = assign(ledger)
-            if (trial := int(assigned)) < 0:
-                still_idle.append(lane)
-            else:
-                heapq.heappush(busy, _phase(ledger, lane, trial, now, durations))
-        idle = still_idle
-        if not busy:
+        for lane in range(num_lanes):
+            if trials[lane] < 0:
+                ledger, assigned = assign(ledger)
+                trials[lane] = trial = int(assigned)
+                if trial >= 0:
+                    ends[lane] = now + float(durations[trial, int(ledger.reported[trial])])
+        now = min(ends)
+        if math.isinf(now):
             return spans, ledger
-        now = busy[0][0]
-        running = []
-        while busy and busy[0][0] == now:
-            _, lane, trial = heapq.heappop(busy)
+        for lane in [lane for lane, end in enumerate(ends) if end == now]:
+            trial = trials[lane]
             phase = int(ledger.reported[trial])
             spans.append(Span(lane, trial, phase, now - durations[trial, phase], now))
             ledger = report(scheduler, ledger, np.int32(trial), np.float32(scores[trial, phase]))
             if ledger.status[trial] == Status.RUNNING:
-                running.append((lane, trial))
+                ends[lane] = now + float(durations[trial, phase + 1])
             else:
-                idle.append(lane)
-        for lane, trial in running:
-            heapq.heappush(busy, _phase(ledger, lane, trial, now, durations))
-        idle.sort()
-
-
-def _phase(
-    ledger: Ledger, lane: int, trial: int, now: float, durations: np.ndarray
-) -> tuple[float, int, int]:
-    """Return the end, lane and trial of the phase that a trial begins now."""
-    return now + float(durations[trial, int(ledger.reported[trial])]), lane, trial
+                trials[lane], ends[lane] = -1, math.inf
 
 
 def wall_time(spans: Sequence[Span]) -> float:
     """Return the time from the first span's beginning to the last one's end."""
+    _check_spans(spans)
     return max(s.end for s in spans) - min(s.begin for s in spans)
 
 
 def occupancy(spans: Sequence[Span], num_lanes: int) -> float:
     """Return the share of the wall time in which lanes trained, a mean over lanes."""
+    _check_spans(spans)
+    num_lanes = checks.integer("num_lanes", num_lanes)
     return sum(s.end - s.begin for s in spans) / (num_lanes * wall_time(spans))
+
+
+def _check_spans(spans: Any) -> None:
+    is_sequence = isinstance(spans, Sequence) and len(spans) > 0
+    if not is_sequence or not all(isinstance(span, Span) for span in spans):
+        raise checks.refuse("spans", "a sequence of spans that is not empty", spans)

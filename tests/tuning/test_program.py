@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_algorithm import ToyConfig, quality, toy
+from sweep_runs import SPACE, scores_of_full_trials, toy_algorithm
+from toy_algorithm import ToyConfig, quality
 
 import jaxrl
 from jaxrl.tuning import (
@@ -22,10 +23,8 @@ from jaxrl.tuning import (
     search,
     simulate,
     trial_key,
-    trial_values,
 )
 
-SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
 SCHEDULERS = [
     RandomSearch(7, 3),
     HyperTrick(14, 4),
@@ -33,14 +32,10 @@ SCHEDULERS = [
     HyperBand(9),
     ASHA(12, 9),
 ]
-KEY = jax.random.key(5)
+SEED = 5
+KEY = jax.random.key(SEED)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-@functools.cache
-def toy_algorithm():
-    return toy()
 
 
 @functools.cache
@@ -51,26 +46,17 @@ def searched(scheduler, num_lanes=4, strategy="vmap"):
     return jax.jit(run)(KEY)
 
 
-@functools.cache
-def all_scores(num_trials, num_phases):
-    """Return every trial's score of each phase of three updates if none were stopped."""
-
-    def alone(trial):
-        config = ToyConfig().replace(**trial_values(SPACE, KEY, trial))
-        _, metrics = jaxrl.train(toy_algorithm(), config, trial_key(KEY, trial), 3 * num_phases)
-        names = ("episode_return_sum", "episode_count")
-        returns, counts = (metrics[name].reshape(-1, 3).sum(1) for name in names)
-        return returns / counts
-
-    train = jax.jit(alone)
-    return np.stack([train(trial) for trial in range(num_trials)])
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        pytest.param(s, marks=[pytest.mark.slow] * isinstance(s, HyperBand), id=type(s).__name__)
+        for s in SCHEDULERS
+    ],
+)
 def test_the_program_decides_what_the_host_decides(scheduler):
     result = searched(scheduler)
     shape = (scheduler.num_trials, scheduler.num_phases)
-    scores = all_scores(*shape)
+    scores = scores_of_full_trials(SEED, *shape)
     spans, ledger = simulate(scheduler, 4, np.ones(shape), scores)
     np.testing.assert_array_equal(result.ledger.reported, ledger.reported)
     np.testing.assert_array_equal(result.ledger.status, ledger.status)
@@ -145,3 +131,20 @@ def test_a_search_is_vmapped_over_seeds():
     run = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[1], 4, 3)
     results = jax.jit(jax.vmap(run))(jnp.stack([jax.random.key(6), KEY]))
     np.testing.assert_array_equal(results.ledger.status[1], searched(SCHEDULERS[1]).ledger.status)
+
+
+@pytest.mark.slow
+def test_hypertrick_finds_more_than_random_search_of_the_same_budget():
+    """Random search runs as many full trials as HyperTrick's phases cost, with 128 seeds each."""
+
+    def search_with_seeds(scheduler):
+        run = functools.partial(
+            search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 16, 3, strategy="vmap"
+        )
+        return jax.device_get(jax.jit(jax.vmap(run))(jax.random.split(KEY, 128)).ledger)
+
+    found = search_with_seeds(HyperTrick(64, 8))
+    budget = round(found.reported.sum(1).mean() / 8)
+    other = search_with_seeds(RandomSearch(budget, 8))
+    gain = np.nanmax(found.scores, (1, 2)) - np.nanmax(other.scores, (1, 2))
+    assert gain.mean() > 3 * gain.std() / np.sqrt(len(gain))

@@ -83,7 +83,7 @@ def test_hypertrick_with_every_later_reporter_evicted_does_the_least_work(num_ph
     assert np.mean(ledger.reported) / num_phases == pytest.approx(floor, abs=0.01)
 
 
-def reference_hypertrick(scores, num_phases, rate, order):
+def reference_hypertrick(scores, rate, order):
     """Return, by plain Python, which trials pass phase 0 when they report in this order."""
     passed, seen = {}, []
     for count, trial in enumerate(order, start=1):
@@ -96,6 +96,16 @@ def reference_hypertrick(scores, num_phases, rate, order):
     return [passed[trial] for trial in range(len(scores))]
 
 
+def status_after_reports(scheduler, scores, order):
+    """Return the status of all trials after each has begun and reported, in this order."""
+    ledger = schedulers.start(scheduler)
+    for _ in scores:
+        ledger, _ = schedulers.assign(ledger)
+    for trial in order:
+        ledger = schedulers.report(scheduler, ledger, jnp.int32(trial), jnp.float32(scores[trial]))
+    return np.asarray(ledger.status)
+
+
 values = st.sampled_from([0.0, 1.0, 1.0, 2.5, -3.0, math.nan, -math.inf])
 
 
@@ -103,24 +113,15 @@ values = st.sampled_from([0.0, 1.0, 1.0, 2.5, -3.0, math.nan, -math.inf])
 @given(st.lists(values, min_size=9, max_size=9), st.permutations(range(9)), st.booleans())
 def test_hypertrick_with_ties_divergence_and_trials_without_a_score(scores, order, strict):
     rate = 0.36 if strict else 0.09
-    scheduler = HyperTrick(9, 3, rate)
-    ledger = schedulers.start(scheduler)
-    for _ in range(9):
-        ledger, _ = schedulers.assign(ledger)
-    for trial in order:
-        ledger = schedulers.report(scheduler, ledger, jnp.int32(trial), jnp.float32(scores[trial]))
-    expected = reference_hypertrick(scores, 3, rate, order)
-    assert (np.asarray(ledger.status) == Status.RUNNING).tolist() == expected
+    status = status_after_reports(HyperTrick(9, 3, rate), scores, order)
+    expected = reference_hypertrick(scores, rate, order)
+    assert (status == Status.RUNNING).tolist() == expected
 
 
 def test_a_diverged_trial_ranks_worst_and_equal_scores_go_on():
-    scheduler = HyperTrick(4, 2, 0.25)
-    ledger = schedulers.start(scheduler)
-    for _ in range(4):
-        ledger, _ = schedulers.assign(ledger)
-    for trial, score in enumerate([500.0, 500.0, 500.0, -math.inf]):
-        ledger = schedulers.report(scheduler, ledger, jnp.int32(trial), jnp.float32(score))
-    assert np.asarray(ledger.status).tolist() == [Status.RUNNING] * 3 + [Status.STOPPED]
+    scores = [500.0, 500.0, 500.0, -math.inf]
+    status = status_after_reports(HyperTrick(4, 2, 0.25), scores, range(4))
+    assert status.tolist() == [Status.RUNNING] * 3 + [Status.STOPPED]
 
 
 # --- successive halving, HyperBand, ASHA ---------------------------------------------------------
@@ -202,12 +203,9 @@ def test_every_trial_ends_and_none_runs_twice_at_once(scheduler):
     durations = rng.lognormal(size=(scheduler.num_trials, scheduler.num_phases))
     spans, ledger = timeline.simulate(scheduler, 5, durations, normal_scores(scheduler, 1))
     assert not np.isin(np.asarray(ledger.status), [Status.WAITING, Status.RUNNING]).any()
-    for spans_of in (
-        lambda key: [s for s in spans if s.trial == key],
-        lambda key: [s for s in spans if s.lane == key],
-    ):
-        for key in range(max(scheduler.num_trials, 5)):
-            ours = spans_of(key)
+    for name, count in (("trial", scheduler.num_trials), ("lane", 5)):
+        for number in range(count):
+            ours = [span for span in spans if getattr(span, name) == number]
             assert all(a.end <= b.begin + 1e-9 for a, b in itertools.pairwise(ours))
     phases = {trial: [s.phase for s in spans if s.trial == trial] for trial in range(12)}
     assert all(p == list(range(len(p))) for p in phases.values())

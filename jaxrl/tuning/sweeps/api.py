@@ -25,25 +25,28 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl import checks
 from jaxrl import config as fields
+from jaxrl.checks import DELAY, NOT_NEGATIVE
 from jaxrl.envs.host_adapter import SPEED_ONLY
+from jaxrl.files.changes import changed_settings
+from jaxrl.files.paths import check_path
+from jaxrl.files.urls import redact_url
 from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import check_path
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
-from jaxrl.training.run import check_seed
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.schedulers import Scheduler, check_counts
+from jaxrl.tuning.schedulers import Scheduler, check_scheduler
 from jaxrl.tuning.static_programs import StaticPrograms
-from jaxrl.tuning.sweeps import state
+from jaxrl.tuning.studies.damage import explain_storage_failure
+from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
+from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.display import Display
-from jaxrl.tuning.sweeps.loop import SweepLoop, SweepSettings
+from jaxrl.tuning.sweeps.loop import SweepLoop
 from jaxrl.tuning.sweeps.ranking import ranked
-from jaxrl.tuning.sweeps.samplers import check_sampler
-from jaxrl.tuning.sweeps.state import UNITS, Phase
-from jaxrl.tuning.sweeps.storage import explain_storage_failure
-from jaxrl.types import Algorithm
+from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
+from jaxrl.types import Algorithm, check_agent
 
 SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
 """What all workers of a study must have in common, besides the environment's options."""
@@ -99,12 +102,13 @@ def sweep(
       phase: how long a trial trains between two reports of its score.
       run_dir: receives `sweep.json`, `metrics.jsonl`, `checkpoints/`, the best agents under
         `best/`, and `study.db` unless `storage` is given.
-      sampler: "random" (from `seed` alone), or Optuna's "tpe", "cmaes", "gp", which learn from the
+      sampler: "random" (from `seed` alone), or "tpe", "cmaes" and "gp", which learn from the
         trials that have ended; "gp" only from those that no scheduler stopped.
-      storage: a database URL (`sqlite:///study.db`, `postgresql://...`) or a file for one worker at
-        a time (`journal:///study.log`). Workers with one URL and one `study_name` share the
-        trials. Schedulers that pause trials need all of them in one process. A resumed sweep
-        remembers its storage, except for the password, which is written to no file.
+      storage, study_name: workers with the same ones share the trials. `storage` is a database URL
+        (`sqlite:///study.db`, `postgresql://...`), or `journal:///study.log` for one worker at a
+        time. Where the scheduler pauses trials, a second worker is refused. A resumed sweep
+        remembers its storage, except for secrets, which are written to no file: the password and
+        the URL's query fields, but for harmless ones such as `sslmode`.
       strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement. Where
         static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
         the lanes evenly ("shard-..."), or all ("auto").
@@ -119,42 +123,57 @@ def sweep(
       chunk_seconds: about how long lanes train before the sweep looks at them again.
 
     Raises:
-      ValueError: for bad values; if `run_dir` holds a sweep and `resume` is False, holds a
-        different one, or is used by another process; if the study is of another search; in
-        processes joined by `jaxrl.distributed.processes`.
+      ValueError: for bad values, or a directory or study of another search.
       ImportError: without Optuna.
       OSError: if files or the study cannot be written (a full disk).
     """
-    directory = Path(run_dir)
+    check_agent(algo, config)
+    check_scheduler(scheduler)
+    directory = checks.path("run_dir", run_dir)
+    resume, progress_bar = checks.flag("resume", resume), checks.flag("progress_bar", progress_bar)
     # A directory that was moved, or is resumed on another machine, continues with its own study.
-    stored = state.read(directory) if resume and (directory / state.NAME).exists() else {}
+    stored = sweep_file.read(directory) if resume and (directory / sweep_file.NAME).exists() else {}
     settings = SweepSettings(
-        num_lanes=min(num_lanes, scheduler.num_trials),
-        phase=phase,
+        num_lanes=checks.integer("num_lanes", num_lanes),
+        phase=check_phase(phase),
         run_dir=directory,
-        seed=check_seed(seed),
-        sampler=sampler,
-        storage=storage or stored.get("storage") or f"sqlite:///{directory / 'study.db'}",
-        study_name=study_name or stored.get("study") or directory.name,
+        seed=checks.seed(seed),
+        sampler=checks.choice("sampler", sampler, SAMPLERS),
+        storage=checks.optional(checks.text, "storage", storage) or stored.get("storage"),
+        study_name=checks.optional(checks.text, "study_name", study_name)
+        or stored.get("study")
+        or directory.name,
         strategy=strategy,
-        keep_best=keep_best,
-        keep_best_per=keep_best_per,
-        worker=worker or stored.get("worker") or f"{platform.node()}:{directory.resolve()}",
-        heartbeat_seconds=heartbeat_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-        chunk_seconds=chunk_seconds,
+        keep_best=checks.integer("keep_best", keep_best, 0),
+        keep_best_per=checks.optional(checks.text, "keep_best_per", keep_best_per),
+        worker=checks.optional(checks.text, "worker", worker)
+        or stored.get("worker")
+        or f"{platform.node()}:{directory.resolve()}",
+        heartbeat_seconds=checks.integer("heartbeat_seconds", heartbeat_seconds),
+        checkpoint_seconds=checks.number("checkpoint_seconds", checkpoint_seconds, DELAY),
+        chunk_seconds=checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE),
     )
+    return _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
+
+
+def _sweep(
+    algo: Algorithm,
+    config: Any,
+    space: spaces.Space,
+    scheduler: Scheduler,
+    settings: SweepSettings,
+    resume: bool,
+    progress_bar: bool,
+) -> SweepResult:
+    """Check the settings, open the run directory, and run the loop in it."""
     _check(algo, config, space, scheduler, settings)
-    description = _describe(algo, config, space, scheduler, settings) | {
-        "lanes": num_lanes,
-        "study": settings.study_name,
-        "storage": manifests.without_passwords(storage) if storage else stored.get("storage"),
-        "worker": settings.worker,
-    }
+    directory = settings.run_dir
+    description = _describe(algo, config, space, scheduler, settings)
     display = Display(description, progress_bar)
     enable_compilation_cache()
     opened = _open_run_dir(directory, description, resume)
-    with explain_full_disk(directory), opened as is_new, explain_storage_failure(settings.storage):
+    failures = explain_storage_failure(settings.storage_url, settings.study_name)
+    with explain_full_disk(directory), opened as is_new, failures:
         search = _search(description)
         try:
             display.start()
@@ -175,7 +194,6 @@ def _check(
     algo: Algorithm, config: Any, space: spaces.Space, scheduler: Scheduler, settings: SweepSettings
 ) -> None:
     """Raise for bad values, before any work."""
-    phase, num_lanes = settings.phase, settings.num_lanes
     if jax.process_count() > 1:
         raise ValueError(
             f"a sweep needs a process of its own, but {jax.process_count()} are joined; start a "
@@ -183,14 +201,9 @@ def _check(
         )
     spaces.check(space, config)
     StaticPrograms(algo, config, space).check(space)
-    if phase.unit not in UNITS:
-        raise ValueError(f"a phase's unit must be one of {UNITS}, got {phase.unit!r}")
-    check_counts(**{"a phase's length": phase.length, "num_lanes": num_lanes})
     if settings.strategy != "auto":
-        as_strategy(settings.strategy, num_lanes)
+        as_strategy(settings.strategy, min(settings.num_lanes, scheduler.num_trials))
     check_sampler(settings.sampler)
-    if settings.keep_best < 0:
-        raise ValueError(f"keep_best must be >= 0, got {settings.keep_best}")
     per = settings.keep_best_per
     if per is not None and per not in space:
         raise ValueError(f"keep_best_per = {per!r} is not searched; searched are {sorted(space)}")
@@ -205,6 +218,7 @@ def _describe(
     names = dict.fromkeys(["num_trials", "num_phases", *own_fields])
     rule = {"name": type(scheduler).__name__} | {name: getattr(scheduler, name) for name in names}
     return {
+        "run_id": manifests.new_run_id(),
         "algorithm": algo.name,
         "env": algo.env.id,
         "num_envs": algo.env.num_envs,
@@ -220,6 +234,10 @@ def _describe(
             for name, part in space.items()
         },
         **manifests.provenance(),
+        "lanes": settings.num_lanes,
+        "study": settings.study_name,
+        "storage": settings.storage and redact_url(settings.storage),
+        "worker": settings.worker,
     }
 
 
@@ -240,25 +258,20 @@ def _open_run_dir(directory: Path, description: dict[str, Any], resume: bool) ->
       Whether it is new.
     """
     check_path(directory)
-    if (directory / state.NAME).exists():
+    if (directory / sweep_file.NAME).exists():
         if not resume:
             raise ValueError(
                 f"{directory} already holds a sweep; resume it (resume=True, --resume) or choose "
                 "another directory"
             )
-        before = state.read(directory)
-        now = json.loads(json.dumps(description))
-        changes = [
-            f"{name}: {before.get(name)!r} -> {now[name]!r}"
-            for name in state.SAME
-            if before.get(name) != now[name]
-        ]
-        if changes:
+        before = sweep_file.read(directory)
+        if changes := changed_settings(before, description, sweep_file.SAME):
             raise ValueError(
                 f"cannot resume the sweep in {directory}: these settings changed: "
                 + "; ".join(changes)
             )
-        description["command"] = before["command"]
+        description["command"] = before.get("command", description["command"])
+        description["run_id"] = before.get("run_id")  # None if an older version began the sweep
         with directory_lock(directory):
             yield False
         return
@@ -267,7 +280,7 @@ def _open_run_dir(directory: Path, description: dict[str, Any], resume: bool) ->
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
         nothing = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0, "elsewhere": 0}
-        state.write(directory, description | nothing)
+        sweep_file.write(directory, description | nothing)
         yield True
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl.config import with_current_names
+from jaxrl.files.intact import ForeignError, move_aside, newest_intact
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.tuning.sweeps.ranking import best_score, ranked
 from jaxrl.types import PyTree
+
+_FOLDER = re.compile(r"trial-(0|[1-9][0-9]*)")
 
 
 class _Agent(NamedTuple):
@@ -32,6 +39,41 @@ class BestAgents:
     def __init__(self, run_dir: Path, keep: int, per: str | None):
         self._directory, self._keep, self._per = run_dir / "best", keep, per
         self._agents: dict[int, _Agent] = {}
+        self._written: dict[int, int] = {}
+
+    def verify(self, run_id: str | None) -> None:
+        """Verify the agents of a resumed sweep, and move damaged ones into `damaged-best/`.
+
+        A warning names each; the next best agents take their places.
+
+        Args:
+          run_id: id of the sweep.
+
+        Raises:
+          ForeignError: if an agent is of another sweep.
+        """
+        for directory in self._folders().values():
+            try:
+                manifest = manifests.read(directory)
+                identity = manifests.identity(manifest)
+                if identity["run_id"] != run_id:
+                    raise ForeignError(
+                        f"{directory} belongs to another sweep: run_id {identity['run_id']!r}, not "
+                        f"{run_id!r}; delete that folder and resume"
+                    )
+                found = newest_intact(directory / "checkpoints", identity, with_current_names)
+            except ForeignError:
+                raise
+            except (ValueError, FileNotFoundError) as error:
+                why = str(error)
+            else:
+                if found.update is not None:
+                    continue
+                why = "it has no checkpoint"  # killed while it was written
+            moved = move_aside(directory)
+            warnings.warn(
+                f"the agent in {directory} is lost: {why}. Moved to {moved}", stacklevel=2
+            )
 
     def is_among_best(self, trial: int, score: float, trials: list[dict[str, Any]]) -> bool:
         """Return whether an agent that has just got this score is to be kept as it is now.
@@ -61,17 +103,29 @@ class BestAgents:
           describe: `(trial, score) -> (whether its environments can be saved, manifest)`.
         """
         for trial, agent in self._agents.items():
-            directory = self._directory / f"trial-{trial}"
-            checkpoints = Checkpoints(directory / "checkpoints", keep=1)
-            if checkpoints.latest() != agent.num_updates:
-                whole, manifest = describe(trial, agent.score)
-                manifests.write(directory, manifest)
-                checkpoints.save(agent.num_updates, agent.state, {}, whole)
-            checkpoints.close()
-        best = {f"trial-{trial}" for trial in self._best(trials)}
-        for directory in self._directory.glob("trial-*"):
-            if directory.name not in best:
+            if self._written.get(trial) != agent.num_updates:
+                self._write(
+                    self._directory / f"trial-{trial}", agent, *describe(trial, agent.score)
+                )
+                self._written[trial] = agent.num_updates
+        best = self._best(trials)
+        for trial, directory in self._folders().items():
+            if trial not in best:
                 shutil.rmtree(directory)
+                self._written.pop(trial, None)
+
+    def _folders(self) -> dict[int, Path]:
+        """Return the folders of agents by their trials; other folders are left alone."""
+        found = ((_FOLDER.fullmatch(path.name), path) for path in self._directory.glob("trial-*"))
+        return {int(match[1]): path for match, path in found if match and path.is_dir()}
+
+    def _write(self, directory: Path, agent: _Agent, whole: bool, manifest: dict[str, Any]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        manifests.write(directory, manifest)
+        identity = manifests.identity(manifest)
+        with contextlib.closing(Checkpoints(directory / "checkpoints", identity, 1)) as checkpoints:
+            if checkpoints.latest() != agent.num_updates:
+                checkpoints.save(agent.num_updates, agent.state, {}, whole)
 
     def _best(self, trials: list[dict[str, Any]], scoring: int | None = None) -> dict[int, float]:
         """Return the trials whose agents are kept, with their best scores.
@@ -79,9 +133,7 @@ class BestAgents:
         Considered are trials whose agents are in memory or on disk, and the one that just scored:
         the agents of trials that ended shortly before a kill are lost.
         """
-        available = {scoring, *self._agents} | {
-            int(path.name.removeprefix("trial-")) for path in self._directory.glob("trial-*")
-        }
+        available = {scoring, *self._agents, *self._folders()}
         order = ranked([trial for trial in trials if trial["trial"] in available])
         chosen = order[: self._keep]
         if self._per is not None:

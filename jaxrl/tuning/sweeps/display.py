@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl.training.loggers import LogLines
 from jaxrl.tuning.sweeps.ranking import leaderboard
 
 TOP = 5
@@ -16,7 +17,7 @@ TOP = 5
 
 
 class Display:
-    """A live table on the terminal.
+    """A live table in the terminal; in a log, a line every 30 seconds.
 
     Args:
       description: what `sweep.json` says of the sweep besides its trials.
@@ -26,17 +27,23 @@ class Display:
         self._num_trials = description["scheduler"]["num_trials"]
         self._num_phases = description["scheduler"]["num_phases"]
         self._steps = 0.0
-        self._live = Live(Text("starting"), console=Console(stderr=True), auto_refresh=False)
-        self._is_visible = is_visible
+        console = Console(stderr=True)
+        self._live = Live(Text("starting"), console=console, auto_refresh=False)
+        self._line = "starting"
+        self._lines = LogLines(console, lambda: self._line)
+        self._is_visible, self._is_live = is_visible, is_visible and console.is_terminal
 
     def start(self) -> None:
         """Show the display until it is closed."""
-        if self._is_visible:
+        if self._is_live:
             self._live.start()
+        elif self._is_visible:
+            self._lines.start()
 
     def show_text(self, text: str) -> None:
         """Show a text in place of the tables, before there are any."""
-        if self._is_visible:
+        self._line = text
+        if self._is_live:
             self._live.update(Text(text), refresh=True)
 
     def print_line(self, text: str) -> None:
@@ -57,14 +64,17 @@ class Display:
           running: lane, trial and phase of each lane that runs a trial.
           trials: all trials, as `sweep.json` has them.
         """
-        if self._is_visible:
-            head = Text(headline(seconds, self._steps, trials, self._num_trials))
+        best = leaderboard(trials)[:1]
+        score = f", best score {best[0]['best_score']:.2f}" if best else ""
+        self._line = headline(seconds, self._steps, trials, self._num_trials) + score
+        if self._is_live:
             tables = self._lane_table(running, trials), _best_table(trials)
-            self._live.update(Group(head, *tables), refresh=True)
+            self._live.update(Group(Text(self._line), *tables), refresh=True)
 
     def close(self) -> None:
         """Leave the terminal as it is now."""
-        if self._is_visible:
+        self._lines.close()
+        if self._is_live:
             self._live.stop()
 
     def _lane_table(

@@ -20,13 +20,12 @@ import numpy as np
 
 from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
-from jaxrl.training.compilation import compiler_options
-from jaxrl.training.loop import MAX_CHUNK
+from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.program import without_host_envs
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.static_programs import Program, StaticPrograms
-from jaxrl.tuning.sweeps.state import SweepState
+from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
@@ -85,8 +84,7 @@ class LaneGroup:
             self._states = None
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
-        keys = [placements.get(lane, some).key for lane in range(self.num_lanes)]
-        keys = self._put(jnp.stack(keys))
+        keys = self._put(jnp.stack([placements.get(i, some).key for i in range(self.num_lanes)]))
         if self._states is None:
             self._states = self._population.init(self._stacked_configs(), keys)
             placements = {lane: p for lane, p in placements.items() if p.agent is not None}
@@ -95,14 +93,14 @@ class LaneGroup:
 
     def _refill(self, placements: dict[int, Placement], keys: Array) -> None:
         """Begin trials on their lanes, or resume them with the agents of their placements."""
+        resumed = {lane: p.agent for lane, p in placements.items() if p.agent is not None}
         change = [KEEP] * self.num_lanes
-        agents = None
-        for lane, placement in placements.items():
-            change[lane] = FRESH if placement.agent is None else RESUME
-            if placement.agent is not None:
-                agents = self.agents() if agents is None else agents
-                one = self._put(placement.agent)
-                agents = jax.tree.map(lambda x, one: x.at[lane].set(one), agents, one)  # noqa: B023
+        for lane in placements:
+            change[lane] = RESUME if lane in resumed else FRESH
+        agents = self.agents() if resumed else None
+        for lane, agent in resumed.items():
+            one = self._put(agent)
+            agents = jax.tree.map(lambda x, one: x.at[lane].set(one), agents, one)  # noqa: B023
         self._states = self._population.refill(
             self._stacked_configs(), self._states, keys, jnp.asarray(change), agents
         )
@@ -130,7 +128,7 @@ class LaneGroup:
     def template(self, algo: Algorithm, config: Any) -> PyTree:
         """Return the shapes of what `agents` returns for such configs."""
         configs = populations.stack(config, self.num_lanes)
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.num_lanes))
+        keys = jax.random.split(jax.random.key(0), self.num_lanes)
         lanes = populations.population(algo, self.num_lanes, self.strategy)
         return without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
 
@@ -179,10 +177,12 @@ class Lanes:
             self.groups = [LaneGroup(1, "vmap", devices[i % count]) for i in range(num_lanes)]
             self.lanes_of = [[lane] for lane in range(num_lanes)]
             self.device_groups = [list(range(i, num_lanes, count)) for i in range(count)]
+            self.num_devices = count
         else:
             self.groups = [LaneGroup(num_lanes, strategy)]
             self.lanes_of = [list(range(num_lanes))]
             self.device_groups = [[0]]
+            self.num_devices = populations.as_strategy(strategy, num_lanes).num_devices
         self._to_place: dict[int, tuple[Algorithm, dict[int, Placement]]] = {}
         self._seconds_per_update: list[float | None] = [None] * len(self.groups)
         self._threads = ThreadPoolExecutor(len(self.device_groups))
@@ -195,16 +195,15 @@ class Lanes:
         self._to_place[group] = algo, placements
 
     def begin(self, updates_left: list[int], active: list[bool], seconds: float) -> None:
-        """Let every idle device group train for about that many seconds.
+        """Let every idle device group train the active lanes for about that many seconds.
 
-        Args:
-          updates_left: how many updates each lane group may do at most.
-          active: whether each lane runs a trial.
+        A lane group does at most its `updates_left`.
         """
         for device_group in self.device_groups:
             groups = {group: updates_left[group] for group in device_group if updates_left[group]}
             if groups and device_group not in self._training.values():
-                future = self._threads.submit(self._train_groups, groups, active, seconds)
+                share = seconds / len(groups)
+                future = self._threads.submit(self._train_groups, groups, active, share)
                 self._training[future] = device_group
 
     def wait(self, until: str = FIRST_COMPLETED) -> dict[int, Trained]:
@@ -217,8 +216,7 @@ class Lanes:
     def _train_groups(
         self, updates_left: dict[int, int], active: list[bool], seconds: float
     ) -> dict[int, Trained]:
-        share = seconds / len(updates_left)
-        return {g: self._train_group(g, left, active, share) for g, left in updates_left.items()}
+        return {g: self._train_group(g, n, active, seconds) for g, n in updates_left.items()}
 
     def _train_group(
         self, group: int, updates_left: int, active: list[bool], seconds: float
@@ -229,17 +227,15 @@ class Lanes:
         affordable = 1 if measured is None else int(seconds / max(measured, 1e-6))
         num_updates = min(updates_left, max(affordable, 1), MAX_CHUNK)
         began = time.perf_counter()
-        metrics = self.groups[group].train(num_updates, [active[i] for i in self.lanes_of[group]])
-        metrics = jax.device_get(metrics)
+        is_active = [active[lane] for lane in self.lanes_of[group]]
+        metrics = jax.device_get(self.groups[group].train(num_updates, is_active))
         self._seconds_per_update[group] = (time.perf_counter() - began) / num_updates
         return Trained(num_updates, metrics)
 
     def agent(self, lane: int) -> PyTree:
         """Return a lane's agent: its whole state except for environments on the host."""
-        for group, lanes in zip(self.groups, self.lanes_of, strict=True):
-            if lane in lanes:
-                return group.agent(lanes.index(lane))
-        raise IndexError(lane)
+        group, place = (lane, 0) if self._programs.static_names else (0, lane)
+        return self.groups[group].agent(place)
 
     def close(self) -> None:
         """Wait for the device groups that train."""
@@ -261,9 +257,8 @@ class Lanes:
             config, program = self._of_first_trial(group, state)
             groups[str(group)] = self.groups[group].template(program.algo, config)
         kept = {}
-        status = np.asarray(state.ledger.status)
         for trial, values in state.values.items():
-            if status[trial] in (Status.PAUSED, Status.READY):
+            if int(state.ledger.status[trial]) in (Status.PAUSED, Status.READY):
                 config, program = self._programs.find(values)
                 one = LaneGroup(1, "vmap").template(program.algo, config)
                 kept[str(trial)] = jax.eval_shape(lambda x: jax.tree.map(lambda x: x[0], x), one)
@@ -273,25 +268,23 @@ class Lanes:
         """Continue from what `save` returned; environments on the host begin new episodes."""
         for group in self._used(state):
             first_config, program = self._of_first_trial(group, state)
-            runs = [state.runs[lane] for lane in self.lanes_of[group]]
             configs = [
                 first_config if run is None else self._programs.find(state.values[run.trial])[0]
-                for run in runs
+                for run in self.runs(group, state)
             ]
             self.groups[group].restore(program.algo, configs, saved[str(group)])
 
     def _used(self, state: SweepState) -> list[int]:
         """Return the lane groups with a lane that runs a trial."""
-        return [
-            group
-            for group, lanes in enumerate(self.lanes_of)
-            if any(state.runs[lane] is not None for lane in lanes)
-        ]
+        return [group for group in range(len(self.groups)) if any(self.runs(group, state))]
+
+    def runs(self, group: int, state: SweepState) -> list[PhaseRun | None]:
+        """Return the run on each lane of a lane group."""
+        return [state.runs[lane] for lane in self.lanes_of[group]]
 
     def _of_first_trial(self, group: int, state: SweepState) -> tuple[Any, Program]:
         """Return the config and program of a lane group's first running trial."""
-        runs = [state.runs[lane] for lane in self.lanes_of[group]]
-        first = next(run for run in runs if run is not None)
+        first = next(run for run in self.runs(group, state) if run is not None)
         return self._programs.find(state.values[first.trial])
 
 

@@ -8,53 +8,33 @@ from __future__ import annotations
 import time
 from concurrent.futures import ALL_COMPLETED
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxrl.distributed.processes import Interrupt
+from jaxrl.distributed.spread import describe_unused
 from jaxrl.training import manifest as manifests
-from jaxrl.training import population as populations
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
-from jaxrl.training.loop import Interrupt
-from jaxrl.training.population import Strategy
 from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.program import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.static_programs import StaticPrograms
-from jaxrl.tuning.sweeps import state as states
+from jaxrl.tuning.studies.samplers import draw_of
+from jaxrl.tuning.studies.study import SharedStudy
+from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.lanes import Lanes, Placement, Trained
-from jaxrl.tuning.sweeps.samplers import draw_of
-from jaxrl.tuning.sweeps.state import Phase, PhaseRun, SweepState
-from jaxrl.tuning.sweeps.study import SharedStudy
+from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
+from jaxrl.tuning.sweeps.strategy import fastest
 from jaxrl.tuning.sweeps.trials import Trials
 from jaxrl.tuning.timeline import Span
 from jaxrl.types import Algorithm
-
-
-class SweepSettings(NamedTuple):
-    """The settings of a sweep; the fields are arguments of `jaxrl.tuning.sweep`."""
-
-    num_lanes: int
-    phase: Phase
-    run_dir: Path
-    seed: int
-    sampler: str
-    storage: str
-    study_name: str
-    strategy: str | Strategy
-    keep_best: int
-    keep_best_per: str | None
-    worker: str
-    heartbeat_seconds: int
-    checkpoint_seconds: float
-    chunk_seconds: float
 
 
 class SweepLoop:
@@ -77,16 +57,19 @@ class SweepLoop:
         display: Display,
     ):
         self.settings, self.description, self.display = settings, description, display
-        self.began = time.perf_counter()
-        self.key = jax.random.key(settings.seed)
+        self.began, self.key = time.perf_counter(), jax.random.key(settings.seed)
         self.programs = StaticPrograms(algo, config, space)
-        self.checkpoints = Checkpoints(settings.run_dir / "checkpoints")
-        self.state = SweepState(schedulers.start(scheduler), [None] * settings.num_lanes)
+        identity = sweep_file.identity(description)
+        self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
+        num_lanes = min(settings.num_lanes, scheduler.num_trials)
+        self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
         if self.checkpoints.latest() is not None:
-            self.state = SweepState.from_json(self.checkpoints.progress())
+            progress, update = self.checkpoints.progress(), self.checkpoints.latest()
+            self.state = SweepState.from_json(progress, update, self.checkpoints.progress_file)
         self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
+        self.best.verify(identity["run_id"])
         self.study = SharedStudy(
-            settings.storage,
+            settings.storage_url,
             settings.study_name,
             space,
             scheduler.num_trials,
@@ -96,35 +79,38 @@ class SweepLoop:
             settings.worker,
             settings.heartbeat_seconds,
             search,
+            self.state.trials(),
+            sweep_file.read(settings.run_dir)["trials"],
         )
         self.trials = Trials(scheduler, self.study, self.state, self.best)
         try:
+            if scheduler.pauses:
+                self.study.begin_alone(type(scheduler).__name__)
             self._start_lanes(algo)
         except BaseException:
             self.study.close()
             raise
 
     def _start_lanes(self, algo: Algorithm) -> None:
-        strategy, num_lanes = self.settings.strategy, self.settings.num_lanes
+        strategy, num_lanes = self.settings.strategy, len(self.state.runs)
         if strategy == "auto" and not self.programs.static_names:
             strategy = fastest(algo, self.programs.config, num_lanes, self.display)
             self.description["strategy"] = str(strategy)
         self.lanes = Lanes(num_lanes, strategy, self.programs)
+        remedy = "--strategy auto with a multiple of as many --lanes may use all"
+        unused = describe_unused(self.lanes.num_devices, remedy)
+        if unused is not None and not self.programs.has_spread_agents:
+            self.display.print_line(unused)
         if self.checkpoints.latest() is None:
             self.state.updates_left = [0] * len(self.lanes.groups)
         else:
             self._restore()
         self.trials.read_study()
-        self.sink = JsonlSink(self.settings.run_dir / "metrics.jsonl", self.state.chunks)
-
-    # --- the life of a sweep ---------------------------------------------------------------------
+        path = self.settings.run_dir / "metrics.jsonl"
+        self.sink = JsonlSink(path, self.state.chunks, self.checkpoints.rows)
 
     def run(self) -> tuple[dict[str, Any], bool]:
-        """Run until no trial is left, or an interrupt.
-
-        Returns:
-          What `sweep.json` holds at the end, and whether the sweep was interrupted.
-        """
+        """Run until no trial is left; return `sweep.json`, and whether an interrupt ended it."""
         saved_at = time.perf_counter()
         with Interrupt() as interrupt:
             while not interrupt.requested:
@@ -176,8 +162,7 @@ class SweepLoop:
 
     def _updates_left(self, group: int) -> int:
         """Return after how many updates the first lane of a lane group may report."""
-        runs = [self.state.runs[lane] for lane in self.lanes.lanes_of[group]]
-        phase = self.settings.phase
+        runs, phase = self.lanes.runs(group, self.state), self.settings.phase
         left = [phase.updates_left(r, self._steps_per_update(r)) for r in runs if r is not None]
         return min(left, default=0)
 
@@ -272,7 +257,8 @@ class SweepLoop:
         agents = {"gangs": self.lanes.save(self.state), "kept": kept}
         self._write_best()
         progress = self.state.to_json(self._seconds())
-        self.checkpoints.save(self.state.chunks, agents, progress, whole=True)
+        rows = self.sink.record()
+        self.checkpoints.save(self.state.chunks, agents, progress, whole=True, rows=rows)
         self._write_summary()
 
     def _restore(self) -> None:
@@ -286,12 +272,14 @@ class SweepLoop:
                 self.state.runs[lane] = None
         for trial in gone:
             self.trials.forget(trial)
-        self.display.print_line(f"resumed after {self._seconds():,.0f} s")
+        seconds, versions = self._seconds(), self.checkpoints.other_versions
+        self.display.print_line(f"resumed after {seconds:,.0f} s{versions}")
 
     def _write_best(self) -> None:
         def describe(trial: int, score: float) -> tuple[bool, dict[str, Any]]:
             config, program = self.programs.find(self.state.values[trial])
             arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
+            arguments["run_id"] = self.description["run_id"]
             manifest = manifests.describe(program.algo, config, arguments)
             return program.algo.env.checkpointable, manifest
 
@@ -300,7 +288,7 @@ class SweepLoop:
     def _write_summary(self) -> dict[str, Any]:
         elsewhere = self.study.count_elsewhere()
         summary = self.description | self.state.summary(self._seconds(), elsewhere)
-        states.write(self.settings.run_dir, summary)
+        sweep_file.write(self.settings.run_dir, summary)
         return summary
 
     def close(self) -> None:
@@ -310,14 +298,3 @@ class SweepLoop:
         self.study.close()
         self.checkpoints.close()
         self.sink.close()
-
-
-def fastest(algo: Algorithm, config: Any, num_lanes: int, display: Display) -> Strategy:
-    """Return the fastest strategy for that many lanes, by a short measurement."""
-    if num_lanes == 1:
-        return Strategy("vmap")
-    display.show_text("measuring strategies")
-    choice = populations.choose(algo, populations.stack(config, num_lanes))
-    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in choice.steps_per_second.items())
-    display.print_line(f"strategy {choice.strategy}; steps/s of all lanes: {rates}")
-    return choice.strategy

@@ -1,4 +1,4 @@
-"""The state of a sweep between two chunks of training, and `sweep.json`, which shows it.
+"""The settings of a sweep, and its state between two chunks of training.
 
 Checkpoints hold the state as JSON (`SweepState.to_json`). Their keys are those of run directories
 that exist, so they stay when a field gets another name.
@@ -7,7 +7,6 @@ that exist, so they stay when a field gets another name.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl import config as fields
+from jaxrl.files import schema
+from jaxrl.files.urls import file_url
+from jaxrl.training.population import Strategy
+from jaxrl.training.progress import check_number
+from jaxrl.tuning.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.timeline import Span, occupancy
 
@@ -47,6 +52,37 @@ class Phase(NamedTuple):
         if self.unit == "episodes":
             return run.episodes >= self.length or run.diverged
         return run.updates >= self.num_updates(steps_per_update)
+
+
+def check_phase(phase: Any) -> Phase:
+    """Return a phase with plain values; raise `ValueError` for bad ones."""
+    checks.instance("phase", phase, Phase, "a jaxrl.tuning.Phase(length, unit)")
+    length = checks.integer("Phase.length", phase.length, whole_floats=True)
+    return Phase(length, checks.choice("Phase.unit", phase.unit, UNITS))
+
+
+class SweepSettings(NamedTuple):
+    """The settings of a sweep; the fields are arguments of `jaxrl.tuning.sweep`."""
+
+    num_lanes: int
+    phase: Phase
+    run_dir: Path
+    seed: int
+    sampler: str
+    storage: str | None
+    study_name: str
+    strategy: str | Strategy
+    keep_best: int
+    keep_best_per: str | None
+    worker: str
+    heartbeat_seconds: int
+    checkpoint_seconds: float
+    chunk_seconds: float
+
+    @property
+    def storage_url(self) -> str:
+        """The URL of the study's storage, by default a database in the run directory."""
+        return self.storage or file_url(self.run_dir / "study.db")
 
 
 @dataclass
@@ -108,7 +144,7 @@ class SweepState:
             {
                 "trial": trial,
                 "values": values_to_json(values),
-                "scores": [_score_to_json(s) for s in scores[trial, : reported[trial]]],
+                "scores": [score_to_json(s) for s in scores[trial, : reported[trial]]],
                 "status": Status(status[trial]).name.lower(),
             }
             for trial, values in sorted(self.values.items())
@@ -151,9 +187,22 @@ class SweepState:
         }
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> SweepState:
-        """Return the state that `to_json` was called on."""
+    def from_json(cls, saved: Any, number: int | None, path: Path) -> SweepState:
+        """Return the state that `to_json` was called on.
+
+        Args:
+          number: the checkpoint's.
+          path: its file, for errors.
+
+        Raises:
+          ValueError: if it is no state of a sweep or that of another checkpoint.
+        """
         saved = fields.with_current_names(saved)
+        try:
+            schema.check(saved, STATE)
+            check_number("chunks", saved["chunks"], number)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
         scores, reported, status = saved["ledger"]
         return cls(
             ledger=Ledger(
@@ -171,47 +220,52 @@ class SweepState:
         )
 
 
-def values_to_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters with lists in place of tuples."""
-    return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
+def _is_ledger(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 3:
+        return False
+    scores, reported, status = value
+    statuses = {int(s) for s in Status}
+    return (
+        schema.list_of(schema.list_of(schema.NUMBER)).holds(scores)
+        and schema.list_of(schema.INDEX).holds(reported)
+        and schema.list_of(schema.INDEX).holds(status)
+        and len(scores) == len(reported) == len(status)
+        and all(n <= len(row) for row, n in zip(scores, reported, strict=True))
+        and len({len(row) for row in scores}) == 1
+        and statuses.issuperset(status)
+    )
 
 
-def values_from_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that `values_to_json` was given."""
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+def _tuple_of(*kinds: schema.Kind) -> schema.Kind:
+    """Return the kind of lists with one element of each kind."""
+
+    def holds(value: Any) -> bool:
+        return (
+            isinstance(value, list)
+            and len(value) == len(kinds)
+            and all(kind.holds(x) for kind, x in zip(kinds, value, strict=True))
+        )
+
+    return schema.Kind(f"a list of {', '.join(kind.name for kind in kinds)}", holds)
 
 
-def _score_to_json(score: np.floating) -> float | str | None:
-    if math.isnan(score):
-        return None
-    return float(score) if math.isfinite(score) else "-inf"
-
-
-# --- sweep.json ----------------------------------------------------------------------------------
-
-NAME = "sweep.json"
-SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
-        "lanes", "phase", "space")  # fmt: skip
-"""What a resumed sweep must have in common with the one before it."""
-
-
-def read(directory: Path) -> dict[str, Any]:
-    """Return what `sweep.json` holds.
-
-    Raises:
-      ValueError: if it is damaged.
-    """
-    try:
-        summary = fields.with_current_names(json.loads((directory / NAME).read_text()))
-    except ValueError as error:
-        raise ValueError(f"{directory / NAME} is damaged: {error}") from error
-    if missing := sorted(set(SAME) - set(summary)):
-        raise ValueError(f"{directory / NAME} is damaged: it lacks {missing}")
-    return summary
-
-
-def write(directory: Path, summary: dict[str, Any]) -> None:
-    """Write `sweep.json`, as a whole or not at all."""
-    temporary = directory / f".{NAME}"
-    temporary.write_text(json.dumps(summary, indent=1) + "\n")
-    temporary.replace(directory / NAME)
+_RUN: schema.Table = {
+    "trial": schema.Field(schema.INDEX),
+    "began": schema.Field(schema.NUMBER),
+    "updates": schema.Field(schema.INDEX),
+    "episodes": schema.Field(schema.NUMBER),
+    "return_sum": schema.Field(schema.NUMBER),
+    "diverged": schema.Field(schema.SWITCH),
+}
+_SPAN = (schema.INDEX, schema.INDEX, schema.INDEX, schema.NUMBER, schema.NUMBER)
+STATE: schema.Table = {
+    "ledger": schema.Field(schema.Kind("scores, numbers of phases and statuses", _is_ledger)),
+    "runs": schema.Field(schema.list_of(schema.none_or(schema.object_with(_RUN)))),
+    "values": schema.Field(schema.list_of(_tuple_of(schema.INDEX, schema.OBJECT))),
+    "trial_updates": schema.Field(schema.list_of(_tuple_of(schema.INDEX, schema.INDEX))),
+    "spans": schema.Field(schema.list_of(_tuple_of(*_SPAN))),
+    "left": schema.Field(schema.list_of(schema.INDEX)),
+    "chunks": schema.Field(schema.INDEX),
+    "seconds": schema.Field(schema.NUMBER),
+}
+"""The fields of a sweep's state in its checkpoints."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.schedulers import Scheduler, Status
+from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.sweeps.state import SweepState
-from jaxrl.tuning.sweeps.study import SharedStudy
 from jaxrl.types import PyTree
 
 

@@ -7,13 +7,23 @@ import jax
 import numpy as np
 import optuna
 import pytest
-from sweep_runs import STATIC, outcome, run
-from toy_algorithm import ToyConfig, toy
+from sweep_runs import STATIC, outcome, run, stop_after
+from toy_algorithm import toy
 
 import jaxrl
+from jaxrl.analysis.sweep_report import write_report
 from jaxrl.training import manifest as manifests
 from jaxrl.training.run_dir import directory_lock
-from jaxrl.tuning import Choice, HyperTrick, Phase, RandomSearch, Uniform, sweep
+from jaxrl.tuning import (
+    ASHA,
+    Choice,
+    HyperBand,
+    HyperTrick,
+    Phase,
+    RandomSearch,
+    SuccessiveHalving,
+    Uniform,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -24,14 +34,14 @@ HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
     ("arguments", "message"),
     [
         ({"num_lanes": 0}, "num_lanes must be an integer >= 1, got 0"),
-        ({"phase": HALF}, "a phase's length must be an integer >= 1, got 2.5"),
-        ({"phase": Phase(3, "hours")}, "a phase's unit must be one of .*, got 'hours'"),
+        ({"phase": HALF}, "Phase.length must be an integer >= 1, got 2.5"),
+        ({"phase": Phase(3, "hours")}, "Phase.unit must be one of .*, got 'hours'"),
         ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
         ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
         ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
-        ({"keep_best": -1}, "keep_best must be >= 0, got -1"),
+        ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
         ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
     ],
 )
@@ -45,7 +55,7 @@ def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
     first = run(tmp_path / "x", HyperTrick(4, 2))
     with pytest.raises(ValueError, match="already holds a sweep"):
         run(tmp_path / "x", HyperTrick(4, 2))
-    with pytest.raises(ValueError, match=r"these settings changed: scheduler: .*'num_trials': 5"):
+    with pytest.raises(ValueError, match=r"these settings changed: scheduler.num_trials: 4 -> 5"):
         run(tmp_path / "x", HyperTrick(5, 2), resume=True)
     again = directory_lock(tmp_path / "x")
     with again, pytest.raises(ValueError, match="another process works in"):
@@ -58,18 +68,17 @@ def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path
     run(tmp_path / "a", HyperTrick(4, 2), worker="a", **shared)
     late = run(tmp_path / "b", HyperTrick(4, 2), worker="b", seed=6, **shared)
     assert (late.summary["trials"], late.summary["elsewhere"]) == ([], 4)
-    with pytest.raises(ValueError, match=r"(?s)'s' is of another search.*scheduler: .*num_trials"):
+    with pytest.raises(ValueError, match=r"(?s)'s' at .* of another search.*scheduler.num_trials"):
         run(tmp_path / "c", HyperTrick(5, 2), worker="c", **shared)
     shorter = toy(jaxrl.make("CartPole-v1", num_envs=2, max_steps_in_episode=20))
-    arguments = {"num_lanes": 4, "phase": Phase(3), "run_dir": tmp_path / "d", **shared}
-    with pytest.raises(ValueError, match=r"(?s)of another search.*env_options: \{\} -> .*: 20"):
-        sweep(shorter, ToyConfig(), {"gamma": Uniform(0, 1)}, HyperTrick(4, 2), **arguments)
+    with pytest.raises(ValueError, match=r"(?s)of another search.*env_options\.\S+: None -> 20"):
+        run(tmp_path / "d", HyperTrick(4, 2), algo=shorter, **shared)
 
 
 def test_a_study_that_no_sweep_made_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(study_name="s", storage=url, direction="minimize")
-    with pytest.raises(ValueError, match=r"'s' was not made by a sweep of jaxrl; choose"):
+    with pytest.raises(ValueError, match=r"'s' at .* was not made by a sweep of jaxrl; choose"):
         run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
 
 
@@ -81,7 +90,29 @@ def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
         run(tmp_path / "x", HyperTrick(4, 2), storage=url)
     assert "secret" not in str(refused.value)
     assert manifests.provenance()["command"].endswith("--storage nosuchdb://me@host/db --study s")
-    assert manifests.without_passwords("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
+    with pytest.raises(ValueError, match=r"nosuchdb://\*\*\* cannot be read as a URL") as refused:
+        run(tmp_path / "x", HyperTrick(4, 2), storage="nosuchdb://me:x@secret@host/db")
+    assert "secret" not in str(refused.value)
+
+
+def test_secrets_of_the_storage_are_written_to_no_file(tmp_path, monkeypatch):
+    url = f"sqlite:///file:{tmp_path / 'study.db'}?uri=true&mode=rwc&key=s3kr1t"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", f"--storage={url}"])
+    result = run(tmp_path / "x", RandomSearch(2, 1), storage=url)
+    write_report(result.summary, result.run_dir)
+    written = [path for path in (tmp_path / "x").rglob("*") if path.is_file()]
+    assert {"sweep.json", "report.html", "manifest.json"} <= {path.name for path in written}
+    assert [path for path in written if b"s3kr1t" in path.read_bytes()] == []
+    assert result.summary["storage"].endswith("study.db?mode=rwc&uri=true")
+
+
+@pytest.mark.parametrize("name", ["a?b%20{x}", "a]b[#é", "a&b=c", "%", ":@"])
+def test_directories_of_any_name_hold_their_own_study(name, tmp_path):
+    run(tmp_path / name, RandomSearch(2, 1), storage=None)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "study.db").exists()
+    resumed = run(tmp_path / name, RandomSearch(2, 1), storage=None, resume=True)
+    assert len(resumed.summary["trials"]) == 2
 
 
 def test_numbers_of_numpy_are_searched(tmp_path):
@@ -97,3 +128,28 @@ def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="2 are joined; start a worker in each, not joined"):
         run(tmp_path / "x", HyperTrick(4, 2))
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        ASHA(4, 4, 2),
+        pytest.param(SuccessiveHalving(4, 4, 2), marks=pytest.mark.slow),
+        pytest.param(HyperBand(4, 2), marks=pytest.mark.slow),
+    ],
+)
+def test_a_second_worker_of_a_scheduler_that_pauses_is_refused(tmp_path, monkeypatch, scheduler):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    expected = run(tmp_path / "whole", scheduler, num_lanes=2)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        run(tmp_path / "a", scheduler, num_lanes=2, worker="a", **shared)
+    name = type(scheduler).__name__
+    message = f"worker 'a' runs trials of the study 's', and {name} pauses trials, .*HyperTrick"
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path / "b", scheduler, worker="b", **shared)
+    assert not any((tmp_path / "b").iterdir())
+    first = run(tmp_path / "a", scheduler, num_lanes=2, resume=True, **shared)
+    assert outcome(first) == outcome(expected)
+    late = run(tmp_path / "b", scheduler, worker="b", **shared)
+    assert late.summary["trials"] == []

@@ -4,8 +4,11 @@ import dataclasses
 import errno
 import functools
 import itertools
+import json
 import math
+import re
 import shutil
+import time
 from typing import Any
 
 import jax
@@ -25,6 +28,9 @@ from sweep_runs import (
 )
 from toy_algorithm import ToyConfig
 
+from jaxrl.files import seal
+from jaxrl.files.intact import numbers
+from jaxrl.training import loggers
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.tuning import (
     ASHA,
@@ -37,8 +43,8 @@ from jaxrl.tuning import (
     Uniform,
     search,
 )
-from jaxrl.tuning.sweeps import loop
-from jaxrl.tuning.sweeps.study import SharedStudy
+from jaxrl.tuning.studies.study import SharedStudy
+from jaxrl.tuning.sweeps import loop, sweep_file
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -48,7 +54,11 @@ def searched(scheduler):
     return jax.jit(program)(jax.random.key(5))
 
 
-@pytest.mark.parametrize("scheduler", [HyperTrick(12, 4), SuccessiveHalving(9, 9)], ids=str)
+@pytest.mark.parametrize(
+    "scheduler",
+    [HyperTrick(12, 4), pytest.param(SuccessiveHalving(9, 9), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(tmp_path, scheduler):
     expected = searched(scheduler)
     url = f"sqlite:///{tmp_path / 'study.db'}"
@@ -133,8 +143,8 @@ def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path)
     ("scheduler", "space", "checkpoint_seconds"),
     [
         (HyperTrick(12, 4), SPACE, 1e9),
-        (HyperTrick(12, 4), SPACE, 0.0),
-        (SuccessiveHalving(9, 9), SPACE, 0.0),
+        pytest.param(HyperTrick(12, 4), SPACE, 0.0, marks=pytest.mark.slow),
+        pytest.param(SuccessiveHalving(9, 9), SPACE, 0.0, marks=pytest.mark.slow),
         pytest.param(ASHA(9, 9), STATIC, 0.0, marks=pytest.mark.slow),
         pytest.param(ASHA(9, 9), STATIC, 1e9, marks=pytest.mark.slow),
     ],
@@ -198,6 +208,9 @@ def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
     assert "paused" in {trial["status"] for trial in outcome(stopped)}
     if elsewhere == "by another worker":
         arguments["worker"] = "another"
+        with pytest.raises(ValueError, match="start this one 2 s after its death"):
+            run(here, scheduler, resume=True, **arguments)
+        time.sleep(2.5)
     else:
         here = here.rename(tmp_path / "moved")
     assert outcome(run(here, scheduler, resume=True, **arguments)) == outcome(expected)
@@ -211,28 +224,107 @@ def test_a_sweep_resumes_with_its_own_study(tmp_path, monkeypatch):
         stop_after(patch, 2)
         run(tmp_path / "cut", scheduler, **shared)
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    with pytest.raises(ValueError, match=r"lacks the checkpoint's trials \[0, .*\]; resume with"):
+    with pytest.raises(ValueError, match=r"it is not there, .* Resume with"):
         run(tmp_path / "cut", scheduler, resume=True, storage=other)
     resumed = run(tmp_path / "cut", scheduler, resume=True, storage=None)
     assert outcome(resumed) == outcome(expected)
     assert not (tmp_path / "cut" / "study.db").exists()
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path, monkeypatch):
-    arguments = {"checkpoint_seconds": 0.0, "resume": True}
-    expected = run(tmp_path / "whole", HyperTrick(6, 3))
+def checkpoints_of(directory):
+    """Return the folders of a sweep's checkpoints, the newest first."""
+    return [directory / "checkpoints" / str(n) for n in numbers(directory / "checkpoints")]
+
+
+def kill_with_two_checkpoints(monkeypatch, directory, scheduler, **arguments):
+    """Kill a sweep that saves after every chunk."""
     with monkeypatch.context() as patch:
         kill_after_reports(patch, 3)
         with pytest.raises(KilledError):
-            run(tmp_path / "cut", HyperTrick(6, 3), **arguments)
-    newest = max((tmp_path / "cut" / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
-    for path in newest.rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"damaged")
-    with pytest.raises(ValueError, match=f"{newest.name} is damaged or .* Delete that folder"):
-        run(tmp_path / "cut", HyperTrick(6, 3), **arguments)
-    shutil.rmtree(newest)
-    assert outcome(run(tmp_path / "cut", HyperTrick(6, 3), **arguments)) == outcome(expected)
+            run(directory, scheduler, checkpoint_seconds=0.0, **arguments)
+    return checkpoints_of(directory)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", HyperTrick(6, 3))
+    newest, before = kill_with_two_checkpoints(monkeypatch, tmp_path / "cut", HyperTrick(6, 3))
+    damage(max(newest.rglob("ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size))
+    message = rf"/{newest.name} is damaged: its file state/.* checkpoint {before.name} is used"
+    with pytest.warns(UserWarning, match=message):
+        resumed = run(tmp_path / "cut", HyperTrick(6, 3), resume=True)
+    assert outcome(resumed) == outcome(expected)
+    assert (tmp_path / "cut" / "damaged-checkpoints" / f"{newest.name}-1").is_dir()
+
+
+def test_rows_that_are_not_as_the_checkpoint_recorded_them_are_told(tmp_path, monkeypatch):
+    kill_with_two_checkpoints(monkeypatch, tmp_path, HyperTrick(6, 3))
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: .* recorded.*metrics\.damaged-1"):
+        run(tmp_path, HyperTrick(6, 3), resume=True)
+    assert path.read_bytes().startswith(lines[0] + lines[2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [({"seed": 6}, "seed: 5 -> 6"), ({}, "run_id: '.*' -> '.*'")],
+    ids=["seed", "twin"],
+)
+def test_a_checkpoint_of_another_sweep_is_refused(tmp_path, monkeypatch, changes, difference):
+    for name, different in (("a", {}), ("b", changes)):
+        kill_with_two_checkpoints(monkeypatch, tmp_path / name, HyperTrick(6, 3), **different)
+    for folder in checkpoints_of(tmp_path / "a"):
+        shutil.rmtree(folder)
+    newest = checkpoints_of(tmp_path / "b")[0]
+    shutil.copytree(newest, tmp_path / "a" / "checkpoints" / newest.name)
+    with pytest.raises(ValueError, match=rf"/{newest.name} belongs to another run.*{difference}"):
+        run(tmp_path / "a", HyperTrick(6, 3), resume=True)
+
+
+def test_a_sweep_that_an_older_version_began_resumes_and_its_state_is_checked(
+    tmp_path, monkeypatch
+):
+    expected = run(tmp_path / "whole", HyperTrick(6, 3))
+    directory = tmp_path / "cut"
+    newest, before = kill_with_two_checkpoints(monkeypatch, directory, HyperTrick(6, 3))
+    summary = sweep_file.read(directory)
+    del summary["run_id"]
+    sweep_file.write(directory, summary)
+    shutil.rmtree(directory / "best", ignore_errors=True)
+    for folder in (newest, before):
+        (folder / seal.NAME).unlink()
+    path = newest / "progress" / "metadata"
+    saved = json.loads(path.read_text())
+    for changes, message in (
+        ({"chunks": saved["chunks"] + 1}, f"chunks must be {newest.name}, the number of"),
+        ({"ledger": []}, "ledger must be scores, numbers of phases and statuses"),
+        ({"runs": [{}]}, "runs must be a list, each element an object with trial"),
+        ({"values": [[0]]}, "values must be a list"),
+    ):
+        path.write_text(json.dumps(saved | changes))
+        with pytest.raises(
+            ValueError, match=rf"{newest.name}/progress/metadata is damaged: {message}"
+        ):
+            run(directory, HyperTrick(6, 3), resume=True)
+    path.write_text(json.dumps(saved))
+    assert outcome(run(directory, HyperTrick(6, 3), resume=True)) == outcome(expected)
+    assert sweep_file.read(directory)["run_id"] is None
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("strategy", "space"), [("vmap", SPACE), ("vmap", STATIC)])
+def test_a_sweep_says_once_that_devices_are_unused(tmp_path, monkeypatch, capsys, strategy, space):
+    monkeypatch.setattr(loop, "describe_unused", lambda used, _: f"uses {used} of 4")
+    for number, progress_bar in enumerate([True, False]):
+        arguments = {"strategy": strategy, "progress_bar": progress_bar}
+        run(tmp_path / str(number), HyperTrick(2, 1), space, **arguments)
+        assert capsys.readouterr().err.count("uses 1 of 4") == progress_bar
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -262,3 +354,10 @@ def test_a_sweep_on_a_full_disk_says_so_and_resumes_later(tmp_path, monkeypatch)
             run(tmp_path / "part", RandomSearch(6, 3), checkpoint_seconds=0)
     resumed = run(tmp_path / "part", RandomSearch(6, 3), resume=True)
     assert outcome(resumed) == expected
+
+
+def test_a_sweeps_log_without_a_terminal_has_lines(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loggers, "LOG_SECONDS", 0.01)
+    run(tmp_path / "x", HyperTrick(4, 2), progress_bar=True)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"[\d-]{10} [\d:]{8} 4/4 trials ended, .* steps/s.*, best score .*", last)

@@ -1,24 +1,21 @@
 """The ranking of trials: best finite score first, ties by index, diverged and silent trials out."""
 
 import pytest
+from written_sweeps import trial
 
 from jaxrl.tuning.sweeps.ranking import leaderboard, ranked
 
 pytestmark = pytest.mark.smoke
 
 
-def trial(index, *scores):
-    return {"trial": index, "scores": list(scores), "status": "stopped", "values": {"gamma": 0.9}}
-
-
 def test_trials_are_ranked_by_their_best_finite_score_then_by_index():
     trials = [
-        trial(0, 1.0, 5.0, "-inf"),
-        trial(1, "-inf"),
-        trial(2, None, None),
-        trial(3),
-        trial(4, 7, 2.0, None),
-        trial(5, 5.0),
+        trial(0, [1.0, 5.0, "-inf"]),
+        trial(1, ["-inf"]),
+        trial(2, [None, None]),
+        trial(3, []),
+        trial(4, [7, 2.0, None], "stopped", gamma=0.9),
+        trial(5, [5.0]),
     ]
     rows = leaderboard(reversed(trials))
     assert [row["trial"] for row in rows] == [4, 0, 5]

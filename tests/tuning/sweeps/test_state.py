@@ -22,7 +22,11 @@ def test_a_damaged_sweep_json_is_named(tmp_path):
     run(tmp_path / "x", HyperTrick(2, 1))
     path = tmp_path / "x" / "sweep.json"
     text = path.read_text()
-    for damaged, message in ((text[:20], "is damaged: "), ("[]", r"it lacks \['algorithm'")):
+    for damaged, message in (
+        (text[:20], "is damaged: "),
+        ("[]", "must be an object"),
+        ("{}", "it lacks algorithm, "),
+    ):
         path.write_text(damaged)
         with pytest.raises(ValueError, match=rf"sweep.json.*{message}"):
             run(tmp_path / "x", HyperTrick(2, 1), resume=True)

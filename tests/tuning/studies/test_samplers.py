@@ -1,23 +1,26 @@
-"""Samplers: Optuna's learn from trials, and values that are chosen again are the same."""
+"""Samplers: they learn from trials, and values that are chosen again are the same."""
 
 import math
+import pickle
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
-from sweep_runs import outcome, run
+from shared_studies import DiedError, die
+from sweep_runs import KilledError, kill_after_reports, outcome, run
 
 from jaxrl.tuning import QLogUniform, RandomSearch, Uniform
-from jaxrl.tuning.sweeps import samplers
-from jaxrl.tuning.sweeps.storage import study_view
-from jaxrl.tuning.sweeps.study import SharedStudy
+from jaxrl.tuning.studies import samplers
+from jaxrl.tuning.studies.storage import study_view
+from jaxrl.tuning.studies.study import SharedStudy
 
 
 @pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("sampler", "needs"), [("tpe", "optuna"), ("cmaes", "cmaes"), ("gp", "torch")]
 )
-def test_optunas_samplers_choose_the_values(tmp_path, sampler, needs):
+def test_samplers_that_learn_choose_the_values(tmp_path, sampler, needs):
     pytest.importorskip(needs)
     result = run(tmp_path / "x", RandomSearch(30, 1), sampler=sampler, num_lanes=2)
     rates = [trial["values"]["learning_rate"] for trial in outcome(result)]
@@ -48,11 +51,21 @@ def test_samplers_rank_trials_without_a_score_last():
     assert set(study.trials[0].intermediate_values) == {0, 1}
 
 
-class DiedError(Exception):
-    pass
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("reports", [3, 8])
+def test_a_killed_sweep_of_cmaes_resumes_with_the_same_values(tmp_path, monkeypatch, reports):
+    arguments = {"sampler": "cmaes", "num_lanes": 2, "checkpoint_seconds": 0.0}
+    expected = run(tmp_path / "whole", RandomSearch(20, 1), **arguments)
+    with monkeypatch.context() as patch:
+        kill_after_reports(patch, reports)
+        with pytest.raises(KilledError):
+            run(tmp_path / "cut", RandomSearch(20, 1), **arguments)
+    resumed = run(tmp_path / "cut", RandomSearch(20, 1), resume=True, **arguments)
+    assert outcome(resumed) == outcome(expected)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
 def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sampler):
     space = {"gamma": Uniform(0, 1), "rate": Uniform(0, 1), "size": Uniform(0, 1)}
 
@@ -60,9 +73,6 @@ def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sa
         url = f"journal:///{tmp_path / name}.log"
         drawn = {"gamma": 0.1, "rate": 0.2, "size": 0.3}
         return SharedStudy(url, "s", space, 4, lambda index: drawn, sampler, worker="a")
-
-    def die(*_):
-        raise DiedError
 
     claims = [study("whole").claim(())]
     for num_chosen in (1, 2):
@@ -89,3 +99,35 @@ def test_a_field_that_was_renamed_keeps_its_name_in_an_old_study(tmp_path, monke
     assert claim("old") == ({"old": 0.5}, {"old": 0.5})
     monkeypatch.setattr(samplers, "RENAMED_FIELDS", {"old": "new"})
     assert claim("new") == ({"new": 0.5}, {"old": 0.5})
+
+
+class Attack:
+    """An object that writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_an_optimizer_that_a_study_holds_is_not_unpickled(tmp_path):
+    space = {"gamma": Uniform(0, 1), "rate": Uniform(0, 1)}
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=url, study_name="s", direction="maximize")
+    study.set_user_attr("search", {})
+    numbers: dict[str, Any] = {n: optuna.distributions.FloatDistribution(0, 1) for n in space}
+    ran = tmp_path / "ran"
+    attack = {"cma:optimizer:0": pickle.dumps(Attack(ran)).hex(), "cma:generation": 0}
+    for _ in range(3):
+        study.add_trial(
+            optuna.create_trial(
+                value=1.0, params=dict.fromkeys(space, 0.5), distributions=numbers,
+                system_attrs=attack, user_attrs=attack,
+            )
+        )  # fmt: skip
+    shared = SharedStudy(url, "s", space, 9, lambda index: {}, "cmaes")
+    claimed = shared.claim(())
+    shared.close()
+    assert claimed is not None
+    assert not ran.exists()

@@ -1,21 +1,16 @@
 """Heartbeats: the trials of dead workers return to the queue."""
 
-import time
-
 import pytest
 from shared_studies import DiedError, die, end, states
+from waiting import wait_until
 
-from jaxrl.tuning.sweeps.heartbeat import requeue
-from jaxrl.tuning.sweeps.storage import change_state
+from jaxrl.tuning.studies.heartbeat import requeue
+from jaxrl.tuning.studies.storage import change_state
 
 
 def claim_in_time(study):
-    """Return what a worker claims that asks until there is something."""
-    deadline = time.monotonic() + 20
-    while (claimed := study.claim(())) is None:
-        assert time.monotonic() < deadline, "the trial never returned to the queue"
-        time.sleep(0.1)
-    return claimed
+    """Claim a trial as soon as one is in the queue."""
+    return wait_until(lambda: study.claim(()), 20)
 
 
 def test_a_trial_of_a_worker_that_died_while_taking_it_returns_to_the_queue(studies, monkeypatch):
@@ -53,3 +48,19 @@ def test_a_repeated_trial_is_not_owned_by_the_worker_that_lost_it(studies):
     requeue(other._study, other._study.trials[0])
     assert not studies("a")._unclaimed
     assert other.claim(()) == (index, values)
+
+
+def test_where_trials_pause_a_worker_continues_after_the_death_of_another(studies):
+    dead = studies("dead", num_trials=2, heartbeat_seconds=1)
+    dead.begin_alone("ASHA")
+    dead.claim(())
+    dead.close()
+    alive = studies("alive", num_trials=2, heartbeat_seconds=1)
+    message = r"If that worker has died, .* start this one 2 s after its death"
+    with pytest.raises(ValueError, match=message):
+        alive.begin_alone("ASHA")
+    wait_until(lambda: "RUNNING" not in states(alive), 20)
+    alive = studies("alive", num_trials=2, heartbeat_seconds=1)
+    alive.begin_alone("ASHA")
+    assert {alive.claim(())[0], alive.claim(())[0]} == {0, 1}
+    assert states(alive) == ["FAIL", "RUNNING", "RUNNING"]

@@ -20,13 +20,15 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from jaxrl.tuning.optional_optuna import import_optuna
-from jaxrl.tuning.sweeps.storage import (
-    ignore_experimental_warnings,
+from jaxrl.tuning.studies.damage import find_damage
+from jaxrl.tuning.studies.storage import ignore_experimental_warnings, trial_id
+from jaxrl.tuning.studies.stored_trials import (
     indexed_trials,
+    owner,
     valid_trials,
     without_owner,
 )
@@ -58,7 +60,11 @@ class Heartbeat:
     ):
         self._study, self._storage, self._num_trials = study, storage, num_trials
         self._running_ids, self._seconds = running_ids, seconds
+        self.grace_seconds = 2 * seconds
+        """A trial without a heartbeat for so long is lost."""
         self._stopped = threading.Event()
+        self._failure: Exception | None = None
+        self._try_to_beat()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -67,19 +73,31 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join()
 
+    def check(self) -> None:
+        """Raise what ended the thread, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
     def _run(self) -> None:
-        wait = 0.0
+        wait = float(self._seconds)
         while not self._stopped.wait(wait):
             began = time.monotonic()
-            # A storage that fails to answer once may answer at the next heartbeat.
-            with contextlib.suppress(import_optuna().exceptions.StorageInternalError):
-                self._beat()
+            try:
+                self._try_to_beat()
+            except Exception as error:  # raised where the sweep works, see `check`
+                self._failure = error
+                return
             wait = max(began + self._seconds - time.monotonic(), 0.0)
 
+    def _try_to_beat(self) -> None:
+        # A storage that fails to answer once may answer at the next heartbeat.
+        with contextlib.suppress(import_optuna().exceptions.StorageInternalError):
+            self._beat()
+
     def _beat(self) -> None:
-        for trial_id in self._running_ids():
-            self._storage.record_heartbeat(trial_id)
-        with ignore_experimental_warnings():
+        for running in self._running_ids():
+            self._storage.record_heartbeat(running)
+        with ignore_experimental_warnings(), find_damage():
             import_optuna().storages.fail_stale_trials(self._study)
         for lost in lost_trials(self._study, self._num_trials).values():
             requeue(self._study, lost)
@@ -96,5 +114,41 @@ def requeue(study: Any, lost: Any) -> None:
     """Add a trial that repeats a lost one, with its values, and that no worker owns."""
     lost = copy.deepcopy(lost)
     lost.user_attrs = without_owner(lost.user_attrs)
-    with ignore_experimental_warnings():
+    with ignore_experimental_warnings(), find_damage():
         import_optuna().storages.RetryHeartbeatStaleTrialCallback()(study, lost)
+
+
+def check_alone(
+    study: Any,
+    worker: str,
+    own: Container[int],
+    oldest: int | None,
+    scheduler: str,
+    grace_seconds: int | None,
+) -> None:
+    """Raise if another worker runs trials of a study whose scheduler pauses trials.
+
+    A worker does not continue the trials that others pause, so each would wait for the others.
+
+    Args:
+      own: the ids of the trials that `worker` runs.
+      oldest: only trials with smaller numbers count; None if all do.
+      scheduler: its name.
+      grace_seconds: a trial without a heartbeat for so long is lost; None without heartbeats.
+
+    Raises:
+      ValueError: names the other worker and says what to do.
+    """
+    for trial in study.get_trials(deepcopy=False):
+        is_others = trial_id(trial) not in own and owner(trial) != worker
+        if trial.state.name != "RUNNING" or not is_others:
+            continue
+        if oldest is None or trial.number < oldest:
+            later = grace_seconds and f", or start this one {grace_seconds} s after its death"
+            raise ValueError(
+                f"worker {owner(trial) or 'another'!r} runs trials of the study "
+                f"{study.study_name!r}, and {scheduler} pauses trials, so that workers would wait "
+                "for each other for ever: use HyperTrick (--scheduler hypertrick), or one worker "
+                "with more lanes (num_lanes, --lanes). If that worker has died, resume it under "
+                f"its name (worker, --worker){later or ''}"
+            )

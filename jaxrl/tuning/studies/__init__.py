@@ -1,0 +1,12 @@
+"""The Optuna study of a sweep, whose trials several workers share."""
+
+__all__ = [
+    "cma_es",
+    "damage",
+    "heartbeat",
+    "samplers",
+    "storage",
+    "stored_trials",
+    "study",
+    "trial_queue",
+]

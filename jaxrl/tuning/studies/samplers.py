@@ -1,0 +1,234 @@
+"""Samplers: which values a trial of a study gets, and how Optuna stores them.
+
+"random" draws the same values as a search in one program. The others learn from the trials that
+have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped ones as well. "tpe"
+and "gp" are Optuna's. Its CMA-ES keeps a pickled optimizer in the study, and reading a pickle may
+run any code, so "cmaes" is `jaxrl.tuning.studies.cma_es`, which keeps none.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.config import RENAMED_FIELDS
+from jaxrl.files import schema
+from jaxrl.tuning import space as spaces
+from jaxrl.tuning.optional_optuna import import_optuna
+from jaxrl.tuning.studies import cma_es
+from jaxrl.tuning.studies.damage import DamagedStudyError
+from jaxrl.tuning.studies.storage import (
+    ignore_experimental_warnings,
+    study_view,
+    trial_of,
+)
+from jaxrl.types import Array
+
+SAMPLERS = ("random", "tpe", "cmaes", "gp")
+GENERATION = "cmaes generation"
+"""User attribute of a trial: the generation that CMA-ES drew it for."""
+
+Draw = Callable[[int], dict[str, Any]]
+"""`draw(index)` gives the values of the trial with this index to the sampler "random"."""
+
+
+def check_sampler(name: str) -> None:
+    """Raise if a package that a sampler needs is not installed."""
+    import_optuna()
+    needed = {"cmaes": "cmaes", "gp": "torch"}.get(name)
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        raise ImportError(f"the sampler {name!r} needs {needed}: pip install {needed}")
+
+
+def draw_of(space: spaces.Space, trial_values: Callable[[int], dict[str, Array]]) -> Draw:
+    """Return the function that draws a trial's values as plain Python numbers."""
+    compiled = jax.jit(trial_values)
+    return lambda index: spaces.values(space, compiled(index))
+
+
+class TrialSampler:
+    """Chooses and stores the values of a study's trials.
+
+    Args:
+      name: one of `SAMPLERS`.
+      seed: of the samplers but "random".
+      draw: used by the sampler "random" alone.
+    """
+
+    def __init__(self, study: Any, space: spaces.Space, name: str, seed: int, draw: Draw):
+        self._study = study_view(study, self._as_sampled)
+        self._space = {key: space[key] for key in sorted(space)}
+        self._name, self._seed, self._draw = name, seed, draw
+        stored = {name for trial in study.get_trials(deepcopy=False) for name in trial.params}
+        self._stored_names = {new: old for old, new in RENAMED_FIELDS.items() if old in stored}
+        """The names under which an older version's study keeps fields that were renamed."""
+
+    def values(self, trial: Any, index: int) -> dict[str, Any]:
+        """Return a trial's values; choose and store those that it lacks.
+
+        Each value has a sampler of its own, seeded by the trial's index and the value's name, so
+        that a sweep that was killed between two values chooses the same ones when it resumes.
+        """
+        self._check(trial)
+        self._study.sampler = self._sampler(index)
+        asking = trial_of(self._study, trial)
+        drawn = self._draw_by_cma_es(asking, index)
+        values = {}
+        for name, distribution in self._space.items():
+            if name in drawn:
+                self._study.sampler = _drawing_sampler(functools.partial(drawn.get, name))
+            else:
+                self._study.sampler = self._sampler(index, name)
+            values[name] = suggest(asking, self._stored_name(name), distribution)
+        return values
+
+    def stored_values(self, trial: Any) -> dict[str, Any]:
+        """Return the values that a trial has stored.
+
+        Raises:
+          DamagedStudyError: if it lacks some.
+        """
+        self._check(trial)
+        names = {name: self._stored_name(name) for name in self._space}
+        if lacking := [name for name, stored in names.items() if stored not in trial.params]:
+            raise DamagedStudyError(f"trial {trial.number} lacks its values of {lacking}")
+        return {name: suggest(trial, stored, self._space[name]) for name, stored in names.items()}
+
+    def _check(self, trial: Any) -> None:
+        """Raise `DamagedStudyError` if a trial has values that are not of the space."""
+        for name, searched in self._space.items():
+            expected = distribution_of(searched)
+            stored = trial.distributions.get(self._stored_name(name), expected)
+            if stored != expected:
+                raise DamagedStudyError(f"trial {trial.number} has {name} of {stored}")
+        generation = trial.user_attrs.get(GENERATION, 0)
+        if not schema.is_integer(generation, 0):
+            raise DamagedStudyError(f"trial {trial.number} has the {GENERATION} {generation!r}")
+
+    def _as_sampled(self, trial: Any) -> Any:
+        self._check(trial)
+        return rank_silent_trial_last(trial)
+
+    def _sampler(self, index: int, name: str = "") -> Any:
+        samplers, seed = import_optuna().samplers, self._seed_of(index, name)
+        with ignore_experimental_warnings():
+            match self._name:
+                case "tpe":
+                    return samplers.TPESampler(seed=seed)
+                case "cmaes":  # of choices
+                    return samplers.RandomSampler(seed=seed)
+                case "gp":
+                    return samplers.GPSampler(seed=seed)
+        return _drawing_sampler(lambda: self._draw(index)[name])
+
+    def _draw_by_cma_es(self, asking: Any, index: int) -> dict[str, Any]:
+        """Return a trial's values by CMA-ES and store their generation; {} if it needs none."""
+        names = {name: self._stored_name(name) for name in cma_es.searchable(self._space)}
+        if self._name != "cmaes" or set(names.values()) <= set(asking.params):
+            return {}
+        finished = [t for t in self._study.get_trials(deepcopy=False) if t.state.is_finished()]
+        finished.sort(key=lambda t: (t.datetime_complete, t.number))
+        ended = [
+            cma_es.Solution(
+                trial.user_attrs.get(GENERATION),
+                {name: trial.params[old] for name, old in names.items() if old in trial.params},
+                score,
+            )
+            for trial in finished
+            if (score := last_score(trial)) is not None
+        ]
+        axes = {name: self._space[name] for name in names}
+        generation, drawn = cma_es.draw(axes, ended, self._seed_of(index))
+        asking.set_user_attr(GENERATION, generation)
+        return drawn
+
+    def _seed_of(self, index: int, name: str = "") -> int:
+        entropy = [self._seed, index, *self._stored_name(name).encode()]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+    def _stored_name(self, name: str) -> str:
+        return self._stored_names.get(name, name)
+
+
+def rank_silent_trial_last(trial: Any) -> Any:
+    """Return a trial as samplers should see it: the worst if its last phase has no score.
+
+    Such a score is stored as NaN. TPE would take it for the best of the stopped trials, and
+    CMA-ES could not sort it.
+    """
+    scores = trial.intermediate_values
+    if not trial.state.is_finished() or not scores or not math.isnan(scores[max(scores)]):
+        return trial
+    trial = copy.copy(trial)
+    trial.intermediate_values = {0: -math.inf}
+    return trial
+
+
+def last_score(trial: Any) -> float | None:
+    """Return the score of a trial that completed or was stopped; None if it has none."""
+    if trial.state.name == "COMPLETE":
+        return trial.value
+    scores = trial.intermediate_values
+    return scores[max(scores)] if trial.state.name == "PRUNED" and scores else None
+
+
+def _drawing_sampler(draw: Callable[[], Any]) -> Any:
+    """Return an Optuna sampler whose value is what `draw` returns."""
+    samplers = import_optuna().samplers
+
+    class DrawingSampler(samplers.BaseSampler):
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+            return _stored_choice(draw())
+
+    return DrawingSampler()
+
+
+def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
+    """Return the value that a trial has stored, or that the study's sampler now gives to it."""
+    kinds, distribution = import_optuna().distributions, distribution_of(searched)
+    match distribution:
+        case kinds.FloatDistribution(low=low, high=high, log=log):
+            return trial.suggest_float(name, low, high, log=log)
+        case kinds.IntDistribution(low=low, high=high, log=log):
+            return trial.suggest_int(name, low, high, log=log)
+    chosen = trial.suggest_categorical(name, distribution.choices)
+    if isinstance(searched, spaces.Choice):
+        return searched.values[distribution.choices.index(chosen)]
+    return chosen
+
+
+def distribution_of(searched: spaces.Distribution) -> Any:
+    """Return Optuna's distribution of the values that are stored for a searched field."""
+    optuna = import_optuna().distributions
+    match searched:
+        case spaces.Uniform(low, high):
+            return optuna.FloatDistribution(low, high)
+        case spaces.LogUniform(low, high):
+            return optuna.FloatDistribution(low, high, log=True)
+        case spaces.Integer(low, high):
+            return optuna.IntDistribution(low, high)
+        case spaces.QLogUniform(low, high, 1, None):
+            return optuna.IntDistribution(low, high, log=True)
+        case spaces.QLogUniform():
+            return optuna.CategoricalDistribution(searched.ladder)
+        case spaces.Choice(values):
+            return optuna.CategoricalDistribution([_stored_choice(value) for value in values])
+
+
+def _stored_choice(value: Any) -> Any:
+    """Return what Optuna stores for one value of a choice: numbers, texts, or a text for it."""
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return value if is_plain else repr(value)

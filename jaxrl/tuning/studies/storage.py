@@ -1,0 +1,206 @@
+"""Optuna's storage of a study: open it, change it, and know which search it is of.
+
+This is the one file that uses what Optuna does not document as public; see the last section.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxrl.config import with_current_names
+from jaxrl.files.changes import changed_settings
+from jaxrl.files.urls import parse_url, redact_url
+from jaxrl.tuning.optional_optuna import import_optuna
+from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage, guard
+from jaxrl.tuning.studies.stored_trials import check_trial
+
+OPENING_ATTEMPTS = 5
+"""Attempts to open a database: workers that start together all make its tables, and only one of
+them succeeds at first."""
+
+SQLITE_OPTIONS = {"connect_args": {"isolation_level": None, "timeout": 60}}
+"""Options of SQLite's driver: it begins no transactions itself (see `make_sqlite_atomic`), and
+waits so many seconds for other workers."""
+
+SEARCH = "search"
+"""User attribute of a study: what all its workers must have in common."""
+
+
+@contextlib.contextmanager
+def ignore_experimental_warnings() -> Iterator[None]:
+    """Suppress Optuna's warnings that heartbeats and some samplers are experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", import_optuna().exceptions.ExperimentalWarning)
+        yield
+
+
+def open_storage(url: str, heartbeat_seconds: int) -> Any:
+    """Open the storage at `sqlite:///study.db`, `postgresql://...` or `journal:///study.log`.
+
+    Raises:
+      ImportError: if a database's driver is not installed.
+      ValueError: if the URL cannot be parsed, or the storage cannot be opened.
+      OSError: if a journal's folder cannot be written to.
+      DamagedStudyError: if a journal is damaged; raised by all calls of the storage too.
+    """
+    storages, shown = import_optuna().storages, redact_url(url)
+    if url.startswith("journal:///"):
+        path = Path(url.removeprefix("journal:///"))
+        if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+            # Optuna would wait without end for the lock that a killed process left.
+            raise OSError(
+                f"the study's journal {path} cannot be written: its folder is read-only; make it "
+                "writable, or use another storage"
+            )
+        backend = storages.journal.JournalFileBackend(str(path))
+        with find_damage():
+            return guard(storages.JournalStorage(backend), check_trial)
+    parsed = parse_url(url)
+    if parsed.drivername == "postgresql":  # the driver that the extra `tune` installs
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    # Rendered, it has no braces, which Optuna would take for a template's.
+    url = parsed.render_as_string(hide_password=False)
+    no_pool = {"poolclass": importlib.import_module("sqlalchemy.pool").NullPool}
+    for attempts_left in reversed(range(OPENING_ATTEMPTS)):
+        try:
+            with ignore_experimental_warnings():
+                # The first one makes the tables. If it fails, it leaves no connection open.
+                storages.RDBStorage(url, engine_kwargs=no_pool)
+                storage = storages.RDBStorage(
+                    url,
+                    engine_kwargs=SQLITE_OPTIONS if parsed.drivername.startswith("sqlite") else {},
+                    heartbeat_interval=heartbeat_seconds,
+                    grace_period=2 * heartbeat_seconds,
+                )
+                make_sqlite_atomic(storage.engine)
+                # As Optuna does with every database: the study and the sweep share its cache.
+                return guard(storages.get_storage(storage), check_trial)
+        except ImportError as error:
+            raise ImportError(
+                f"no driver for the study storage {shown!r}: {error}; pip install 'jaxrl[tune]'"
+            ) from error
+        except Exception as error:
+            if not attempts_left:
+                raise ValueError(
+                    f"the study storage {shown!r} cannot be opened: {error}"
+                ) from error
+            time.sleep(0.5)
+    raise AssertionError
+
+
+def make_sqlite_atomic(engine: Any) -> None:
+    """Let one worker at a time read and write a study in SQLite; leave other databases as they are.
+
+    Python's driver begins a transaction at the first write. So two workers could both read that a
+    trial waits, and both take it: SQLite does not lock what Optuna reads in order to change it.
+    """
+    if engine.name == "sqlite":
+        event = importlib.import_module("sqlalchemy.event")
+        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+
+
+def open_study(
+    storage: Any, url: str, name: str, search: dict[str, Any] | None, is_known: bool
+) -> Any:
+    """Open a study, or create it unless the sweep has trials in it.
+
+    Args:
+      url: of the storage.
+      search: what all workers of the study must have in common.
+      is_known: whether the sweep has trials in it.
+
+    Raises:
+      ValueError: if it is of another search.
+      DamagedStudyError: if it should be there, but is not.
+    """
+    optuna = import_optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if is_known and name not in optuna.get_all_study_names(storage):
+        raise DamagedStudyError("it is not there, but the sweep has begun trials")
+    study = optuna.create_study(
+        storage=storage, study_name=name, direction="maximize", load_if_exists=True
+    )
+    if search is not None:
+        check_search(study, url, search)
+    return study
+
+
+def check_search(study: Any, url: str, search: dict[str, Any]) -> None:
+    """Raise ValueError unless a study is of this search; store the search in a new study."""
+    # Read in this order: a worker stores the search before it adds the first trial.
+    has_trials = bool(study.get_trials(deepcopy=False))
+    stored = with_current_names(study.user_attrs.get(SEARCH))
+    shown = f"the study {study.study_name!r} at {redact_url(url)}"
+    is_maximized = [direction.name for direction in study.directions] == ["MAXIMIZE"]
+    if not is_maximized or (stored is None and has_trials):
+        raise ValueError(
+            f"{shown} was not made by a sweep of jaxrl; choose another name (study_name, --study)"
+        )
+    if stored is None:
+        study.set_user_attr(SEARCH, search)
+        return
+    if not isinstance(stored, dict):
+        raise DamagedStudyError(f"its search is {stored!r}"[:LONGEST])
+    if changes := changed_settings(stored, search, search):
+        raise ValueError(
+            f"{shown} is of another search; choose another name (study_name, --study), or undo "
+            "these changes:\n  " + "\n  ".join(changes)
+        )
+
+
+def change_state(storage: Any, trial: Any, name: str) -> bool:
+    """Set a trial's state, such as "RUNNING"; return False if another worker was faster."""
+    optuna = import_optuna()
+    try:
+        return storage.set_trial_state_values(trial_id(trial), optuna.trial.TrialState[name])
+    except optuna.exceptions.UpdateFinishedTrialError:
+        return False
+
+
+# --- what Optuna does not document as public -----------------------------------------------------
+
+
+def close_storage(storage: Any) -> None:
+    """Close the connections to a database, which the storage with the cache has no method for."""
+    database = storage._backend
+    if hasattr(database, "engine"):
+        database.remove_session()
+        database.engine.dispose()
+
+
+def trial_id(trial: Any) -> int:
+    """Return a trial's id. Storages know trials by it, but trials show only their number."""
+    return trial._trial_id
+
+
+def trial_of(study: Any, frozen: Any) -> Any:
+    """Return the trial that asks the study's sampler for values.
+
+    `Study.ask` makes such an object only of new trials, not of one that runs already.
+    """
+    return import_optuna().trial.Trial(study, trial_id(frozen))
+
+
+def study_view(study: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the same study, but with `change` applied to every trial that samplers read.
+
+    Samplers read trials through this one method of a study. The view shares the study's storage
+    object, whose cache must know a trial before a value of it can be stored.
+    """
+    optuna = import_optuna()
+
+    class StudyView(optuna.Study):
+        def _get_trials(
+            self, deepcopy: bool = True, states: Any = None, use_cache: bool = False
+        ) -> list[Any]:
+            # Without the cache of this method, which only `ask` and `optimize` renew.
+            return [change(trial) for trial in super()._get_trials(deepcopy, states, False)]
+
+    return StudyView(study.study_name, study._storage)

@@ -1,0 +1,206 @@
+"""The trials of a study as they are stored: check them, number them, and read what they say.
+
+This file only reads; `jaxrl.tuning.studies.trial_queue` and `study` write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.files import schema
+from jaxrl.tuning.json_values import score_to_json, values_to_json
+from jaxrl.tuning.optional_optuna import import_optuna
+from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
+
+INDEX = "index"
+"""User attribute of a trial: its index from 0 to N - 1."""
+WORKER = "worker"
+"""User attribute of a trial: the name of the worker that runs it."""
+CLAIMED_BY = "wanted by "
+"""User attribute of a trial, followed by a worker's name: that worker was about to run it."""
+STATUS = {
+    "WAITING": Status.WAITING,
+    "RUNNING": Status.RUNNING,
+    "PRUNED": Status.STOPPED,
+    "COMPLETE": Status.COMPLETED,
+}
+"""The status in a ledger of each state in a study."""
+REPEATS = "failed_trial"
+"""System attribute that Optuna gives to a repeated trial: the number of the first one."""
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def check_trial(trial: Any) -> None:
+    """Raise `DamagedStudyError` if a trial holds what no sweep stores."""
+    with find_damage():  # parameters must be of their distributions, and values of numbers
+        import_optuna().trial.create_trial(
+            state=trial.state,
+            values=trial.values,
+            params=trial.params,
+            distributions=trial.distributions,
+        )
+    scores, attributes = trial.intermediate_values, trial.user_attrs
+    first, has_ended = trial.system_attrs.get(REPEATS, 0), trial.state.is_finished()
+    is_claimed = WORKER in attributes or any(map(_is_claim, attributes))
+    rules = {
+        f"the number {trial.number!r}": schema.is_integer(trial.number, 0),
+        f"the phases {list(scores)}": all(schema.is_integer(phase, 0) for phase in scores),
+        f"the scores {list(scores.values())}": all(map(schema.is_number, scores.values())),
+        f"the values {trial.values}": trial.values is None or len(trial.values) == 1,
+        f"the index {attributes.get(INDEX)!r}": schema.is_integer(attributes.get(INDEX, 0), 0),
+        f"the worker {attributes.get(WORKER)!r}": isinstance(attributes.get(WORKER, ""), str),
+        f"{REPEATS} {first!r}": schema.is_integer(first, 0),
+        "no time of its end": isinstance(trial.datetime_complete, datetime.datetime) == has_ended,
+        "no worker, but runs": is_claimed or trial.state.name != "RUNNING",
+    }
+    for what, holds in rules.items():
+        if not holds:
+            raise DamagedStudyError(f"trial {trial.number!r} has {what}"[:LONGEST])
+
+
+def check_resumed(
+    trials: list[tuple[int, Any]],
+    saved: Sequence[dict[str, Any]],
+    listed: Sequence[dict[str, Any]],
+    values: Callable[[Any], dict[str, Any]],
+) -> None:
+    """Raise `DamagedStudyError` unless a study holds what a resumed sweep knows of its trials.
+
+    Scores and values are stored before a checkpoint is saved. A trial that was lost with its worker
+    may differ, and so may its repetition.
+
+    Args:
+      saved: the trials of the sweep's checkpoint, as `sweep.json` has them.
+      listed: those of `sweep.json`, which may be newer. It has no digest, so only the trials'
+        existence is checked.
+      values: returns the hyperparameters that a trial has stored.
+    """
+    known = {each["trial"] for each in (*saved, *listed)}
+    if lacking := sorted(known - {index for index, _ in trials}):
+        raise DamagedStudyError(f"it lacks the trials {lacking}, which the sweep has begun")
+    stored = {index: trial for index, trial in trials if REPEATS not in trial.system_attrs}
+    for each in saved:
+        trial = stored[each["trial"]]
+        if trial.state.name == "FAIL":
+            continue
+        scores = [
+            score_to_json(np.float32(trial.intermediate_values.get(phase, math.nan)))
+            for phase in range(len(each["scores"]))
+        ]
+        found = {
+            "status": "waiting" if trial.state.name == "WAITING" else each["status"],
+            "scores": scores,
+            "values": values_to_json(values(trial)),
+        }
+        for name, value in json.loads(json.dumps(found)).items():
+            if value != (expected := json.loads(json.dumps(each[name]))):
+                raise DamagedStudyError(
+                    f"trial {trial.number} has the {name} {value}, but the checkpoint {expected}"
+                )
+
+
+# --- what trials say -----------------------------------------------------------------------------
+
+
+def indexed_trials(study: Any) -> list[tuple[int, Any]]:
+    """Return all trials of a study in the order of their numbers, each after its index.
+
+    The index is the trial's position among the trials that repeat no other; a repeated trial has
+    the index of the first one. So workers that add trials at the same time get different indices.
+
+    Raises:
+      DamagedStudyError: if a trial is missing, or has the index of another.
+    """
+    indices: dict[int, int] = {}
+    trials = study.get_trials(deepcopy=False)
+    for number, trial in enumerate(trials):
+        if trial.number != number:
+            raise DamagedStudyError(f"it lacks trial {number}")
+        if REPEATS not in trial.system_attrs:
+            indices[number] = len(indices)
+        first = trial.system_attrs.get(REPEATS, number)
+        index = indices.get(first)
+        if index is None or trial.user_attrs.get(INDEX, index) != index:
+            raise DamagedStudyError(
+                f"trial {number} has the index {trial.user_attrs.get(INDEX)!r}, but trial {first}, "
+                f"which it repeats or is, {index}"
+            )
+    return [(indices[t.system_attrs.get(REPEATS, t.number)], t) for t in trials]
+
+
+def valid_trials(trials: list[tuple[int, Any]], num_trials: int) -> dict[int, Any]:
+    """Return the trial that counts of each index below `num_trials`.
+
+    Failed trials were lost with their worker and don't count. If two workers repeated the same
+    trial, the repetition with the smaller number counts.
+    """
+    valid: dict[int, Any] = {}
+    for index, trial in trials:
+        if trial.state.name != "FAIL" and index < num_trials:
+            valid.setdefault(index, trial)
+    return valid
+
+
+def with_reports(ledger: Ledger, trials: dict[int, Any]) -> Ledger:
+    """Return the ledger with what the study has of these trials, by index."""
+    scores, reported, status = (np.array(x) for x in ledger)
+    for index, trial in trials.items():
+        stored = trial.intermediate_values
+        if max(stored, default=0) >= scores.shape[1]:
+            raise DamagedStudyError(
+                f"trial {trial.number} has scores of {max(stored) + 1} phases, but the sweep has "
+                f"{scores.shape[1]}"
+            )
+        scores[index] = [stored.get(p, math.nan) for p in range(scores.shape[1])]
+        reported[index], status[index] = len(stored), STATUS[trial.state.name]
+        if status[index] == Status.STOPPED and len(stored) == scores.shape[1]:
+            # Optuna refuses NaN as the value of a completed trial: `SharedStudy.finish` prunes it.
+            status[index] = Status.COMPLETED
+    return Ledger(jnp.asarray(scores), jnp.asarray(reported), jnp.asarray(status))
+
+
+def owner(trial: Any) -> str | None:
+    """Return the name of the worker that runs a trial, None if nobody does.
+
+    If the worker died before it stored its name, it is the only one that claimed the trial.
+    """
+    claims = [name.removeprefix(CLAIMED_BY) for name in trial.user_attrs if _is_claim(name)]
+    return trial.user_attrs.get(WORKER, claims[0] if len(claims) == 1 else None)
+
+
+def trials_to_resume(
+    trials: list[tuple[int, Any]], num_trials: int, worker: str
+) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Return a worker's trials from before its restart: those to run again, those that ended.
+
+    A worker that is alone also runs the ended ones again that its last checkpoint lacks, and comes
+    to the same decisions and agents. Where others take part, what has ended stays so.
+    """
+    begun = [trial for _, trial in trials if trial.state.name != "WAITING"]
+    is_alone = all(owner(trial) in (None, worker) for trial in begun)
+    own = {
+        index: trial
+        for index, trial in valid_trials(trials, num_trials).items()
+        if owner(trial) == worker and trial.state.name != "WAITING"
+    }
+    again = {i: t for i, t in own.items() if is_alone or not t.state.is_finished()}
+    return again, {i: t for i, t in own.items() if i not in again}
+
+
+def without_owner(user_attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial's user attributes without those that name its worker."""
+    return {k: v for k, v in user_attrs.items() if k != WORKER and not _is_claim(k)}
+
+
+def _is_claim(attribute: str) -> bool:
+    return attribute.startswith(CLAIMED_BY)

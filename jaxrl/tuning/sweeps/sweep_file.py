@@ -1,0 +1,38 @@
+"""`sweep.json`, which describes a sweep and its trials, and the identity of a sweep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxrl import config as fields
+from jaxrl.files import schema
+from jaxrl.training import manifest as manifests
+
+NAME = "sweep.json"
+SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
+        "lanes", "phase", "space")  # fmt: skip
+"""What a resumed sweep must have in common with the one before it."""
+
+
+def identity(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the identity of a sweep, as its checkpoints carry it."""
+    settings = {name: description.get(name) for name in ("run_id", *SAME)}
+    return settings | {"versions": manifests.versions()}
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """Return what `sweep.json` holds.
+
+    Raises:
+      ValueError: if it is damaged.
+    """
+    return schema.read(directory / NAME, schema.SWEEP, fields.with_current_names)
+
+
+def write(directory: Path, summary: dict[str, Any]) -> None:
+    """Write `sweep.json`, as a whole or not at all."""
+    temporary = directory / f".{NAME}"
+    temporary.write_text(json.dumps(summary, indent=1) + "\n")
+    temporary.replace(directory / NAME)
