@@ -7,7 +7,7 @@ __all__ = [
     "figures",
     "importance",
     "page",
-    "parallel_coordinates",
+    "records",
     "statistics",
     "sweep_axes",
     "sweep_figures",

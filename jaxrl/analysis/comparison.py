@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +17,15 @@ import numpy as np
 from jaxrl.analysis.atari57 import game_of, human_normalized
 from jaxrl.analysis.statistics import Estimate, estimate
 from jaxrl.envs.host_adapter import SPEED_ONLY
+from jaxrl.files.urls import redact_text
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
-from jaxrl.training.loop import SUMMARY
-from jaxrl.training.progress import Row
-from jaxrl.tuning.sweeps import state as sweeps
+from jaxrl.training.progress import SUMMARY, Row, read_summary
+from jaxrl.tuning.sweeps import sweep_file as sweeps
 
 _CURVE_POINTS = 200
 _MOST_NAMED = 3  # settings in a method's label; with more it has a number
-_REQUIRED = ("algorithm", "env", "config", "seed", "command", "versions", "git_commit", "hardware")
+_NEEDED = ("seed", "command", "versions", "git_commit", "hardware")
 
 
 class Run(NamedTuple):
@@ -56,15 +56,15 @@ class Run(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """Return the command that started the run, and those that resumed it."""
-        resumptions = self.manifest.get("resumptions", [])
-        return [self.manifest["command"], *(again["command"] for again in resumptions)]
+        """Return the command that started the run, and those that resumed it, without secrets."""
+        origins = [self.manifest, *self.manifest.get("resumptions", [])]
+        return [redact_text(origin["command"]) for origin in origins]
 
     @property
     def is_finished(self) -> bool:
         """Return whether the run trained to its end."""
-        path = self.directory / SUMMARY
-        return path.exists() and not json.loads(path.read_text())["interrupted"]
+        is_over = (self.directory / SUMMARY).exists()
+        return is_over and not read_summary(self.directory)["interrupted"]
 
 
 class Group(NamedTuple):
@@ -87,24 +87,13 @@ def read_run(directory: Path) -> Run:
     Raises:
       FileNotFoundError, ValueError: if `directory` is not a run's, or no episode ended in the run.
     """
-    if not directory.exists():
-        raise FileNotFoundError(
-            f"{directory} does not exist; give directories of runs, such as runs/ppo-Pong-v5-seed1"
-        )
     if (directory / sweeps.NAME).exists():
         raise ValueError(
             f"{directory} holds a sweep, not a run; leave it out (its page is "
             f"{directory / 'report.html'})"
         )
-    manifest = manifests.read(directory)
-    if missing := [name for name in _REQUIRED if name not in manifest]:
-        raise ValueError(
-            f"{directory / manifests.NAME} lacks {', '.join(missing)}; give directories "
-            "that jaxrl.run wrote"
-        )
+    manifest = manifests.read(directory, _NEEDED)
     path = directory / "metrics.jsonl"
-    if not path.exists():
-        raise FileNotFoundError(f"{directory} has no {path.name}; train the run, or leave it out")
     rows = read_jsonl(path)
     if not any(row.get("episode_count") for row in rows):
         raise ValueError(f"no episode ended in {path}; train the run for longer, or leave it out")
@@ -131,22 +120,25 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """
     if not runs:
         raise ValueError("there are no runs to compare; give directories of runs")
-    found: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)
+    found: dict[tuple[str, str], dict[int, Run]] = collections.defaultdict(dict)
     for run in runs:
-        found[run.env_id, _identity(run)].append(run)
-    for together in found.values():
-        _check_seeds(together)
+        by_seed = found[run.env_id, _identity(run)]
+        if run.seed in by_seed:
+            raise ValueError(
+                f"{by_seed[run.seed].directory} and {run.directory} have the same settings and "
+                f"seed {run.seed}; give one of them"
+            )
+        by_seed[run.seed] = run
     labels = _labels(runs)
+    groups = []
+    for (env_id, method), by_seed in found.items():
+        own = tuple(by_seed.values())
+        groups.append(Group(labels[method], env_id, run_settings(own[0].manifest), own))
     env_ids = list(dict.fromkeys(run.env_id for run in runs))
-    return [
-        Group(labels[method], env_id, run_settings(together[0].manifest), tuple(together))
-        for (env_id, method), together in sorted(
-            found.items(), key=lambda item: env_ids.index(item[0][0])
-        )
-    ]
+    return sorted(groups, key=lambda group: env_ids.index(group.env_id))
 
 
-def differing_names(columns: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing_names(columns: Collection[Mapping[str, Any]]) -> list[str]:
     """Return the names whose values are unequal, or missing, in some of the columns."""
     names = dict.fromkeys(itertools.chain(*columns))
     return [
@@ -206,35 +198,26 @@ def scores_over_games(
 
 def _identity(run: Run) -> str:
     """Return a text that is equal for runs of one method."""
-    return json.dumps([run.manifest["algorithm"], run_settings(run.manifest)], sort_keys=True)
+    return json.dumps([_name(run), run_settings(run.manifest)], sort_keys=True)
+
+
+def _name(run: Run) -> str:
+    """Return the label that a run was given, or the name of its algorithm."""
+    return run.manifest.get("label") or run.manifest["algorithm"]
 
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
     """Return short names of the methods by identity.
 
-    A name is the algorithm and the settings that differ among its methods, or a number if more than
-    `_MOST_NAMED` settings differ.
+    A name is the runs' label or algorithm, and the settings that differ among the methods of that
+    name, or a number if more than `_MOST_NAMED` settings differ.
     """
-    methods = {
-        _identity(run): (run.manifest["algorithm"], run_settings(run.manifest)) for run in runs
-    }
+    methods = {_identity(run): (_name(run), run_settings(run.manifest)) for run in runs}
     labels = {}
-    for identity, (algorithm, own) in methods.items():
-        rivals = [others for name, others in methods.values() if name == algorithm]
+    for identity, (shared, own) in methods.items():
+        rivals = [others for name, others in methods.values() if name == shared]
         names = differing_names(rivals)
         values = ", ".join(f"{name}={own[name]}" for name in names if name in own)
         number = f"#{rivals.index(own) + 1}"
-        labels[identity] = f"{algorithm} {values if len(names) <= _MOST_NAMED else number}".strip()
+        labels[identity] = f"{shared} {values if len(names) <= _MOST_NAMED else number}".strip()
     return labels
-
-
-def _check_seeds(runs: Sequence[Run]) -> None:
-    """Raise ValueError if two runs have the same seed."""
-    by_seed: dict[int, Run] = {}
-    for run in runs:
-        if run.seed in by_seed:
-            raise ValueError(
-                f"{by_seed[run.seed].directory} and {run.directory} have the same settings and "
-                f"seed {run.seed}; give one of them"
-            )
-        by_seed[run.seed] = run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,14 +53,6 @@ class Games(NamedTuple):
     profiles: Picture | None
 
 
-class Columns(NamedTuple):
-    """Named columns of values, as rows that begin with the name of a value."""
-
-    names: list[str]
-    different: list[list[Any]]  # a cell for each column
-    same: list[list[Any]]  # one cell, as all columns are equal
-
-
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:
     """Write one self-contained page that compares groups of runs, and return its path.
 
@@ -81,8 +74,9 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
         has_human_scores=is_atari,
         scores=[_score_row(group, is_atari) for group in groups],
         games=_games(groups, colors) if is_atari and len(env_ids) > 1 else None,
-        settings=_columns({group.method: group.settings for group in groups}),
-        places=_columns(_places([run for group in groups for run in group.runs])),
+        settings={group.method: group.settings for group in groups},
+        places=_places([run for group in groups for run in group.runs]),
+        differing_names=differing_names,
         videos=[film for group in groups for run in group.runs for film in _films(group, run)],
     )
 
@@ -98,17 +92,15 @@ def summary_line(group: Group) -> str:
 def _curves(groups: Sequence[Group], colors: Mapping[str, str]) -> list[Picture]:
     """Draw the learning curves of one environment against steps and against time."""
     env_id, returns = groups[0].env_id, "return, mean of last 100 episodes"
-    by_steps, by_time = [], [mean_curve(group, "seconds") for group in groups]
-    for group in groups:
+    timed = [mean_curve(group, "seconds") for group in groups]
+    length, unit = time_unit(max(seconds[-1] for seconds, _ in timed))
+    by_steps, by_time = [], []
+    for group, (seconds, found) in zip(groups, timed, strict=True):
+        label, color = f"{group.method}, {count(len(group.runs), 'seed')}", colors[group.method]
         rows = [row for run in group.runs for row in run.rows if "eval_return" in row]
         dots = [(row["steps"], row["eval_return"]) for row in rows]
-        label = f"{group.method}, {count(len(group.runs), 'seed')}"
-        by_steps.append(Line(label, colors[group.method], *mean_curve(group, "steps"), dots=dots))
-    length, unit = time_unit(max(seconds[-1] for seconds, _ in by_time))
-    lines = [
-        line._replace(x=seconds / length, estimate=found, dots=())
-        for line, (seconds, found) in zip(by_steps, by_time, strict=True)
-    ]
+        by_steps.append(Line(label, color, *mean_curve(group, "steps"), dots))
+        by_time.append(Line(label, color, seconds / length, found))
     steps_caption = "Against environment steps. Dots are evaluations."
     time_caption = (
         "Against time spent training, without compilation, evaluation and checkpoints, until the "
@@ -116,7 +108,7 @@ def _curves(groups: Sequence[Group], colors: Mapping[str, str]) -> list[Picture]
     )
     return [
         _picture(by_steps, env_id, "environment steps", returns, steps_caption),
-        _picture(lines, env_id, f"wall time, {unit}", returns, time_caption),
+        _picture(by_time, env_id, f"wall time, {unit}", returns, time_caption),
     ]
 
 
@@ -161,7 +153,7 @@ def _profiles(scores: Mapping[str, np.ndarray], colors: Mapping[str, str]) -> Pi
     """Draw each method's share of runs above each score."""
     highest = max(float(matrix.max()) for matrix in scores.values())
     thresholds = np.linspace(0, max(1.0, highest), _PROFILE_POINTS)
-    profile = lambda x: statistics.performance_profile(x, thresholds)  # noqa: E731
+    profile = functools.partial(statistics.performance_profile, thresholds=thresholds)
     lines = [
         Line(method, colors[method], thresholds, estimate(profile, matrix))
         for method, matrix in scores.items()
@@ -169,18 +161,6 @@ def _profiles(scores: Mapping[str, np.ndarray], colors: Mapping[str, str]) -> Pi
     caption = "The share of all runs of all games that score more. Higher is better."
     axis = "human-normalized score"
     return _picture(lines, "performance profiles", axis, "share of runs above", caption)
-
-
-def _columns(columns: Mapping[str, Mapping[str, Any]]) -> Columns:
-    """Separate the rows whose values differ from those that are the same in all columns."""
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    different = differing_names(list(columns.values()))
-    row = lambda name: [column.get(name, "none") for column in columns.values()]  # noqa: E731
-    return Columns(
-        list(columns),
-        [[name, *row(name)] for name in different],
-        [[name, row(name)[0]] for name in names if name not in different],
-    )
 
 
 def _places(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:

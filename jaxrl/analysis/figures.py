@@ -45,7 +45,8 @@ def plot_lines(lines: Sequence[Line], title: str, xlabel: str, ylabel: str) -> b
     if max(line.x[-1] for line in lines) >= 1000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", frameon=False)
+    for text in figure.legend(loc="outside lower center", frameon=False).get_texts():
+        text.set_parse_math(False)
     picture = io.BytesIO()
     figure.savefig(picture, format="svg")
     return picture.getvalue()
@@ -62,7 +63,10 @@ def show_text(figure: Figure, axes: Axes, text: str) -> None:
     """Show a sentence in place of a picture."""
     figure.set_size_inches(8, 2)
     axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, wrap=True)
+    axes.text(
+        0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, wrap=True,
+        parse_math=False,
+    )  # fmt: skip
 
 
 def color_scale(scores: Sequence[float]) -> ScalarMappable:

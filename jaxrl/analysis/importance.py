@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from jaxrl.analysis.sweep_axes import (
     is_log,
     positions,
 )
+from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.sweeps.ranking import leaderboard, phase_scores
 
 _MIN_TRIALS = 4
@@ -48,10 +48,7 @@ def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
     for trial in sweep["trials"]:
         if np.isneginf(phase_scores(trial)).any():
             scores.setdefault(trial["trial"], -np.finfo(float).max)
-    try:
-        shares = _ped_anova(sweep, scores)
-    except ImportError as error:
-        raise ImportError("optuna is missing; pip install 'jaxrl[tune]'") from error
+    shares = _ped_anova(sweep, scores)
     total = sum(shares.values())
     if not total > 0:
         raise ValueError("the best trials have the same values as all others")
@@ -61,50 +58,31 @@ def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
 
 def _ped_anova(sweep: Mapping[str, Any], scores: Mapping[int, float]) -> dict[str, float]:
     """Return Optuna's importances of the trials that have a score, not normalized."""
-    import optuna
-
+    optuna = import_optuna()
     distributions = {name: _distribution(of) for name, of in sweep["space"].items()}
     trials = []
     for trial in sweep["trials"]:
         if trial["trial"] in scores:
             params = _params(sweep["space"], trial["values"])
-            trials.append(
-                optuna.trial.create_trial(
-                    value=scores[trial["trial"]],
-                    params=params,
-                    distributions={name: distributions[name] for name in params},
-                )
-            )
+            own = {name: distributions[name] for name in params}
+            score = scores[trial["trial"]]
+            trials.append(optuna.trial.create_trial(value=score, params=params, distributions=own))
     best_share = min(max(0.1, 5 / len(trials)), 0.5)
-    with _quiet_optuna():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # `importances` raises for what the warnings say.
+    with warnings.catch_warnings(action="ignore"):
         study = optuna.create_study(direction="maximize")
         study.add_trials(trials)
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best_share)
         return optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
 
 
-@contextlib.contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Suppress Optuna's log and warnings; `importances` raises for what they warn of."""
-    import optuna
-
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-
-
 def _distribution(described: Mapping[str, Any]) -> Any:
     """Return Optuna's distribution of a described one."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
+    kinds = import_optuna().distributions
     if described["kind"] == "Choice":
-        return CategoricalDistribution(choice_labels(described))
-    kind = IntDistribution if is_integer(described) else FloatDistribution
+        return kinds.CategoricalDistribution(choice_labels(described))
+    kind = kinds.IntDistribution if is_integer(described) else kinds.FloatDistribution
     return kind(described["low"], described["high"], log=is_log(described))
 
 

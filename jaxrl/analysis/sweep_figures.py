@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import colorsys
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from jaxrl.analysis.figures import DIVERGED_COLOR, color_scale, shorten, show_text, time_unit
 from jaxrl.analysis.importance import importances
 from jaxrl.analysis.page import count
-from jaxrl.analysis.parallel_coordinates import draw_parallel_coordinates
+from jaxrl.analysis.sweep_axes import draw_parallel_coordinates
 from jaxrl.tuning.sweeps.ranking import leaderboard, phase_scores
 
 Sweep = Mapping[str, Any]
@@ -95,7 +95,8 @@ def _draw_phases(figure: Figure, sweep: Sweep) -> None:
     axes.set_xlim(0.8, max(longest, 2) + 0.2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     phase = sweep["phase"]
-    axes.set(xlabel=f"phase, {phase['length']} {phase['unit']} each", ylabel="score")
+    axes.set_xlabel(f"phase, {phase['length']} {phase['unit']} each", parse_math=False)
+    axes.set_ylabel("score")
     axes.grid(alpha=0.3)
     figure.colorbar(colors, ax=axes, label="final score")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
@@ -103,27 +104,28 @@ def _draw_phases(figure: Figure, sweep: Sweep) -> None:
 
 def _mark_ends(axes: Axes, trials: Sequence[Mapping[str, Any]]) -> None:
     """Draw crosses where trials were stopped or diverged; at the bottom without a finite score."""
-    stopped: list[tuple[int, float]] = []
-    bottom: dict[str, list[int]] = {"stopped": [], "diverged": []}
+    colors, labelled = {"stopped": "black", "diverged": DIVERGED_COLOR}, set()
     for trial in trials:
         scores = phase_scores(trial)
-        finite = np.flatnonzero(np.isfinite(scores))
-        if np.isneginf(scores).any():
-            bottom["diverged"].append(int(np.argmax(np.isneginf(scores))) + 1)
-        elif trial["status"] == "stopped" and len(finite):
-            stopped.append((int(finite[-1]) + 1, float(scores[finite[-1]])))
+        finite, diverged = np.flatnonzero(np.isfinite(scores)), np.flatnonzero(np.isneginf(scores))
+        if len(diverged):
+            end, phase, bottom = "diverged", diverged[0], 0.02
         elif trial["status"] == "stopped" and len(scores):
-            bottom["stopped"].append(len(scores))
-    style: dict[str, Any] = {"marker": "x", "linestyle": "none", "markersize": 5, "zorder": 3}
-    if stopped or bottom["stopped"]:
-        x, y = zip(*stopped, strict=True) if stopped else ((), ())
-        axes.plot(x, y, color="black", label="stopped", **style)
-    edge = axes.get_xaxis_transform()
-    for name, color, height in (("stopped", "black", 0.06), ("diverged", DIVERGED_COLOR, 0.02)):
-        if phases := bottom[name]:
-            label = name if name == "diverged" else None
-            heights = np.full(len(phases), height)
-            axes.plot(phases, heights, color=color, label=label, transform=edge, **style)
+            end, phase, bottom = "stopped", [len(scores) - 1, *finite][-1], 0.06
+        else:
+            continue
+        has_score = np.isfinite(scores[phase])
+        axes.plot(
+            phase + 1,
+            scores[phase] if has_score else bottom,
+            "x",
+            color=colors[end],
+            label=None if end in labelled else end,
+            transform=axes.transData if has_score else axes.get_xaxis_transform(),
+            markersize=5,
+            zorder=3,
+        )
+        labelled.add(end)
 
 
 def _draw_best(figure: Figure, sweep: Sweep) -> None:
@@ -156,6 +158,8 @@ def _draw_importance(figure: Figure, sweep: Sweep) -> None:
     figure.set_size_inches(8, max(2.5, 1.2 + 0.4 * len(shares)))
     bars = axes.barh([shorten(name, 30) for name in shares], list(shares.values()), height=0.6)
     axes.bar_label(bars, [f"{100 * share:.0f} %" for share in shares.values()], padding=4)
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
     axes.invert_yaxis()
     axes.set(xlabel="share", xlim=(0, 1.1 * max(shares.values())))
     axes.grid(alpha=0.3, axis="x")
@@ -177,24 +181,19 @@ def _draw_lanes(figure: Figure, sweep: Sweep) -> None:
     num_lanes = max(sweep["lanes"], *(span["lane"] + 1 for span in spans))
     figure.set_size_inches(8, float(np.clip(1.4 + 0.22 * num_lanes, 2.5, 9)))
     has_room = num_lanes <= 40
-    for lane in {span["lane"] for span in spans}:
-        own = sorted((span for span in spans if span["lane"] == lane), key=lambda x: x["begin"])
-        begins = np.array([span["begin"] for span in own]) / seconds
-        ends = np.array([span["end"] for span in own]) / seconds
-        trials = [span["trial"] for span in own]
+    phases: dict[tuple[int, int], list[tuple[float, float]]] = collections.defaultdict(list)
+    for span in spans:
+        own = phases[span["lane"], span["trial"]]
+        own.append((span["begin"] / seconds, (span["end"] - span["begin"]) / seconds))
+    for (lane, trial), bars in phases.items():
+        color, line_width = _trial_color(trial), 0.5 if has_room else 0
         axes.broken_barh(
-            list(zip(begins, ends - begins, strict=True)),
-            (lane - 0.45, 0.9),
-            facecolors=[_trial_color(trial) for trial in trials],
-            edgecolor="white",
-            linewidth=0.5 if has_room else 0,
+            bars, (lane - 0.45, 0.9), facecolor=color, edgecolor="white", linewidth=line_width
         )
-        for trial, phases in itertools.groupby(range(len(own)), key=trials.__getitem__):
-            first, *others = phases
-            last = others[-1] if others else first
-            if has_room and ends[last] - begins[first] > 0.03 * length:
-                x = (begins[first] + ends[last]) / 2
-                axes.text(x, lane, str(trial), ha="center", va="center", fontsize=8, color="black")
+        begin, end = min(bars)[0], sum(max(bars))  # a bar is its begin and its length
+        if has_room and end - begin > 0.03 * length:
+            x = (begin + end) / 2
+            axes.text(x, lane, str(trial), ha="center", va="center", fontsize=8, color="black")
     axes.set(xlabel=f"wall time, {unit}", ylabel="lane", xlim=(0, length))
     axes.set_ylim(num_lanes - 0.5, -0.5)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

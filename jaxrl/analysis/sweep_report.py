@@ -12,6 +12,7 @@ from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, write_page
 from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
 from jaxrl.analysis.video import videos_in
+from jaxrl.files.urls import redact_text
 from jaxrl.tuning.sweeps.ranking import leaderboard
 
 _TABLE_ROWS = 20  # the other trials are folded away
@@ -76,7 +77,7 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
         "wall time": f"{duration(sweep) / seconds:.3g} {unit}",
         "occupancy": "unknown" if occupancy is None else f"{100 * occupancy:.0f} %",
         "space": [f"{name}: {_call(x, 'kind')}" for name, x in sweep["space"].items()],
-        "command": [sweep["command"]],
+        "command": [redact_text(sweep["command"])],
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -13,12 +12,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import imageio_ffmpeg
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.envs.host import callback
+from jaxrl.files import schema
 from jaxrl.types import Env, HostEnv
 
 CLASSIC_CONTROL_FPS = {
@@ -30,8 +32,7 @@ CLASSIC_CONTROL_FPS = {
 }
 """Frames per second at which Gymnasium renders each environment."""
 
-_PACKAGES = {".mp4": ("imageio_ffmpeg", "imageio-ffmpeg"), ".gif": ("PIL", "pillow")}
-"""Maps a suffix to the module that writes it and the distribution that contains the module."""
+_SUFFIXES = (".mp4", ".gif")
 
 
 class GameNumbers(NamedTuple):
@@ -68,7 +69,6 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
 
     Raises:
       ValueError: for an unknown suffix, no frames, a frame of wrong dtype or shape, or `fps < 1`.
-      ImportError: without imageio-ffmpeg for `.mp4`, or pillow for `.gif`.
       OSError: if the encoder fails or the disk is full.
     """
     path = Path(path)
@@ -76,14 +76,13 @@ def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps:
     if fps < 1:
         raise ValueError(f"fps must be at least 1, got {fps}")
     pictures = _checked(frames)
-    first = next(pictures, None)
-    if first is None:
+    if (first := next(pictures, None)) is None:
         raise ValueError(f"there are no frames to write to {path}")
     write = _write_mp4 if suffix == ".mp4" else _write_gif
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
         unfinished = Path(folder) / f"video{suffix}"
-        write(itertools.chain([first], pictures), first.shape, unfinished, fps)
+        write(first, pictures, unfinished, fps)
         unfinished.replace(path)
     return path
 
@@ -93,18 +92,10 @@ def checked_suffix(path: Path) -> str:
 
     Raises:
       ValueError: if the suffix is neither `.mp4` nor `.gif`.
-      ImportError: if the package that writes this suffix is missing.
     """
     suffix = path.suffix.lower()
-    if suffix not in _PACKAGES:
+    if suffix not in _SUFFIXES:
         raise ValueError(f"the name of a video must end in .mp4 or .gif, got {path.name!r}")
-    module, distribution = _PACKAGES[suffix]
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"writing {suffix} videos needs {module}: pip install {distribution}"
-        ) from error
     return suffix
 
 
@@ -179,18 +170,20 @@ def videos_in(folder: Path) -> list[Film]:
     Numbers within captions are ordered by value: gamma 0.9, gamma 0.99, gamma 0.999. A video
     without a caption has its file name for one.
     """
-    paths = sorted(path for suffix in _PACKAGES for path in folder.glob(f"*{suffix}"))
+    paths = sorted(path for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}"))
     return sorted((_film(path) for path in paths), key=lambda film: _natural_order(film.caption))
 
 
 def _film(path: Path) -> Film:
     beside = path.with_suffix(".json")
-    content = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else None
-    # Earlier versions left a list of agents beside a video of several.
-    if not isinstance(content, dict) or "caption" not in content:
+    try:
+        content = schema.read(beside, schema.CAPTION)
+    except (FileNotFoundError, ValueError):
+        # Earlier versions left a list of agents beside a video of several.
         return Film(path, path.name, None)
-    numbers = content["numbers"]
-    return Film(path, content["caption"], GameNumbers(**numbers) if numbers else None)
+    numbers = content.get("numbers")
+    own = numbers and GameNumbers(*(numbers[name] for name in GameNumbers._fields))
+    return Film(path, content["caption"], own or None)
 
 
 def _natural_order(text: str) -> list[str | float]:
@@ -218,16 +211,13 @@ def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield frame
 
 
-def _write_mp4(
-    pictures: Iterable[np.ndarray], shape: tuple[int, ...], path: Path, fps: int
-) -> None:
-    from imageio_ffmpeg import get_ffmpeg_exe
-
-    height, width = shape[0] + shape[0] % 2, shape[1] + shape[1] % 2
-    padding = ((0, shape[0] % 2), (0, shape[1] % 2), (0, 0))
-    source = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
+def _write_mp4(first: np.ndarray, others: Iterable[np.ndarray], path: Path, fps: int) -> None:
+    height, width = first.shape[0] + first.shape[0] % 2, first.shape[1] + first.shape[1] % 2
+    padding = ((0, height - first.shape[0]), (0, width - first.shape[1]), (0, 0))
+    ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
+    source = f"-v error -f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
     target = "-c:v libx264 -crf 18 -pix_fmt yuv420p -movflags +faststart"
-    command = [get_ffmpeg_exe(), "-v", "error", *source.split(), *target.split(), str(path)]
+    command = [ffmpeg, *source.split(), *target.split(), str(path)]
     error_log = path.with_name("errors.txt")
     # imageio's own writer forks Python, which can deadlock beside JAX's threads, and ignores the
     # exit status, so a full disk would go unnoticed. The new session keeps Ctrl-C from ffmpeg, so
@@ -240,7 +230,7 @@ def _write_mp4(
     ):
         assert process.stdin is not None
         try:
-            for picture in pictures:
+            for picture in itertools.chain([first], others):
                 process.stdin.write(np.pad(picture, padding, mode="edge").tobytes())
             process.stdin.close()
         except BrokenPipeError:
@@ -250,12 +240,8 @@ def _write_mp4(
         raise OSError(f"ffmpeg could not write the video: {reason}")
 
 
-def _write_gif(
-    pictures: Iterable[np.ndarray], shape: tuple[int, ...], path: Path, fps: int
-) -> None:
-    from PIL import Image
-
-    first, *rest = [Image.fromarray(picture) for picture in pictures]
+def _write_gif(first: np.ndarray, others: Iterable[np.ndarray], path: Path, fps: int) -> None:
+    images = [Image.fromarray(picture) for picture in (first, *others)]
     # Browsers show frames shorter than two hundredths of a second for a tenth of a second.
     milliseconds = 10 * max(2, round(100 / fps))
-    first.save(path, save_all=True, append_images=rest, duration=milliseconds, loop=0)
+    images[0].save(path, save_all=True, append_images=images[1:], duration=milliseconds, loop=0)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from written_runs import BREAKOUT, CARTPOLE, PONG, write_run
+from written_runs import BREAKOUT, CARTPOLE, PONG, read_groups, write_run
 
 import jaxrl
 from jaxrl.analysis.atari57 import human_normalized
@@ -17,10 +17,6 @@ from jaxrl.analysis.comparison import (
     scores_over_games,
 )
 from jaxrl.training import manifest as manifests
-
-
-def read_groups(folder):
-    return group_runs([read_run(directory) for directory in sorted(folder.iterdir())])
 
 
 def test_runs_that_differ_by_their_seed_are_one_group(tmp_path):
@@ -45,6 +41,13 @@ def test_options_that_only_change_the_speed_are_not_settings(tmp_path):
     assert {name: found.get(name) for name in options} == {
         "num_threads": None, "num_pools": None, "frame_skip": 2,
     }  # fmt: skip
+
+
+def test_runs_with_a_label_are_a_method_of_that_name(tmp_path):
+    for name, label in (("a", None), ("b", "mine"), ("c", "yours")):
+        directory = write_run(tmp_path / name)
+        manifests.write(directory, manifests.read(directory) | {"label": label})
+    assert [group.method for group in read_groups(tmp_path)] == ["ppo", "mine", "yours"]
 
 
 def test_methods_with_many_different_settings_are_numbered(tmp_path):
@@ -109,9 +112,12 @@ def test_a_trained_run_is_read(tmp_path, quick_compilation):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (None, "x does not exist; give directories of runs"),
+        (None, "x is not a run directory: it has no manifest.json"),
         ({}, "x is not a run directory: it has no manifest.json"),
-        ({"manifest.json": '{"algorithm": "ppo"}'}, "manifest.json lacks env, config, seed"),
+        (
+            {"manifest.json": '{"algorithm": "ppo"}'},
+            "manifest.json is damaged: it lacks env, config",
+        ),
         ({"sweep.json": "{}"}, "x holds a sweep, not a run; leave it out (its page is"),
     ],
 )
@@ -125,13 +131,20 @@ def test_other_directories_are_refused(tmp_path, files, message):
     assert message in str(refusal.value)
 
 
+def test_commands_of_older_versions_are_shown_without_secrets(tmp_path):
+    command = "jaxrl sweep --storage postgresql://me@host/db?password=secret"
+    path = write_run(tmp_path / "x") / "manifest.json"
+    origin = {"command": command}
+    path.write_text(json.dumps(json.loads(path.read_text()) | origin | {"resumptions": [origin]}))
+    commands = read_run(tmp_path / "x").commands
+    assert len(commands) == 2
+    assert "secret" not in " ".join(commands)
+
+
 def test_runs_without_episodes_are_refused(tmp_path):
     metrics = write_run(tmp_path / "x") / "metrics.jsonl"
-    metrics.write_text("")
-    with pytest.raises(ValueError, match=r"no episode ended in .*metrics.jsonl; train the run"):
-        read_run(tmp_path / "x")
     metrics.unlink()
-    with pytest.raises(FileNotFoundError, match=r"x has no metrics.jsonl; train the run"):
+    with pytest.raises(ValueError, match=r"no episode ended in .*metrics.jsonl; train the run"):
         read_run(tmp_path / "x")
 
 

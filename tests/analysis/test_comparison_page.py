@@ -1,18 +1,17 @@
 """The page that compares runs: its tables, and what a browser shows of it."""
 
+import json
+
 import numpy as np
 import pytest
 from browser import look
-from written_runs import BREAKOUT, PONG, write_run
+from written_runs import BREAKOUT, PONG, read_groups, write_run
 
 from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.analysis.comparison_page import summary_line, write_comparison
 from jaxrl.analysis.video import write_caption, write_video
 from jaxrl.training import manifest as manifests
-
-
-def read_groups(folder):
-    return group_runs([read_run(directory) for directory in sorted(folder.iterdir())])
+from jaxrl.training.loggers import plot_run
 
 
 @pytest.mark.process
@@ -54,6 +53,32 @@ def test_a_browser_shows_all_of_the_page(tmp_path):
         assert len(tables["runs"]) == 1 + 9
         assert tables["runs"][1][-1] == "python train.py --seed 1 --note '<b>&'"
         assert ["jax", "0.11.2"] in tables["versions that are the same"]
+
+
+def test_markup_in_any_field_is_shown_as_text(tmp_path):
+    """Markup reaches no tag, and `$` starts no formula, in whichever field a file has it."""
+    evil = "<img src=x onerror=alert(1)>$x^{$"
+    folder = tmp_path / evil.replace("/", "")
+    for seed, level in ((1, 10.0), (2, 20.0)):
+        write_run(folder / f"{evil}{seed}", seed, level, evil, evil, note=evil, **{evil: seed})
+        path = folder / f"{evil}{seed}" / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["env"]["options"] = {"option": evil, evil: [evil, {evil: evil}]}
+        manifest |= {"git_commit": evil, "versions": {evil: evil, "jax": evil}}
+        manifest["hardware"] = {"cpu": evil, evil: [evil]}
+        manifest["command"] = f"{evil}{seed}"
+        manifest["resumptions"] = [{"command": evil}]
+        path.write_text(json.dumps(manifest))
+        videos = folder / f"{evil}{seed}" / "video"
+        videos.mkdir()
+        (videos / f"{evil}.gif").write_bytes(b"GIF")
+        (videos / f"{evil}.json").write_text(json.dumps({"caption": evil}))
+    groups = group_runs([read_run(directory) for directory in sorted(folder.iterdir())])
+    page = write_comparison(groups, tmp_path / "page.html").read_text()
+    assert "<img src=x" not in page
+    assert "&lt;img src=x" in page
+    for directory in folder.iterdir():
+        plot_run(directory, evil)
 
 
 def test_tables_escape_commands_and_mark_versions_that_differ(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from browser import look
 from PIL import Image
-from written_sweeps import random_sweep, span, sweep_of, trial
+from written_sweeps import SPACE, random_sweep, span, sweep_of, trial
 
 from jaxrl.analysis.page import data_uri
 from jaxrl.analysis.sweep_figures import best_so_far, plot
@@ -98,6 +98,27 @@ def test_pictures_show_something_and_are_all_in_the_page(name, tmp_path):
     assert not page.links
     if not leaderboard(SWEEPS[name]["trials"]):
         assert "No trial has a finite score." in page.words
+
+
+def test_markup_in_any_field_is_shown_as_text(tmp_path):
+    evil = "<img src=x onerror=alert(1)>$x^{$"
+    space = {evil: {"kind": "Choice", "values": [evil, 1]}, "gamma": SPACE["gamma"]}
+    trials = [
+        trial(n, [float(n)], evil, **{evil: [evil, 1][n % 2], "gamma": 0.9}) for n in range(6)
+    ]
+    texts = dict.fromkeys(("algorithm", "env", "seed", "command", "sampler", "strategy"), evil)
+    sweep = sweep_of(
+        trials,
+        [span(0, 0, 0, 0.0, 1.0)],
+        **texts,
+        study=evil,
+        space=space,
+        scheduler={"name": evil, evil: evil},
+        phase={"length": evil, "unit": evil},
+    )
+    page = write_report(sweep, tmp_path / evil).read_text()
+    assert "<img src=x" not in page
+    assert "&lt;img src=x" in page
 
 
 def test_the_page_describes_the_sweep_and_escapes_its_command(tmp_path):

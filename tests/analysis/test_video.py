@@ -112,16 +112,6 @@ def test_a_speed_below_one_frame_a_second_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "module", "package"),
-    [(".mp4", "imageio_ffmpeg", "imageio-ffmpeg"), (".gif", "PIL", "pillow")],
-)
-def test_missing_packages_are_named(tmp_path, monkeypatch, suffix, module, package):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=f"pip install {package}"):
-        write_video(moving_square(1), tmp_path / f"a{suffix}", fps=10)
-
-
-@pytest.mark.parametrize(
     ("id", "options", "fps"),
     [
         ("gymnax/CartPole-v1", {}, 50),
