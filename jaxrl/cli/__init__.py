@@ -8,8 +8,9 @@ __all__ = [
     "envs",
     "play",
     "presets",
-    "records",
     "submit",
     "sweep",
+    "sweep_flags",
     "train",
+    "train_flags",
 ]

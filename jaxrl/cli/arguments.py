@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -13,6 +14,17 @@ import jax
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl import config as fields
+from jaxrl.envs.host.errors import SimulatorError
+
+
+def find_own_modules() -> None:
+    """Let environments be modules of the working directory (`gymnasium/module:function`).
+
+    Only for commands that name or trust such a module: in a stranger's directory, a file could bear
+    the name of an optional package, and be imported in its place.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def parse_integer(text: str) -> int:
@@ -54,13 +66,19 @@ def split_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, Any]:
-    """Return the values of `name=value` texts by name: Python literals, or else strings."""
+    """Return the values of `name=value` texts by name: Python literals, or else strings.
+
+    Raises:
+      ValueError: if a text has no `=`, or a value is nested too deep; the message names the flag.
+    """
 
     def parse(text: str) -> Any:
         try:
             return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError):
             return text
+        except (RecursionError, MemoryError) as error:
+            raise ValueError(f"{flag}: {text[:40]!r}... is nested too deep") from error
 
     return {name: parse(value) for name, value in split_pairs(texts, flag).items()}
 
@@ -114,13 +132,23 @@ def exit_with_message() -> Iterator[None]:
         yield
     except BrokenPipeError:  # `jaxrl envs | head` ends quietly: see jaxrl.__main__
         raise
-    except (ValueError, ImportError, OSError, FloatingPointError) as error:
-        sys.exit(f"error: {error}")
+    except (ValueError, ImportError, OSError, FloatingPointError, SimulatorError) as error:
+        sys.exit(f"error: {printable(str(error))}")
     except jax.errors.JaxRuntimeError as error:
         sys.exit(f"error: {explain_runtime_error(error)}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped, but for ends of lines and tabs.
+
+    Texts from files of others could otherwise command the terminal.
+    """
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def explain_runtime_error(error: jax.errors.JaxRuntimeError) -> str:
@@ -131,5 +159,5 @@ def explain_runtime_error(error: jax.errors.JaxRuntimeError) -> str:
             f"{text.splitlines()[0]}; use less memory: lower --num-envs, --num-steps or "
             "--replay-size, or take a smaller network"
         )
-    _, found, rest = text.rpartition("WorkerError: ")
-    return rest if found else text
+    _, found, rest = text.partition("\nSimulatorError: ")
+    return rest.partition("\n\n----------")[0] if found else text

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
-from jaxrl.distributed.spread import num_cores, spread
-from jaxrl.envs import make
+from jaxrl.distributed.spread import num_cores
 from jaxrl.envs.host_adapter import SPEED_ONLY
+from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
-from jaxrl.training.autotune import AutotuneResult, Measurement, Settings, autotune
-from jaxrl.types import Algorithm, Env
+from jaxrl.training.autotune import Measurement, Settings, autotune
+from jaxrl.types import Env
 
 
-def find_fastest(
-    make_algorithm: Callable[[Env], Algorithm],
-    config: Any,
-    env_id: str,
-    num_envs: int,
-    env_options: Settings,
-    also: Sequence[str] = (),
-) -> Settings:
-    """Return the fastest options of the environment, `devices`, and the settings named in `also`.
+def find_fastest(*args: Any, **options: Any) -> Settings:
+    """Return the fastest settings that `autotune` finds, and print a line on stderr for each trial.
 
     Args:
-      also: `num_envs` or `num_minibatches`, on which learning depends.
+      args, options: those of `autotune`, without `report`.
     """
+    console = Console(stderr=True, highlight=False)
 
-    def build(
-        num_envs: int = num_envs,
-        num_minibatches: int | None = None,
-        devices: int = 1,
-        **options: Any,
-    ) -> tuple[Algorithm, Any]:
-        algo = make_algorithm(make(env_id, num_envs, **env_options | options))
-        if devices > 1:
-            algo = spread(algo, devices)
-        if num_minibatches is None:
-            return algo, config
-        return algo, config.replace(num_minibatches=num_minibatches)
+    def show(speed: str, settings: Settings) -> None:
+        values = ", ".join(f"{name} {value}" for name, value in settings.items())
+        console.print(f"{speed} {values}")
 
-    knobs, starts = list_settings(make(env_id, num_envs, **env_options), config, also)
-    report = Report()
-    found = autotune(build, knobs, starts, report=report)
-    report.end(found)
+    def report(trial: Measurement) -> None:
+        rate = trial.steps_per_second
+        speed = f"{rate:8,.0f} steps/s" if rate else "impossible"
+        show(f"{speed:>16} with", trial.settings)
+
+    console.print("looking for the fastest settings")
+    found = autotune(*args, report=report, **options)
+    show(f"fastest of {len(found.trials)}:", found.best)
     return dict(found.best)
 
 
@@ -62,6 +51,7 @@ def read_chosen(run_dir: Path, also: Sequence[str]) -> Settings:
     options, config = manifest["env"]["options"], manifest["config"]
     found = {name: options[name] for name in SPEED_ONLY if name in options}
     known = {"num_envs": manifest["env"]["num_envs"]} | config
+    schema.require(run_dir / manifests.NAME, known, also)
     return found | {name: known[name] for name in also}
 
 
@@ -96,22 +86,3 @@ def list_settings(
 def powers_of_two(limit: int) -> list[int]:
     """Return the powers of two up to a limit, and the limit."""
     return sorted({2**i for i in range(limit.bit_length())} | {limit})
-
-
-class Report:
-    """Lines on stderr, one for each trial."""
-
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
-        self.console.print("looking for the fastest settings")
-
-    def __call__(self, trial: Measurement) -> None:
-        rate = f"{trial.steps_per_second:8,.0f} steps/s" if trial.steps_per_second else "impossible"
-        self.console.print(f"{rate:>16} with {_text(trial.settings)}")
-
-    def end(self, found: AutotuneResult) -> None:
-        self.console.print(f"fastest of {len(found.trials)}: {_text(found.best)}")
-
-
-def _text(settings: Settings) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())

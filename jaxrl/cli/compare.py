@@ -15,6 +15,7 @@ import tyro
 
 from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.analysis.comparison_page import summary_line, write_comparison
+from jaxrl.cli.arguments import printable
 
 
 @dataclasses.dataclass
@@ -33,6 +34,6 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     found = group_runs([read_run(directory) for directory in args.run_dirs])
     path = write_comparison(found, args.out)
     for group in found:
-        print(summary_line(group))
+        print(printable(summary_line(group)))
     print(f"page: {path}")
     return 0

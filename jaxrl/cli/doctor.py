@@ -19,13 +19,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import tyro
 from packaging.requirements import Requirement
 from packaging.version import Version
 from rich.console import Console
 from rich.markup import escape
 
-from jaxrl.types import Array, PyTree
+from jaxrl.algos.ppo import PPOConfig, ppo
+from jaxrl.envs import make
+from jaxrl.training import compilation
 
 OPTIONAL = {
     "optuna": ("hyperparameter sweeps", "pip install 'jaxrl[tune]'"),
@@ -102,22 +107,19 @@ def packages() -> Iterator[Finding]:
         requirements = importlib.metadata.requires("jaxrl") or []
     except importlib.metadata.PackageNotFoundError:
         where = Path(__file__).parents[2]
-        yield Finding(
-            "jaxrl", f"not installed, found in {where}", "broken", f"pip install -e {where}"
-        )
+        found = f"not installed, found in {where}"
+        yield Finding("jaxrl", found, "broken", f"pip install -e {where}")
         return
     for text in requirements:
         requirement = Requirement(text)
         if requirement.marker is not None:  # of an extra
             continue
-        wanted = f"pip install '{requirement.name}{requirement.specifier}'"
         version = version_of(requirement.name)
-        if version is None:
-            yield Finding(requirement.name, "missing", "broken", wanted)
-        elif requirement.specifier.contains(version, prereleases=True):
+        if version and requirement.specifier.contains(version, prereleases=True):
             yield Finding(requirement.name, version)
         else:
-            yield Finding(requirement.name, version, "broken", wanted)
+            advice = f"pip install '{requirement.name}{requirement.specifier}'"
+            yield Finding(requirement.name, version or "missing", "broken", advice)
 
 
 def optional_parts() -> Iterator[Finding]:
@@ -164,18 +166,13 @@ def version_of(package: str) -> str | None:
 
 def devices() -> Finding:
     """Name the devices that JAX computes on."""
-    import jax
-
     kinds = [device.device_kind for device in jax.devices()]
     return Finding("devices", f"{len(kinds)} of {jax.default_backend()}: {', '.join(kinds)}")
 
 
 def accelerator() -> Finding:
     """Check that JAX uses an NVIDIA GPU if there is one."""
-    import jax
-
-    has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
-    if not has_gpu:
+    if not (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
         return Finding("GPU", "none found")
     if jax.default_backend() == "gpu":
         return Finding("GPU", "used")
@@ -186,20 +183,17 @@ def accelerator() -> Finding:
 
 def compilation_cache() -> Finding:
     """Check that compiled programs can be written to the cache."""
-    from jaxrl.training.compilation import cache_directory
-
+    usual = compilation.cache_directory()
+    default = None if usual is None else str(usual / "xla")
+    found = os.environ.get("JAX_COMPILATION_CACHE_DIR", default)
+    if found is not None:
+        path = Path(found)
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        if os.access(existing, os.W_OK):
+            return Finding("compiled programs", found)
     advice = "set JAX_COMPILATION_CACHE_DIR to a directory that you may write to"
-    usual = cache_directory()
-    found = os.environ.get("JAX_COMPILATION_CACHE_DIR", usual and str(usual / "xla"))
-    if found is None:
-        return Finding(
-            "compiled programs", "there is no home directory for the cache", "broken", advice
-        )
-    path = Path(found)
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    if os.access(existing, os.W_OK):
-        return Finding("compiled programs", str(path))
-    return Finding("compiled programs", str(path), "broken", advice)
+    text = found or "there is no home directory for the cache"
+    return Finding("compiled programs", text, "broken", advice)
 
 
 def ffmpeg() -> Finding:
@@ -211,14 +205,10 @@ def ffmpeg() -> Finding:
 
 def training() -> Finding:
     """Train PPO on CartPole for two seconds and check that its loss is finite."""
-    import jax
-    import numpy as np
-
-    import jaxrl
-
-    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=8))
-    config = jaxrl.PPOConfig()
-    update = jax.jit(algo.update, compiler_options=jaxrl.compiler_options(algo, config))
+    algo = ppo(make("CartPole-v1", num_envs=8))
+    config = PPOConfig()
+    options = compilation.compiler_options(algo, config)
+    update = jax.jit(algo.update, compiler_options=options)
     state, metrics = update(config, jax.jit(algo.init)(config, jax.random.key(0)))
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < 2.0:
@@ -232,26 +222,12 @@ def training() -> Finding:
 
 def simulators() -> Finding:
     """Step Atari through envpool."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import jaxrl
-
-    env = jaxrl.make("Pong-v5", num_envs=4)
-
-    @jax.jit
-    def play(state: PyTree, count: int) -> tuple[PyTree, Array]:
-        def step(_: Array, carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-            state, score = carry
-            state, timestep = env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32))
-            return state, score + timestep.reward.sum()
-
-        return jax.lax.fori_loop(0, count, step, (state, jnp.float32(0)))
-
-    state, _ = play(env.init(jax.random.key(0))[0], 1)
+    env = make("Pong-v5", num_envs=4)
+    key, actions, step = jax.random.key(0), jnp.zeros(4, jnp.int32), jax.jit(env.step)
+    state, _ = step(key, env.init(key)[0], actions)
     began = time.perf_counter()
-    _, score = play(state, 200)
-    np.asarray(score)
+    for _ in range(200):
+        state, timestep = step(key, state, actions)
+        timestep.reward.block_until_ready()
     rate = 800 / (time.perf_counter() - began)
     return Finding("Atari through envpool", f"{rate:,.0f} steps/s")

@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from jaxrl.envs import ids, make
-from jaxrl.types import Box, Dict, Discrete, Space
+from jaxrl.spaces import Box, Dict, Discrete, Space
 
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:

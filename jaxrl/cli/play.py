@@ -15,10 +15,11 @@ import jax
 import numpy as np
 import tyro
 
+from jaxrl import checks
 from jaxrl.analysis.video import frames_per_second, summarize_games, write_caption, write_video
+from jaxrl.cli.arguments import find_own_modules
 from jaxrl.training.evaluate import Evaluation, evaluate, frames, split_episodes
 from jaxrl.training.policy import LoadedPolicy, load_policy
-from jaxrl.training.run import check_seed
 
 MAX_VIDEO_STEPS = 5_000
 
@@ -37,15 +38,20 @@ class PlayArguments:
     format: Literal["mp4", "gif"] = "mp4"
     max_steps: int = MAX_VIDEO_STEPS
     """Longest video, in environment steps."""
+    trust_imports: bool = False
+    """Import what the run's environment names (gymnasium/module:function), also from the working
+    directory. Only if you trust who wrote run_dir."""
 
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
     """Evaluate and film the agent that the flags name; return the exit status."""
     args = tyro.cli(PlayArguments, args=argv, prog=prog)
-    if args.episodes < 0:
-        raise ValueError(f"--episodes must be >= 0, got {args.episodes}")
-    check_seed(args.seed)
-    policy = load_policy(args.run_dir)
+    checks.integer("--episodes", args.episodes, 0)
+    checks.integer("--max-steps", args.max_steps)
+    checks.integer("--seed", args.seed, 0, checks.MAX_LONG)
+    if args.trust_imports:
+        find_own_modules()
+    policy = load_policy(args.run_dir, trust_imports=args.trust_imports)
     numbers = None
     if args.episodes:
         scores = play_episodes(policy, args.episodes, args.seed, args.greedy)

@@ -27,8 +27,7 @@ class Preset(NamedTuple):
     anneal: bool = True
     """Whether the learning rate falls linearly to 0 over the run."""
     atari_flags: dict[str, bool] | None = None
-    """Values of `AtariArguments` that differ from their defaults; None if the environment is not
-    envpool's Atari."""
+    """Values of `AtariArguments` that differ from their defaults; None if not envpool's Atari."""
 
 
 DEFAULT_PRESET = "cartpole"
@@ -99,9 +98,7 @@ _PPO = {
     "football": Preset(
         "Google Research Football's academy: score at an empty goal",
         "envpool/gfootball/academy_empty_goal_close-v1", 200_000, 8,
-        PPOConfig(
-            learning_rate=5e-4, num_steps=128, gamma=0.993, clip_epsilon=0.1, torso="ga3c_cnn"
-        ),
+        PPOConfig(learning_rate=5e-4, gamma=0.993, clip_epsilon=0.1, torso="ga3c_cnn"),
     ),
     "tetris": Preset(
         "Jumanji's Tetris, with a mask of the actions that fit", "envpool/Jumanji/Tetris-v0",

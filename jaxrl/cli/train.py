@@ -14,96 +14,40 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import jax
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.video import check_video
-from jaxrl.cli.arguments import LargeInteger, parse_env_options, with_current_flags
-from jaxrl.cli.autotune_flags import find_fastest, read_chosen
+from jaxrl.cli.arguments import find_own_modules, with_current_flags
+from jaxrl.cli.autotune_flags import find_fastest, list_settings, read_chosen
 from jaxrl.cli.play import record_episode
 from jaxrl.cli.presets import DEFAULT_PRESET, PRESETS, Preset
+from jaxrl.cli.train_flags import (
+    AtariArguments,
+    TrainArguments,
+    check_flags,
+    joins_processes,
+    read_config_file,
+    read_env_options,
+)
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
-from jaxrl.envs.host_adapter import POOL_OPTIONS
+from jaxrl.envs.trust import code_named_by
 from jaxrl.training import manifest as manifests
+from jaxrl.training.loggers import WandbSink
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy
 from jaxrl.training.run import run
 from jaxrl.types import Algorithm, Env
-
-
-@dataclasses.dataclass(kw_only=True)
-class TrainArguments:
-    """The flags that every preset has."""
-
-    env_id: str
-    """Id of the environment; a prefix such as envpool/ or gymnax/ forces the backend."""
-    total_steps: LargeInteger
-    """Environment steps over all environments."""
-    num_envs: int
-    """Environments stepped together."""
-    env_options: tuple[str, ...] = ()
-    """name=value for the backend, as for jaxrl.make."""
-    devices: int = 1
-    """Devices that train the agent together, each with a part of the environments; without
-    accelerators, cores of the CPU. With several processes, the devices of each."""
-    cluster: bool = False
-    """Train on all processes that Slurm, Open MPI or Kubernetes started with this command."""
-    coordinator: str | None = None
-    """address:port of the first process, for processes that are started by hand."""
-    num_hosts: int | None = None
-    """The number of processes started by hand."""
-    host_id: int | None = None
-    """The number of this process, from 0."""
-    seed: int = 1
-    run_dir: Path | None = None
-    """Directory of all output; runs/<algorithm>-<env>-seed<seed> by default."""
-    resume: bool = False
-    """Continue the run in run_dir."""
-    video: bool = False
-    """Record one evaluation episode at the end, into run_dir/video/."""
-    anneal: bool = True
-    """Let the learning rate fall linearly to 0 over the run."""
-    num_evaluations: int = 1
-    """Evaluations on separate environments, evenly spaced, the last one at the end."""
-    eval_episodes: int = 16
-    """Episodes of each evaluation."""
-    log_every: int | None = None
-    """Updates a row of metrics.jsonl; about 1000 rows by default."""
-    autotune: bool = False
-    """Choose by short trials the settings that are fastest on this machine and do not change what
-    is learned: threads and pools of simulators, or the devices of environments in JAX."""
-    autotune_also: tuple[Literal["num_envs", "num_minibatches"], ...] = ()
-    """With --autotune, choose these too, on which learning depends."""
-
-
-@dataclasses.dataclass(kw_only=True)
-class AtariArguments(TrainArguments):
-    """The flags of presets for envpool's Atari."""
-
-    episodic_life: bool = True
-    """Show the learner a lost life as an end."""
-    reward_clip: bool = True
-    """Show the learner the sign of rewards only."""
-    repeat_action_probability: float = 0.0
-    """Sticky actions (Machado et al. 2018)."""
-    num_threads: int = 0
-    """Threads of the simulators; 0 for one a core."""
-    num_pools: int = 1
-    """Split the environments over this many pools: while the policy acts in one, the others
-    simulate. Each has num_threads threads of its own."""
-    asynchronous: bool = False
-    """Continue with the pool that is ready first, instead of taking turns."""
-    send_ahead: bool = False
-    """Send each rollout's last actions before the agent learns, so that they are simulated
-    meanwhile; the policy that chose them lags by an update."""
 
 
 def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()) -> int:
@@ -148,10 +92,37 @@ def parse(
     names = tuple(presets or sorted(known, key=lambda name: name != DEFAULT_PRESET))
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--preset", default=names[0])
+    finder.add_argument("--config", type=Path)
+    if (file := finder.parse_known_args(argv)[0].config) is not None:
+        return _parse_with_file(algorithm, file, argv, prog, presets)
     name = finder.parse_known_args(argv)[0].preset
     # The parser below refuses an unknown preset.
     default = make_arguments(name if name in names else names[0], names, known)
     return tyro.cli(type(default), default=default, args=argv, prog=prog)
+
+
+def _parse_with_file(
+    algorithm: str, file: Path, argv: Sequence[str], prog: str | None, presets: Sequence[str]
+) -> Any:
+    """Return the arguments of `--config file` and of the other flags, which change them.
+
+    Raises:
+      ValueError: if the file's environment runs code that it names: a file is data.
+    """
+    at = next(i for i, word in enumerate(argv) if word.partition("=")[0] == "--config")
+    flags = [*argv[:at], *argv[at + (1 if "=" in argv[at] else 2) :]]
+    words = read_config_file(file, algorithm)
+    if any(word.partition("=")[0] == "--config" for word in [*words, *flags]):
+        raise ValueError("--config can be given once, and not within its file")
+    args = parse(algorithm, [*words, *flags], prog, presets)
+    if found := code_named_by(args.env_id, read_env_options(args)):
+        own = parse(algorithm, flags, prog, presets)
+        if (own.env_id, own.env_options) != (args.env_id, args.env_options):
+            raise ValueError(
+                f"--config: the environment of {file} {found}; if you trust that, leave env_id "
+                "and env_options out of the file and give them as flags"
+            )
+    return args
 
 
 def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) -> Any:
@@ -185,6 +156,11 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         check_annealing(run_dir, config)
     if args.video:
         processes.call_on_first(lambda: check_video(algo.env, video))
+    sinks = []
+    if args.wandb and processes.is_first():
+        settings = manifests.describe(algo, config, {"seed": args.seed})
+        project = os.environ.get("WANDB_PROJECT", "jaxrl")
+        sinks.append(WandbSink(project=project, name=args.label or run_dir.name, config=settings))
     result = run(
         algo,
         config,
@@ -195,6 +171,8 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         num_evaluations=args.num_evaluations,
         eval_episodes=args.eval_episodes,
         log_every=args.log_every,
+        sinks=sinks,
+        label=args.label,
     )
     if processes.is_first():
         print_summary(result)
@@ -203,7 +181,8 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         return 130
     if args.video and processes.is_first():
         try:
-            _, score, length = record_episode(load_policy(run_dir), video, args.seed)
+            policy = load_policy(run_dir, env=algo.env)
+            _, score, length = record_episode(policy, video, args.seed)
         except (ValueError, ImportError, OSError) as error:
             raise ValueError(f"the agent is trained, but --video failed: {error}") from error
         print(f"video: {video}, {length} steps, score {score:g}")
@@ -217,60 +196,45 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
       ValueError: if flags contradict each other.
     """
     check_flags(args)
-    config, num_envs, devices = args.config, args.num_envs, args.devices
-    options = read_env_options(args)
-    if joins_processes(args):
+    env_options, joins = read_env_options(args), joins_processes(args)
+    if ":" in args.env_id:
+        find_own_modules()
+    if joins:
         processes.connect(args.coordinator, args.num_hosts, args.host_id)
-    if devices > 1 or args.autotune:
-        split_cpu(None if args.autotune else devices)
-    algo = make_algorithm(make(args.env_id, num_envs, **options))
+    if args.devices > 1 or args.autotune:
+        split_cpu(None if args.autotune else args.devices)
+    if joins and args.devices > jax.local_device_count():
+        raise ValueError(
+            f"--devices {args.devices}, but this process sees {jax.local_devices()}; ask for as "
+            "many GPUs on each machine"
+        )
+
+    def build(
+        num_envs: int = args.num_envs,
+        devices: int = args.devices,
+        num_minibatches: int | None = None,
+        **options: Any,
+    ) -> tuple[Algorithm, Any]:
+        algo = make_algorithm(make(args.env_id, num_envs, **env_options | options))
+        if joins or devices > 1:
+            algo = spread(algo, None if joins else devices)
+        if num_minibatches is None:
+            return algo, args.config
+        return algo, args.config.replace(num_minibatches=num_minibatches)
+
+    algo, config = build()
     name = algo.env.id.partition("/")[2].replace("/", "-")
     run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
     if args.autotune:
-        found = read_chosen(run_dir, args.autotune_also) if args.resume else {}
-        found = found or find_fastest(
-            make_algorithm, config, args.env_id, num_envs, options, args.autotune_also
-        )
-        num_envs, devices = found.pop("num_envs", num_envs), found.pop("devices", 1)
-        if "num_minibatches" in found:
-            config = config.replace(num_minibatches=found.pop("num_minibatches"))
-        algo = make_algorithm(make(args.env_id, num_envs, **options | found))
-    if joins_processes(args) or devices > 1:
-        algo = spread(algo, None if joins_processes(args) else devices)
+        settings = read_chosen(run_dir, args.autotune_also) if args.resume else {}
+        if not settings:
+            knobs, starts = list_settings(algo.env, config, args.autotune_also)
+            settings = find_fastest(build, knobs, starts)
+        algo, config = build(**settings)
     if args.anneal and config.anneal_updates == 0:
-        num_updates = -(-args.total_steps // (num_envs * algo.num_steps(config)))
+        num_updates = -(-args.total_steps // (algo.env.num_envs * algo.num_steps(config)))
         config = config.replace(anneal_updates=num_updates)
     return algo, config, run_dir
-
-
-def joins_processes(args: TrainArguments) -> bool:
-    """Return whether several processes train the agent."""
-    return args.cluster or args.coordinator is not None
-
-
-def check_flags(args: TrainArguments) -> None:
-    """Raise `ValueError` if flags contradict each other."""
-    if not joins_processes(args) and (args.num_hosts, args.host_id) != (None, None):
-        raise ValueError("--num-hosts and --host-id need --coordinator address:port")
-    if args.devices < 1:
-        raise ValueError(f"--devices must be >= 1, got {args.devices}")
-    if args.autotune_also and not args.autotune:
-        raise ValueError("--autotune-also needs --autotune")
-    if args.autotune and (joins_processes(args) or args.devices > 1):
-        raise ValueError(
-            "--autotune chooses the devices of one process; leave out --devices, --cluster and "
-            "--coordinator, or --autotune"
-        )
-
-
-def read_env_options(args: TrainArguments) -> dict[str, Any]:
-    """Return the backend's options: those of `AtariArguments`, and `--env-options` over them."""
-    options: dict[str, Any] = {}
-    if isinstance(args, AtariArguments):
-        names = ["episodic_life", "reward_clip", "repeat_action_probability", "num_threads"]
-        names += [n for n in POOL_OPTIONS if getattr(args, n) != getattr(AtariArguments, n)]
-        options = {name: getattr(args, name) for name in names}
-    return options | parse_env_options(args.env_options)
 
 
 def check_annealing(run_dir: Path, config: Any) -> None:

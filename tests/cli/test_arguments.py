@@ -5,6 +5,7 @@ import tyro
 
 import jaxrl
 from jaxrl.cli import arguments
+from jaxrl.cli.sweep_flags import parse_distribution
 
 pytestmark = pytest.mark.smoke
 
@@ -36,9 +37,31 @@ def test_values_are_python_literals_or_strings():
     assert arguments.parse_pairs(texts, "--set") == expected
 
 
+def test_values_that_are_no_literals_do_not_run_or_crash():
+    assert arguments.parse_pairs(["a={[]: 1}", "b=open('x', 'w')"], "--set") == {
+        "a": "{[]: 1}",
+        "b": "open('x', 'w')",
+    }
+    deep = "-" * 100_000 + "1"
+    with pytest.raises(ValueError, match=r"--set: '----.* is nested too deep"):
+        arguments.parse_pairs([f"a={deep}"], "--set")
+    with pytest.raises(ValueError, match=r"--space: 'Uniform\(---.* is nested too deep"):
+        parse_distribution(f"Uniform({deep}, 1)")
+
+
 def test_old_names_of_fields_and_flags_are_understood():
     words = ["--sees-last", "--no-sees_last", "--gamma=0.9"]
     new = ["--use-last-action-reward", "--no-use-last-action-reward", "--gamma=0.9"]
     assert arguments.with_current_flags(words) == new
     config = arguments.set_fields(jaxrl.PPOConfig(core="gru"), ("sees_last=True",))
     assert config.use_last_action_reward
+
+
+def test_texts_from_files_cannot_command_the_terminal():
+    for text in ("a\x1b[2Jb", "a\x9b2Jb", "a\rb", "a\x08b", "a\u202eb"):
+        shown = arguments.printable(text)
+        assert shown.isprintable()
+        assert shown[0] + shown[-1] == "ab"
+    assert arguments.printable("é 界\n\ttwo") == "é 界\n\ttwo"
+    with pytest.raises(SystemExit, match=r"^error: no \\x1b\[31m$"), arguments.exit_with_message():
+        raise ValueError("no \x1b[31m")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import jaxrl
-from jaxrl.cli import autotune_flags
+from jaxrl.cli import autotune_flags, train
 from jaxrl.training.autotune import AutotuneResult
 
 ALSO = ("num_envs", "num_minibatches")
@@ -33,8 +33,10 @@ def test_each_backend_has_its_own_settings():
 
 def test_a_resumed_run_keeps_its_settings(tmp_path):
     assert autotune_flags.read_chosen(tmp_path, ()) == {}
+    options = {"num_threads": 2, "num_pools": 1, "reward_clip": True}
     manifest = {
-        "env": {"num_envs": 4, "options": {"num_threads": 2, "num_pools": 1, "reward_clip": True}},
+        "algorithm": "ppo",
+        "env": {"id": "envpool/Pong-v5", "num_envs": 4, "options": options},
         "config": {"num_minibatches": 8},
     }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
@@ -45,23 +47,21 @@ def test_a_resumed_run_keeps_its_settings(tmp_path):
 
 
 def test_trials_build_the_settings_that_they_name(monkeypatch):
-    built = []
+    settings = {"devices": 2, "num_envs": 4, "num_minibatches": 8}
+    asked = []
 
     def autotune(build, knobs, starts, report):
-        settings = {"devices": 2, "num_envs": 4, "num_minibatches": 8}
-        built.append(build(**settings))
+        asked.append(list(knobs))
         return AutotuneResult(settings, ())
 
     monkeypatch.setattr(autotune_flags, "autotune", autotune)
-    options = {"max_steps_in_episode": 7}
-    found = autotune_flags.find_fastest(
-        jaxrl.ppo, jaxrl.PPOConfig(), "CartPole-v1", 8, options, ALSO
-    )
-    assert found == {"devices": 2, "num_envs": 4, "num_minibatches": 8}
-    ((algo, config),) = built
+    monkeypatch.setattr(train, "split_cpu", lambda *_: None)  # JAX runs already
+    flags = ["--autotune", "--autotune-also", *ALSO, "--env-options", "max_steps_in_episode=7"]
+    algo, config, _ = train.prepare(jaxrl.ppo, train.parse("ppo", flags))
+    assert asked == [["devices", *ALSO]]
     assert (algo.env.num_envs, config.num_minibatches) == (4, 8)
     assert algo.lane_axis is not None  # as of agents that are spread over devices
-    assert algo.env.options == options
+    assert algo.env.options == {"max_steps_in_episode": 7}
     assert algo.name == "ppo"
 
 

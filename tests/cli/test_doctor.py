@@ -92,11 +92,16 @@ def test_a_gpu_that_is_not_used_is_broken(monkeypatch):
     assert doctor.accelerator().advice == "unset JAX_PLATFORMS=cpu"
 
 
-def test_a_cache_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_or_has_no_place_is_broken(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "a" / "b"))
     assert doctor.compilation_cache().mark == "ok"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "set JAX_COMPILATION_CACHE_DIR" in doctor.compilation_cache().advice
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setattr("jaxrl.training.compilation.cache_directory", lambda: None)  # no home
+    finding = doctor.compilation_cache()
+    assert finding.mark == "broken"
+    assert "JAX_COMPILATION_CACHE_DIR" in finding.advice
 
 
 def test_a_check_that_fails_is_a_finding():
@@ -111,11 +116,3 @@ def test_brackets_are_printed():
     finding = Finding("x", "[1, 2] [red]", "broken", "pip install 'jaxrl[cuda]'")
     shown = Text.from_markup(format_finding(finding)).plain
     assert shown == " broken x [1, 2] [red] -> pip install 'jaxrl[cuda]'"
-
-
-def test_without_a_home_directory_the_cache_is_broken(monkeypatch):
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    monkeypatch.setattr("jaxrl.training.compilation.cache_directory", lambda: None)
-    finding = doctor.compilation_cache()
-    assert finding.mark == "broken"
-    assert "JAX_COMPILATION_CACHE_DIR" in finding.advice

@@ -8,6 +8,7 @@ import pytest
 
 import jaxrl
 from jaxrl.cli import play
+from jaxrl.training import manifest as manifests
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
@@ -35,11 +36,31 @@ def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
     assert "data:image/gif" in (run_dir.parent / "page.html").read_text()
 
 
+def test_a_run_imports_a_module_of_the_working_directory_only_if_it_is_trusted(
+    jaxrl_command, run_dir
+):
+    (run_dir.parent / "own_task.py").write_text(
+        "import gymnasium\nprint('imported')\n"
+        "def make(render_mode=None):\n"
+        "    return gymnasium.make('CartPole-v1', render_mode=render_mode)\n"
+    )
+    manifest = manifests.read(run_dir)
+    manifest["env"] = {"id": "gymnasium/own_task:make", "num_envs": 2, "options": {}}
+    manifests.write(run_dir, manifest)
+    refused = jaxrl_command("play", run_dir, "--episodes", 0)
+    assert refused.returncode == 1
+    assert "imported" not in refused.stdout
+    assert "(--trust-imports)" in refused.stderr
+    trusted = jaxrl_command("play", run_dir, "--episodes", 0, "--max-steps", 2, "--trust-imports")
+    assert "imported" in trusted.stdout
+    assert "checkpoint" in trusted.stderr  # the agent of another environment
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         (["play", "x", "--seed", 10**20], "seed must be an integer from 0"),
-        (["play", "x", "--episodes", -1], "--episodes must be >= 0, got -1"),
+        (["play", "x", "--episodes", -1], "--episodes must be an integer >= 0, got -1"),
         (["play", "x"], "x is not a run directory"),
         (["compare"], "there are no runs to compare"),
     ],

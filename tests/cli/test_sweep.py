@@ -9,7 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl import tuning
-from jaxrl.cli import arguments, sweep, train
+from jaxrl.cli import arguments, autotune_flags, sweep, train
 from jaxrl.training.autotune import AutotuneResult
 
 SMALL = (
@@ -87,13 +87,13 @@ def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path)
         assert configs.learning_rate.shape == (2,)
         return AutotuneResult({"lanes": 2}, ())
 
-    monkeypatch.setattr(sweep, "autotune", autotune)
+    monkeypatch.setattr(autotune_flags, "autotune", autotune)
     algo, config = jaxrl.a2c(jaxrl.make("CartPole-v1")), jaxrl.A2CConfig()
     gamma = {"gamma": tuning.Uniform(0.9, 0.99)}
     lanes = functools.partial(sweep.find_fastest_lanes, algo, config, gamma, run_dir=tmp_path)
     assert lanes(sweep.SweepArguments(lanes=6)) == 2
     assert asked == [({"lanes": [1, 2, 4, 6]}, [{"lanes": 6}])]
-    monkeypatch.setattr(sweep.state, "read", lambda directory: {"lanes": 3})
+    monkeypatch.setattr(sweep.sweep_file, "read", lambda directory: {"lanes": 3})
     (tmp_path / "sweep.json").touch()
     assert lanes(sweep.SweepArguments(lanes=6, resume=True)) == 3
     assert lanes(sweep.SweepArguments(lanes=1)) == 1

@@ -12,6 +12,9 @@ from simulators import Faulty
 
 import jaxrl
 from jaxrl.cli import train
+from jaxrl.cli.presets import PRESETS
+from jaxrl.cli.train_flags import read_env_options
+from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +108,7 @@ def test_presets_are_listed(jaxrl_command):
         (["--num-hosts", "2"], "need --coordinator address:port"),
         (["--autotune-also", "num_envs"], "--autotune-also needs --autotune"),
         (["--devices", "2", "--autotune"], "leave out --devices"),
-        (["--devices", "0"], "--devices must be >= 1, got 0"),
+        (["--devices", "0"], "--devices must be an integer >= 1, got 0"),
         (["--gamma", "1.5"], r"gamma must be within \[0, 1\], got 1.5"),
         (["--num-envs", "3", "--num-minibatches", "5"], "num_minibatches = 5"),
         (["--env-id", "CartPole-v1", "--torso", "nature_cnn"], "(episodic_life|nature_cnn)"),
@@ -137,9 +140,9 @@ def test_a_failing_simulator_is_one_message(jaxrl_command, monkeypatch, tmp_path
     )  # fmt: skip
     assert finished.returncode == 1
     message = finished.stderr[finished.stderr.index("error: ") :]
-    assert re.match(r"error: environment [01] failed:", message)  # in the order of their failures
-    assert message.count("ZeroDivisionError: a wheel came off") == 2  # in both
-    assert finished.stderr.count("Traceback") == 2
+    assert re.match(r"error: gymnasium/own:make_broken: environment 0 failed in step", message)
+    assert message.endswith("ZeroDivisionError: a wheel came off\n")
+    assert finished.stderr.count("Traceback") == 1
     assert read(tmp_path / "run", "manifest")["config"]["anneal_updates"] == 7
 
 
@@ -159,3 +162,93 @@ def test_an_annealed_run_cannot_be_extended(monkeypatch, tmp_path):
     train.check_annealing(tmp_path, config)
     with pytest.raises(ValueError, match=r"falls to 0 over its 10 updates, .* extended to 20;"):
         train.check_annealing(tmp_path, config.replace(anneal_updates=20))
+
+
+FILE = """
+env_id: Pendulum-v1
+num_envs: 4
+total_steps: 1e3
+hidden_sizes: [8, 4]
+normalize_rewards: true
+anneal: false
+target_kl: null
+env_options: {max_steps_in_episode: 50}
+"""
+
+
+def test_a_file_gives_flags_their_values(tmp_path):
+    (tmp_path / "run.yaml").write_text(FILE)
+    args = train.parse("ppo", ["--config", str(tmp_path / "run.yaml"), "--num-envs", "2"])
+    assert (args.env_id, args.num_envs, args.total_steps) == ("Pendulum-v1", 2, 1000)
+    assert (args.config.hidden_sizes, args.config.normalize_rewards) == ((8, 4), True)
+    assert (args.anneal, args.config.target_kl) == (False, None)
+    assert args.env_options == ("max_steps_in_episode=50",)
+    (tmp_path / "run.yaml").write_text("preset: pendulum")
+    args = train.parse("ppo", ["--config", str(tmp_path / "run.yaml")])
+    assert args.config == PRESETS["ppo"]["pendulum"].config
+
+
+def test_a_manifest_is_such_a_file(tmp_path):
+    path = tmp_path / "manifest.json"
+    algo = jaxrl.ppo(jaxrl.make("Pong-v5", 2, img_height=42, num_threads=1))
+    config = jaxrl.PPOConfig(torso="ga3c_cnn", anneal_updates=7, gamma=0.95)
+    manifests.write(tmp_path, manifests.describe(algo, config, {"seed": 5, "total_steps": 3584}))
+    args = train.parse("ppo", ["--config", str(path)])
+    assert (args.env_id, args.seed, args.total_steps) == ("envpool/Pong-v5", 5, 3584)
+    assert args.anneal
+    assert args.config == config.replace(anneal_updates=0)
+    assert jaxrl.make(args.env_id, args.num_envs, **read_env_options(args)) == algo.env
+    with pytest.raises(ValueError, match=r"is of ppo, not of dqn; use jaxrl train ppo"):
+        train.parse("dqn", ["--config", str(path)])
+
+
+@pytest.mark.parametrize("text", ["- a", "3", "a: [", "1: 2"])
+def test_other_files_are_refused_by_name(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"--config: .*x.yaml "):
+        train.parse("ppo", ["--config", str(tmp_path / "x.yaml")])
+
+
+def test_wandb_gets_the_rows_and_the_settings(jaxrl_command, monkeypatch):
+    calls = []
+
+    class Run:
+        def log(self, row, step):
+            calls.append(step)
+
+        def finish(self):
+            calls.append("end")
+
+    class Wandb:
+        @staticmethod
+        def init(**arguments):
+            calls.append(arguments)
+            return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", Wandb)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    finished = jaxrl_command("train", "ppo", *SMALL, *TINY["ppo"], "--wandb", "--label", "x")
+    assert finished.returncode == 0, finished.stderr
+    assert (calls[0]["project"], calls[0]["name"]) == ("mine", "x")
+    assert calls[0]["config"]["config"]["num_steps"] == 4
+    assert calls[1:] == [8, "end"]
+
+
+ATTACKS = (
+    "env_id: gymnasium/os:system",
+    "'env-id=gymnasium/os:system': true",
+    "label: [x, --env-id, gymnasium/os:system]",
+    "{env_id: envpool/D1Basic-v1, env_options: {vzd_path: /bin/sh}}",
+)
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_a_file_cannot_name_code(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"--config: the environment of .*x.yaml (imports|runs)"):
+        train.parse("ppo", ["--config", str(tmp_path / "x.yaml")])
+    (tmp_path / "x.yaml").write_text("seed: 3")
+    args = train.parse(
+        "ppo", [f"--config={tmp_path / 'x.yaml'}", "--env-id", "gymnasium/os:system"]
+    )
+    assert (args.seed, args.env_id) == (3, "gymnasium/os:system")  # the caller's own

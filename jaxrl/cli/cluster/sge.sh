@@ -1,24 +1,35 @@
 #!/bin/bash
-#$ -N @@name
+#$ -N {{ name }}
 #$ -S /bin/bash
 #$ -cwd
 #$ -j y
 #$ -o runs/
-#$ -pe smp @@cpus
-#$ -l h_rt=@@time,s_rt=@@soft_time
+#$ -pe smp {{ cpus }}
+#$ -l h_rt={{ (hours * 3600) | clock }},s_rt={{ (hours * 3600 - margin) | clock }}
 #$ -notify
 #$ -r y
-@@directives
-# Facts about Grid Engine: qsub(1), queue_conf(5). Sites name their own parallel environments (smp
-# here) and GPUs (gpu), and count these by job or by slot: adapt this file and submit.py.
+{% if gpus %}
+#$ -l gpu={{ gpus }}
+{% endif %}
+{% if workers %}
+#$ -t 1-{{ workers }}
+{% endif %}
+{% for option in extra %}
+#$ -{{ option }}
+{% endfor %}
 
-run_dir=@@run_dir
+# Facts about Grid Engine: qsub(1), queue_conf(5). Sites name their own parallel environments (smp
+# here) and GPUs (gpu), and count these by job or by slot: adapt this file.
+
+run_dir={{ run_dir | quote }}{{ "/worker-$SGE_TASK_ID" if workers else "" }}
 
 # In the background, since bash runs a trap only after the foreground command. Grid Engine signals
 # the whole process group; the inner shell ignores its signals, which would end Python. Every start
-# resumes; without a run to resume, it begins one.
-@@command \
-    --run-dir "$run_dir" --resume@@worker &
+# resumes; without a run to resume, it begins one. A task that restarts on another machine keeps its
+# trials by --worker.
+{% if container %}apptainer exec {{ "--nv " if gpus else "" }}{{ container | quote }} {% endif %}
+sh -c 'trap "" USR1 USR2; exec "$@"' sh {{ command }} \
+    --run-dir "$run_dir" --resume{{ ' --worker "$run_dir"' if workers else "" }} &
 child=$!
 
 asked=

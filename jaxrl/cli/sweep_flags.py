@@ -1,0 +1,133 @@
+"""The flags of `jaxrl sweep`, and the environment, space and scheduler that they name."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxrl import tuning
+from jaxrl.cli.arguments import (
+    LargeInteger,
+    find_own_modules,
+    parse_env_options,
+    split_pairs,
+)
+from jaxrl.envs import make
+from jaxrl.types import Env
+
+ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
+DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
+
+
+@dataclasses.dataclass
+class SweepArguments:
+    """A hyperparameter sweep."""
+
+    algo: Literal["ppo", "a2c", "impala", "dqn", "r2d2"] = "a2c"
+    env_id: str = "Pong-v5"
+    num_envs: int = 16
+    """Environments of each agent."""
+    env_options: tuple[str, ...] = ()
+    """name=value for the backend; Atari learns from single lives and clipped rewards by default."""
+    set: tuple[str, ...] = ()
+    """name=value for config fields that are not searched."""
+    space: tuple[str, ...] = ()
+    """name=Distribution(...), one of Uniform, LogUniform, Integer, QLogUniform, Choice; by default
+    GA3C's learning rate, t_max and gamma for a2c, learning rate and gamma for the others."""
+    trials: int = 100
+    """Trials of the search; hyperband's brackets decide instead."""
+    lanes: int = 16
+    """Agents trained at the same time; with --autotune, at most."""
+    autotune: bool = False
+    """Choose the number of lanes for this machine by short trials; one a device, if static fields
+    are searched. The scheduler judges by earlier reports, so it may stop other trials."""
+    phases: int = 10
+    """Reports of a trial that is never stopped."""
+    phase_length: LargeInteger = 2500
+    phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
+    scheduler: Literal["hypertrick", "random", "halving", "hyperband", "asha"] = "hypertrick"
+    eviction: float = 0.25
+    """HyperTrick's r: the share of trials to stop in each phase."""
+    eta: int = 3
+    """For the halving schedulers: 1 in eta continues."""
+    sampler: Literal["random", "tpe", "cmaes", "gp"] = "random"
+    """How values are drawn; gp learns only from trials that no scheduler stopped."""
+    storage: str | None = None
+    """Database URL of the study; run_dir/study.db by default."""
+    study: str | None = None
+    """Name of the study, the same for all workers."""
+    worker: str | None = None
+    """This worker's name in the study, if it may be restarted on another machine."""
+    strategy: str = "auto"
+    """vmap, map, shard-vmap, shard-map, or auto for the fastest of them."""
+    cpu_devices: int | None = None
+    """Devices that the CPU is split into; one a core by default."""
+    seed: int = 1
+    run_dir: Path | None = None
+    """Directory of all output; runs/sweep-<algorithm>-<env>-seed<seed> by default."""
+    resume: bool = False
+    """Continue the sweep in run_dir."""
+    keep_best: int = 3
+    """Best agents kept as checkpoints under run_dir/best."""
+    videos_by: str | None = None
+    """Keep the best agent of each value of this hyperparameter (gamma), film all that are kept, and
+    show the films side by side on the page."""
+
+
+def make_environment(env_id: str, num_envs: int, options: Sequence[str]) -> Env:
+    """Return environments with the backend's options; on Atari, `ATARI_OPTIONS` unless given."""
+    given = parse_env_options(options)
+    if ":" in env_id:
+        find_own_modules()
+    env = make(env_id, num_envs, **given)
+    if getattr(env, "is_atari", False):
+        env = make(env_id, num_envs, **ATARI_OPTIONS | given)
+    return env
+
+
+def make_space(args: SweepArguments) -> tuning.Space:
+    """Return the space of `--space`; by default GA3C's, without its rollout length but for A2C."""
+    given = split_pairs(args.space, "--space")
+    if given:
+        return {name: parse_distribution(text) for name, text in given.items()}
+    if args.algo == "a2c":
+        return tuning.GA3C_SPACE
+    return {name: tuning.GA3C_SPACE[name] for name in ("learning_rate", "gamma")}
+
+
+def parse_distribution(text: str) -> Any:
+    """Return the distribution that a text such as `LogUniform(1e-5, 1e-2)` describes.
+
+    Raises:
+      ValueError: if it is not the call of a distribution with literal arguments.
+    """
+    try:
+        match ast.parse(text, mode="eval").body:
+            case ast.Call(ast.Name(name), args, keywords) if name in DISTRIBUTIONS:
+                named = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
+                return getattr(tuning, name)(*map(ast.literal_eval, args), **named)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"--space: {text[:40]!r}... is nested too deep") from error
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"--space: {text!r} is not a distribution: {error}") from error
+    raise ValueError(
+        f"--space: {text!r} is not a distribution; choose from {', '.join(DISTRIBUTIONS)}"
+    )
+
+
+def make_scheduler(args: SweepArguments) -> Any:
+    """Return the scheduler that the flags name."""
+    match args.scheduler:
+        case "hypertrick":
+            return tuning.HyperTrick(args.trials, args.phases, args.eviction)
+        case "random":
+            return tuning.RandomSearch(args.trials, args.phases)
+        case "halving":
+            return tuning.SuccessiveHalving(args.trials, args.phases, args.eta)
+        case "hyperband":
+            return tuning.HyperBand(args.phases, args.eta)
+        case "asha":
+            return tuning.ASHA(args.trials, args.phases, args.eta)

@@ -1,0 +1,173 @@
+"""The flags of `jaxrl train` that no config has, and the checks of their combinations."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from jaxrl import checks
+from jaxrl import config as fields
+from jaxrl.cli.arguments import LargeInteger, parse_env_options
+from jaxrl.envs.host_adapter import POOL_OPTIONS
+from jaxrl.files import schema
+
+
+@dataclasses.dataclass(kw_only=True)
+class TrainArguments:
+    """The flags that every preset has."""
+
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """YAML file of flags and their values, or the manifest.json of a run; other flags change
+    them."""
+    env_id: str
+    """Id of the environment; a prefix such as envpool/ or gymnax/ forces the backend."""
+    total_steps: LargeInteger
+    """Environment steps over all environments."""
+    num_envs: int
+    """Environments stepped together."""
+    env_options: tuple[str, ...] = ()
+    """name=value for the backend, as for jaxrl.make."""
+    devices: int = 1
+    """Devices that train the agent together, each with a part of the environments; without
+    accelerators, cores of the CPU. With several processes, the devices of each."""
+    cluster: bool = False
+    """Train on all processes that Slurm, Open MPI or Kubernetes started with this command."""
+    coordinator: str | None = None
+    """address:port of the first process, for processes that are started by hand."""
+    num_hosts: int | None = None
+    """The number of processes started by hand."""
+    host_id: int | None = None
+    """The number of this process, from 0."""
+    seed: int = 1
+    run_dir: Path | None = None
+    """Directory of all output; runs/<algorithm>-<env>-seed<seed> by default."""
+    label: str | None = None
+    """Name of the run on pages that compare runs."""
+    resume: bool = False
+    """Continue the run in run_dir."""
+    video: bool = False
+    """Record one evaluation episode at the end, into run_dir/video/."""
+    anneal: bool = True
+    """Let the learning rate fall linearly to 0 over the run."""
+    num_evaluations: int = 1
+    """Evaluations on separate environments, evenly spaced, the last one at the end."""
+    eval_episodes: int = 16
+    """Episodes of each evaluation."""
+    log_every: int | None = None
+    """Updates a row of metrics.jsonl; about 1000 rows by default."""
+    wandb: bool = False
+    """Send the rows and the settings to Weights & Biases, into the project of the environment
+    variable WANDB_PROJECT or jaxrl; needs pip install wandb."""
+    autotune: bool = False
+    """Choose by short trials the settings that are fastest on this machine and do not change what
+    is learned: threads and pools of simulators, or the devices of environments in JAX."""
+    autotune_also: tuple[Literal["num_envs", "num_minibatches"], ...] = ()
+    """With --autotune, choose these too, on which learning depends."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class AtariArguments(TrainArguments):
+    """The flags of presets for envpool's Atari."""
+
+    episodic_life: bool = True
+    """Show the learner a lost life as an end."""
+    reward_clip: bool = True
+    """Show the learner the sign of rewards only."""
+    repeat_action_probability: float = 0.0
+    """Sticky actions (Machado et al. 2018)."""
+    num_threads: int = 0
+    """Threads of the simulators; 0 for one a core."""
+    num_pools: int = 1
+    """Split the environments over this many pools: while the policy acts in one, the others
+    simulate. Each has num_threads threads of its own."""
+    asynchronous: bool = False
+    """Continue with the pool that is ready first, instead of taking turns."""
+    send_ahead: bool = False
+    """Send each rollout's last actions before the agent learns, so that they are simulated
+    meanwhile; the policy that chose them lags by an update."""
+
+
+def joins_processes(args: TrainArguments) -> bool:
+    """Return whether several processes train the agent."""
+    return args.cluster or args.coordinator is not None
+
+
+def check_flags(args: TrainArguments) -> None:
+    """Raise `ValueError` if flags contradict each other."""
+    if not joins_processes(args) and (args.num_hosts, args.host_id) != (None, None):
+        raise ValueError("--num-hosts and --host-id need --coordinator address:port")
+    checks.integer("--devices", args.devices)
+    if args.autotune_also and not args.autotune:
+        raise ValueError("--autotune-also needs --autotune")
+    if args.autotune and (joins_processes(args) or args.devices > 1):
+        raise ValueError(
+            "--autotune chooses the devices of one process; leave out --devices, --cluster and "
+            "--coordinator, or --autotune"
+        )
+
+
+def read_env_options(args: TrainArguments) -> dict[str, Any]:
+    """Return the backend's options: those of `AtariArguments`, and `--env-options` over them."""
+    options: dict[str, Any] = {}
+    if isinstance(args, AtariArguments):
+        names = ["episodic_life", "reward_clip", "repeat_action_probability", "num_threads"]
+        names += [n for n in POOL_OPTIONS if getattr(args, n) != getattr(AtariArguments, n)]
+        options = {name: getattr(args, name) for name in names}
+    return options | parse_env_options(args.env_options)
+
+
+def read_config_file(path: Path, algorithm: str) -> list[str]:
+    """Return the words of a command line that a file stands for.
+
+    Args:
+      path: of a YAML file that gives flags their values (`env_id: Pong-v5`), or of a run's
+        `manifest.json`.
+      algorithm: of the command; a manifest's must be the same.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if it is no such file, or the manifest is another algorithm's.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"--config: {path} is no YAML: {error}") from error
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        content = _flags_of_manifest(path, algorithm)
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise ValueError(f"--config: {path} must give flags their values, as in `env_id: Pong-v5`")
+    words: list[str] = []
+    for name, value in content.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+            continue
+        if isinstance(value, dict):
+            value = [f"{key}={part!r}" for key, part in value.items()]
+        words += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
+    return words
+
+
+def _flags_of_manifest(path: Path, algorithm: str) -> dict[str, Any]:
+    """Return the flags that repeat a run, by name."""
+    manifest = schema.read(path, schema.MANIFEST, fields.with_current_names)
+    if manifest["algorithm"] != algorithm:
+        raise ValueError(
+            f"--config: {path} is of {manifest['algorithm']}, not of {algorithm}; use jaxrl train "
+            f"{manifest['algorithm']}"
+        )
+    names = ("seed", "total_steps", "num_evaluations", "eval_episodes", "log_every", "label")
+    config = dict(manifest["config"])
+    anneals = bool(config.pop("anneal_updates", 0))  # the number follows from --total-steps
+    return {
+        "env_id": manifest["env"]["id"],
+        "num_envs": manifest["env"]["num_envs"],
+        "env_options": manifest["env"]["options"],
+        **{name: manifest[name] for name in names if manifest.get(name) is not None},
+        "anneal": anneals,
+        **config,
+    }

@@ -1,0 +1,192 @@
+"""Jobs of `jaxrl submit` on a real Slurm cluster: two nodes on this machine."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fast_compile
+import pytest
+from cluster_jobs import ROOT, SWEEP, TRAIN, starts
+from slurm_cluster import NODES, missing, running_cluster
+from waiting import wait_until
+
+from jaxrl.cli import submit
+
+REASON = missing()
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+
+PPO = (
+    "--", "jaxrl", "train", "ppo", "--num-envs", "8", "--num-steps", "8", "--num-minibatches", "1",
+    "--num-epochs", "1", "--total-steps", "1000000000", "--log-every", "1", "--no-anneal",
+    "--num-evaluations", "0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with running_cluster() as running:
+        yield running
+
+
+class Job:
+    """A job of the cluster, or a task of an array."""
+
+    def __init__(self, cluster, number, log):
+        self.cluster, self.number, self._log = cluster, number, Path(log)
+
+    def field(self, name):
+        shown = self.cluster.call("scontrol", "show", "job", "--oneliner", self.number)
+        found = re.search(rf"\b{name}=(\S+)", shown)
+        return "" if found is None else found[1]
+
+    def wait_for(self, state, seconds=60):
+        try:
+            wait_until(lambda: self.field("JobState") == state, seconds, 0.2)
+        except AssertionError as error:
+            shown = self.cluster.call("scontrol", "show", "job", self.number)
+            raise AssertionError(shown + self.log()) from error
+
+    def release(self):
+        """Let a job that is in the queue again begin now: Slurm waits two minutes."""
+        wait_until(lambda: self.field("Reason") == "BeginTime", 60, 0.2)
+
+        def begins():  # the end of the job's earlier processes puts its time off again
+            self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+            return self.field("JobState") != "PENDING"
+
+        wait_until(begins, 60, 1)
+
+    def log(self):
+        return self._log.read_text() if self._log.exists() else ""
+
+
+@pytest.fixture
+def submit_job(cluster, tmp_path, monkeypatch):
+    """`submit_job(*argv, **changes)` submits a job whose lines may be changed; it is cancelled."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    flags = f"{fast_compile.FLAG} --xla_backend_optimization_level=0"
+    for name, value in (cluster.environment | {"PYTHONPATH": path, "XLA_FLAGS": flags}).items():
+        monkeypatch.setenv(name, value)
+    jobs = []
+
+    def make(*argv, changes=()):
+        submit.main(["--name", "pong", "--dry-run", *argv])
+        script = Path("runs/pong.sh")
+        for before, after in changes:
+            assert before in script.read_text()
+            script.write_text(script.read_text().replace(before, after))
+        printed = cluster.call("sbatch", script)
+        number = printed.split()[-1]
+        assert number.isdigit(), printed
+        jobs.append(number)
+        return Job(cluster, number, f"runs/pong-{number}.log")
+
+    yield make
+    for number in jobs:
+        cluster.call("scancel", number)
+        wait_until(lambda n=number: not cluster.call("squeue", "-h", "-j", n).strip(), 30, 0.2)
+
+
+def test_jaxrl_submits_to_slurm(submit_job, cluster, capfd):
+    submit.main(["--name", "pong", "--", "train.py"])
+    number = re.search(r"Submitted batch job (\d+)", capfd.readouterr().out)
+    assert number is not None
+    job = Job(cluster, number[1], f"runs/pong-{number[1]}.log")
+    wait_until(starts, 30)
+    assert job.field("JobState") == "RUNNING"
+    cluster.call("scancel", job.number)
+    job.wait_for("CANCELLED")
+
+
+def test_a_job_whose_time_is_up_resumes(submit_job):
+    changes = ("--time=24:00:00", "--time=00:01:00"), ("B:TERM@120", "B:TERM@55")
+    job = submit_job("--", "train.py", changes=changes)
+    wait_until(starts, 30)
+    job.release()  # after its signal
+    assert Path("runs/pong/checkpoint").exists()
+    assert "requeued, to resume in runs/pong" in job.log()
+    job.wait_for("COMPLETED")
+    assert len(starts()) == 2
+
+
+def test_a_job_that_slurm_requeues_writes_a_checkpoint_and_resumes_once(submit_job, cluster):
+    job = submit_job("--", "train.py")
+    wait_until(starts, 30)
+    cluster.call("scontrol", "requeue", job.number)
+    job.release()
+    job.wait_for("COMPLETED")
+    assert len(starts()) == 2
+    assert job.field("Restarts") == "1"
+
+
+def test_a_cancelled_job_writes_a_checkpoint_and_does_not_come_back(submit_job, cluster):
+    job = submit_job("--", "train.py")
+    wait_until(starts, 30)
+    cluster.call("scancel", job.number)
+    job.wait_for("CANCELLED")
+    wait_until(Path("runs/pong/checkpoint").exists, 30)
+    assert job.field("Restarts") == "0"
+    assert len(starts()) == 1
+
+
+def test_an_array_of_two_workers_shares_a_study(submit_job, tmp_path, cluster):
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    array = submit_job("--workers", "2", *SWEEP, "--storage", storage)
+    summaries = []
+    for task in (1, 2):
+        log = f"runs/pong-{array.number}_{task}.log"
+        Job(cluster, f"{array.number}_{task}", log).wait_for("COMPLETED", 150)
+        summaries.append(json.loads(Path(f"runs/pong/worker-{task}/sweep.json").read_text()))
+    trials = [trial["trial"] for summary in summaries for trial in summary["trials"]]
+    assert sorted(trials) == list(range(6))
+    assert [summary["study"] for summary in summaries] == ["pong", "pong"]
+
+
+def processes_of(run_dir):
+    """Return the ids of the Python processes that train in a directory."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout
+    training = rf"^\s*(\d+) {re.escape(sys.executable)} .*-m jaxrl train .*--run-dir {run_dir}"
+    return [int(found[1]) for found in re.finditer(training, listed, re.MULTILINE)]
+
+
+def test_a_run_on_two_nodes_survives_a_killed_process(submit_job):
+    run_dir = Path.cwd() / "run"
+    job = submit_job("--nodes", "2", *PPO, "--run-dir", str(run_dir))
+    checkpoints = run_dir / "checkpoints"
+
+    def is_saved():
+        assert job.field("JobState") in ("PENDING", "RUNNING"), job.log()
+        return [path for path in checkpoints.glob("*") if path.name.isdigit()]
+
+    wait_until(is_saved, 150, 0.2)
+    both = processes_of(run_dir)
+    assert len(both) == 2
+    os.kill(both[1], signal.SIGKILL)
+    wait_until(lambda: "requeued, to resume in" in job.log(), 30, 0.2)
+    assert re.search(r"error: process [01] lost process [01], which died", job.log()), job.log()
+    assert "a process was lost, for the 1. time of at most 5" in job.log()
+    assert "Check failure" not in job.log()
+    job.release()
+    try:
+        wait_until(lambda: "resumed after update" in job.log(), 150, 0.2)
+    except AssertionError as error:
+        raise AssertionError(job.log()[-4000:]) from error
+
+
+def test_a_job_on_a_node_that_fails_moves_to_another_and_the_node_comes_back(submit_job, cluster):
+    job = submit_job("--", "train.py")
+    wait_until(starts, 30)
+    (failed,) = starts()
+    cluster.kill_node(failed)
+    job.release()  # after Slurm has given up the node
+    wait_until(lambda: len(starts()) == 2, 60, 0.2)
+    (other,) = set(NODES) - {failed}
+    assert starts() == [failed, other]
+    cluster.call("scancel", job.number)
+    cluster.start_node(failed)
