@@ -32,8 +32,9 @@ from rich.table import Table
 import jaxrl
 from jaxrl import config as fields
 from jaxrl.analysis import statistics
+from jaxrl.analysis.records import mean_returns_by_part, save_record
 from jaxrl.cli.arguments import LargeInteger, exit_with_message
-from jaxrl.cli.records import mean_returns_by_part, save_record
+from jaxrl.cli.presets import PRESETS
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
@@ -52,15 +53,7 @@ IN_MAZES = jaxrl.PPOConfig(
     core="gru",
     core_size=128,
 )
-IN_PROCGEN = jaxrl.PPOConfig(
-    learning_rate=5e-4,
-    gamma=0.999,
-    num_steps=256,
-    num_epochs=3,
-    num_minibatches=8,
-    normalize_rewards=True,
-    torso="impala_resnet",
-)
+IN_PROCGEN = PRESETS["ppo"]["procgen"].config.replace(torso="impala_resnet")
 """Settings of Cobbe et al., with fewer steps."""
 
 
@@ -208,41 +201,24 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
     config = args.config.replace(anneal_updates=count_updates(algo, args.config, args.total_steps))
     run_dir = args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
     print(run_dir)
-    result = jaxrl.run(
-        algo,
-        config,
-        seed=seed,
-        total_steps=args.total_steps,
-        run_dir=run_dir,
-        resume=args.resume,
-        num_evaluations=0,
-    )
+    settings = {"seed": seed, "total_steps": args.total_steps, "num_evaluations": 0}
+    result = jaxrl.run(algo, config, run_dir=run_dir, resume=args.resume, **settings)
     if result.interrupted:
         print("interrupted; --resume continues from here", file=sys.stderr)
         sys.exit(130)
     state = result.state._replace(simulation=None)
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
-    envs = [make_procgen(args, *levels) for levels in (training, unseen_levels(args, seed))]
-    return [
-        float(
-            evaluate(
-                algo, config, state, env.for_evaluation(args.episodes), jax.random.key(0)
-            ).episode_return.mean()
-        )
-        for env in envs
-    ]
+    scores = []
+    for levels in (training, unseen_levels(args, seed)):
+        env = make_procgen(args, *levels).for_evaluation(args.episodes)
+        episodes = evaluate(algo, config, state, env, jax.random.key(0))
+        scores.append(float(episodes.episode_return.mean()))
+    return scores
 
 
 def make_procgen(args: Procgen, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
     """Return Procgen environments; `num_levels` 0 means all levels."""
-    try:
-        return jaxrl.make(
-            args.env_id, args.num_envs, start_level=first_level, num_levels=num_levels
-        )
-    except ImportError as error:
-        if "Qt" not in str(error):
-            raise
-        raise ImportError(f"{error} On Debian: apt-get install libqt5core5a libqt5gui5") from error
+    return jaxrl.make(args.env_id, args.num_envs, start_level=first_level, num_levels=num_levels)
 
 
 def study_memory(args: Memory) -> None:

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl.analysis.records import mean_returns_by_part, save_record
 from jaxrl.cli.arguments import LargeInteger, exit_with_message
 from jaxrl.cli.presets import PRESETS
-from jaxrl.cli.records import mean_returns_by_part, save_record
 from jaxrl.training import manifest as manifests
 
 

@@ -10,7 +10,6 @@ random policy to compare with.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ import numpy as np
 import tyro
 
 import jaxrl
+from jaxrl.analysis.records import save_record
 from jaxrl.cli.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
-from jaxrl.cli.records import save_record
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import plot_curve, read_jsonl, smoothed_returns
+from jaxrl.training.progress import read_summary
 
 
 @dataclasses.dataclass
@@ -39,6 +39,9 @@ class Args:
     episodes: int = 100
     """Whole episodes on which each agent, and the random policy, is evaluated."""
     results: Path = Path(__file__).parent / "results"
+    trust_imports: bool = False
+    """Import what the runs' environments name (gymnasium/module:function). Only if you trust who
+    wrote the directories."""
 
 
 def uniformly_random(algo: jaxrl.Algorithm) -> jaxrl.Algorithm:
@@ -67,14 +70,14 @@ def describe(returns: np.ndarray) -> dict[str, float]:
     }
 
 
-def describe_run(run_dir: Path, episodes: int) -> dict[str, Any]:
+def describe_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str, Any]:
     """Return a run's manifest, summary, thinned curve and evaluation."""
-    policy = jaxrl.load_policy(run_dir)
+    policy = jaxrl.load_policy(run_dir, trust_imports=trust_imports)
     steps, returns = smoothed_returns(read_jsonl(run_dir / "metrics.jsonl"))
     kept = np.unique(np.linspace(0, len(steps) - 1, 200).astype(int))
     return {
         "manifest": manifests.read(run_dir),
-        "summary": json.loads((run_dir / "summary.json").read_text()),
+        "summary": read_summary(run_dir),
         "curve": {
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": [round(float(x), 3) for x in returns[kept]],
@@ -87,8 +90,9 @@ def main(args: Args) -> None:
     """Write the record and the picture, and print a summary."""
     if not args.run_dirs:
         raise ValueError("there are no runs to record: name their directories")
-    runs = [describe_run(run_dir, args.episodes) for run_dir in args.run_dirs]
-    policy = jaxrl.load_policy(args.run_dirs[0])
+    trust = args.trust_imports
+    runs = [describe_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
+    policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
     returns = play_episodes(random_policy, args.episodes, seed=0).episode_return
     baseline = describe(np.asarray(returns))

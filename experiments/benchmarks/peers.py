@@ -1,4 +1,4 @@
-"""Peers of jaxrl at the same sizes: learners of other libraries, and simulators alone.
+"""Peers of jaxrl at the same sizes: PPO of other libraries.
 
 Stable-Baselines3's PPO steps Gymnasium's CartPole in Python, one environment after another, with
 its own networks of the same sizes, on one thread; two are no faster.
@@ -15,20 +15,14 @@ from typing import Any, NamedTuple, Protocol
 
 import gymnax
 import jax
-import numpy as np
 from gymnax.wrappers import LegacyStepAPIWrapper
 
 from jaxrl.networks import build
-from parts import Part, repeated
-from tasks import Measure, Task, random_actions
-from timing import seconds_of
+from tasks import Task
 
 
 class Learner(Protocol):
-    """An agent in training; a call measures it once and returns seconds per update."""
-
-    valid_rates: list[float]
-    """Valid environment steps a second of each call."""
+    """An agent in training; a call measures it once and returns its valid steps a second."""
 
     @property
     def num_parameters(self) -> int: ...
@@ -91,8 +85,7 @@ class Rejax:
             eval_freq=steps,
             skip_initial_evaluation=True,
         ).replace(eval_callback=lambda algo, state, key: None)
-        self.updates, self.steps = updates, steps * (agents or 1)
-        self.valid_rates: list[float] = []
+        self.steps = steps * (agents or 1)
         init, train = algo.init_state, lambda state: algo.train(train_state=state)[0]
         key = jax.random.PRNGKey(0)
         if agents is not None:
@@ -106,12 +99,9 @@ class Rejax:
         )
 
     def __call__(self) -> float:
-        """Train, and return the seconds per update."""
         began = time.perf_counter()
         self.state = jax.block_until_ready(self.program(self.state))
-        seconds = time.perf_counter() - began
-        self.valid_rates.append(self.steps / seconds)
-        return seconds / self.updates
+        return self.steps / (time.perf_counter() - began)
 
 
 class StableBaselines3:
@@ -142,24 +132,24 @@ class StableBaselines3:
             device="cpu",
         )
         self.num_parameters = sum(x.numel() for x in self.model.policy.parameters())
-        self.steps, self.updates = task.steps, min(updates, 4)
-        self.valid_rates: list[float] = []
+        self.steps = task.steps * min(updates, 4)
 
     def __call__(self) -> float:
-        """Train, and return the seconds per update."""
         self.torch.set_num_threads(1)
-        began, steps = time.perf_counter(), self.updates * self.steps
-        self.model.learn(steps, reset_num_timesteps=False)
-        seconds = time.perf_counter() - began
-        self.valid_rates.append(steps / seconds)
-        return seconds / self.updates
+        began = time.perf_counter()
+        self.model.learn(self.steps, reset_num_timesteps=False)
+        return self.steps / (time.perf_counter() - began)
 
 
 def _pytorch(task: Task, updates: int, channels_last: bool) -> Learner:
     del updates  # one update takes seconds
-    return importlib.import_module("torch_ppo").TorchPPO(
-        task, make_envpool(task), channels_last=channels_last
+    import envpool
+
+    name = task.env_id.removeprefix("envpool/")
+    envs = envpool.make(
+        name, env_type="gymnasium", num_envs=task.num_envs, seed=1, **dict(task.options)
     )
+    return importlib.import_module("torch_ppo").TorchPPO(task, envs, channels_last=channels_last)
 
 
 PEERS = {
@@ -172,71 +162,3 @@ PEERS = {
         partial(_pytorch, channels_last=True), "torch", "pip install torch"
     ),
 }
-
-
-# --- simulators alone ----------------------------------------------------------------------------
-
-
-def raw_gymnax(task: Task, seconds: float) -> Measure:
-    """Return the seconds of one rollout of random actions by gymnax's own step, with resets."""
-    env, params = gymnax.make(task.env_id.removeprefix("gymnax/"))
-
-    def function(actions: jax.Array, state: Any, key: jax.Array) -> tuple[Any, Any]:
-        def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
-            action, key = inputs
-            keys = jax.random.split(key, task.num_envs)
-            obs, state, reward, *ends, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-                keys, state, action, params
-            )
-            return state, (obs, reward, ends)
-
-        return jax.lax.scan(step, state, (actions, jax.random.split(key, len(actions))))
-
-    keys = jax.random.split(jax.random.key(0), task.num_envs)
-    _, state = jax.jit(jax.vmap(env.reset, in_axes=(0, None)))(keys, params)
-    # gymnax's first state is weakly typed, later ones are not.
-    state = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
-    actions = random_actions(task, int(env.action_space(params).n))
-    return repeated(Part(function, actions, state), seconds)
-
-
-def make_envpool(task: Task) -> Any:
-    """Return envpool's own environments of a task."""
-    import envpool
-
-    name = task.env_id.removeprefix("envpool/")
-    return envpool.make(
-        name, env_type="gymnasium", num_envs=task.num_envs, seed=1, **dict(task.options)
-    )
-
-
-def raw_envpool(task: Task) -> Measure:
-    """Return the seconds of one rollout of random actions by envpool, stepped from Python."""
-    pool = make_envpool(task)
-    pool.reset()
-    actions = np.asarray(random_actions(task, int(pool.action_space.n)))
-
-    def play() -> None:
-        for action in actions:
-            pool.step(action)
-
-    return lambda: seconds_of(play)
-
-
-def xla_envpool(task: Task) -> Measure:
-    """Return the seconds of the same rollout by envpool's XLA custom call, in a scan."""
-    pool = make_envpool(task)
-    pool.reset()
-    handle, _, _, step = pool.xla()
-    actions = random_actions(task, int(pool.action_space.n))
-
-    @jax.jit
-    def play(handle: Any, actions: jax.Array) -> Any:
-        def body(handle: Any, action: jax.Array) -> Any:
-            handle, (obs, reward, *_) = step(handle, action)
-            return handle, (obs, reward)
-
-        return jax.lax.scan(body, handle, actions)
-
-    jax.block_until_ready(play(handle, actions))
-    return lambda: seconds_of(lambda: play(handle, actions))

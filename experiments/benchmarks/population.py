@@ -8,14 +8,11 @@ ppo_throughput.py: valid steps a second of all agents together, in the steady st
 The CPU is split into one device a core, so that "shard" strategies use all of them; "auto" is the
 choice of `jaxrl.population.choose` by its own measurement. rejax's agents are vmapped.
 
-The last row is a whole search of 64 trials by HyperTrick as one program. Its cost is compared with
-the training that it does: as many phases on as many lanes that are never judged or refilled.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 import time
 from pathlib import Path
@@ -33,12 +30,11 @@ from jaxrl.distributed.spread import split_cpu
 split_cpu()  # gymnax, which the next line imports, starts JAX's backend
 
 import jaxrl  # noqa: E402
-from jaxrl import tuning  # noqa: E402
 from jaxrl.training import population as populations  # noqa: E402
 from peers import Rejax  # noqa: E402
-from ppo_throughput import Trainer  # noqa: E402
 from tasks import TASKS, Task, small  # noqa: E402
-from timing import RESULTS, alternate, medians, summaries, write_results  # noqa: E402
+from timing import RESULTS, alternate, median_and_range, medians, write_results  # noqa: E402
+from trainer import Trainer  # noqa: E402
 
 SIZE = 64
 """Size of the metrics buffer: the most updates of one measurement."""
@@ -53,10 +49,8 @@ class Args:
     repeats: int = 5
     seconds: float = 1.0
     """Approximate length of a measurement."""
-    search: bool = True
-    """Also measure the cost of a whole search beyond its training, on CartPole."""
     quick: bool = False
-    """Smoke test: small sizes, one round, no search. Meaningless numbers."""
+    """Smoke test: small sizes, one round. Meaningless numbers."""
     output: Path | None = RESULTS / "population.json"
 
 
@@ -86,7 +80,7 @@ class Lanes:
 
 def measure_task(task: Task, args: Args) -> dict[str, Any]:
     """Measure one task and return rates and ratios."""
-    one = Trainer(task, args.seconds)
+    one = Trainer(jaxrl.ppo(task.make()), task.config, args.seconds)
     updates = max(1, one.updates // args.agents)
     names = populations.STRATEGIES
     if populations.num_shards(args.agents) == 1:
@@ -96,64 +90,23 @@ def measure_task(task: Task, args: Args) -> dict[str, Any]:
     )
     candidates: dict[str, Any] = {name: Lanes(task, args.agents, name, updates) for name in names}
     compile_seconds = {name: lanes.compile_seconds for name, lanes in candidates.items()}
-
-    def one_agent() -> float:
-        one()
-        return one.valid_rates[-1]
-
-    candidates["one agent"] = one_agent
+    candidates["one agent"] = one
     if importlib.util.find_spec("rejax"):
-        rejax = Rejax(task, updates, args.agents)
-        compile_seconds["rejax"] = rejax.compile_seconds
-        candidates["rejax"] = lambda: args.agents * task.steps / rejax()
-    samples = alternate(candidates, args.repeats)
-    median = medians(samples)
+        candidates["rejax"] = Rejax(task, updates, args.agents)
+        compile_seconds["rejax"] = candidates["rejax"].compile_seconds
+    rates = alternate(candidates, args.repeats)
+    median = medians(rates)
     auto = str(choice.strategy)
     best = max(median[name] for name in names)
     return {
         "sizes": task.sizes(),
         "agents": args.agents,
-        "steps_per_second": summaries(samples),
+        "steps_per_second": rates,
         "compile_seconds": compile_seconds,
         "auto": {"strategy": auto, "of_the_best": median[auto] / best},
         "auto_to_one_agent": median[auto] / median["one agent"],
         "auto_to_rejax": median[auto] / median["rejax"] if "rejax" in median else None,
     }
-
-
-def measure_search(task: Task, args: Args) -> dict[str, Any]:
-    """Measure the cost of decisions and refills: a search, and its phases without them."""
-    # On one device, since lanes that end early would leave one of several devices waiting.
-    algo, updates, phases, lanes, strategy = jaxrl.ppo(task.make()), 24, 8, 16, "map"
-    space = {"learning_rate": tuning.LogUniform(1e-4, 1e-2)}
-    run = functools.partial(
-        tuning.search, algo, task.config, space, tuning.HyperTrick(64, phases), lanes, updates,
-        strategy=strategy,
-    )  # fmt: skip
-    options = jaxrl.compiler_options(algo, task.config)
-    program = jax.jit(run).lower(jax.random.key(0)).compile(options)
-    plain = Lanes(task, lanes, strategy, updates)
-
-    def searching() -> float:
-        """Return the seconds of a phase of one trial."""
-        began = time.perf_counter()
-        result = program(jax.random.key(0))
-        reported = int(result.ledger.reported.sum())
-        return (time.perf_counter() - began) / reported
-
-    def training() -> float:
-        began = time.perf_counter()
-        for _ in range(phases):
-            plain()
-        return (time.perf_counter() - began) / (phases * lanes)
-
-    samples = alternate({"search": searching, "training alone": training}, args.repeats)
-    cost = samples["search"].median / samples["training alone"].median - 1
-    return {
-        "trials": 64, "phases": phases, "updates_per_phase": updates, "strategy": strategy,
-        "seconds_per_phase": summaries(samples),
-        "cost_of_searching": cost,
-    }  # fmt: skip
 
 
 def table(results: dict[str, Any]) -> Table:
@@ -163,10 +116,10 @@ def table(results: dict[str, Any]) -> Table:
     for name, result in results.items():
         one = result["steps_per_second"]["one agent"]["median"]
         for strategy, rate in result["steps_per_second"].items():
-            low, high, median = (rate[key] for key in ("min", "max", "median"))
             mark = " (auto)" if strategy == result["auto"]["strategy"] else ""
-            spread = f"{median:,.0f} ({low:,.0f}-{high:,.0f})"
-            shown.add_row(name, strategy + mark, spread, f"{median / one:.2f}")
+            shown.add_row(
+                name, strategy + mark, median_and_range(rate), f"{rate['median'] / one:.2f}"
+            )
     return shown
 
 
@@ -175,21 +128,14 @@ def main(args: Args) -> dict[str, Any]:
     console = Console()
     tasks = {name: TASKS[name] for name in args.tasks}
     if args.quick:
-        args = dataclasses.replace(
-            args, repeats=1, seconds=0.01, agents=4, search=False, output=None
-        )
+        args = dataclasses.replace(args, repeats=1, seconds=0.01, agents=4, output=None)
         tasks = {"cartpole": small(TASKS["cartpole"])}
     results = {}
     for name, task in tasks.items():
         console.print(f"measuring {name} ...")
         results[name] = measure_task(task, args)
     console.print(table(results))
-    everything: dict[str, Any] = {"tasks": results}
-    if args.search:
-        everything["search"] = measure_search(TASKS["cartpole"], args)
-        cost = everything["search"]["cost_of_searching"]
-        console.print(f"a search costs {cost:+.1%} beyond its agents' training")
-    return write_results(args.output, everything)
+    return write_results(args.output, {"tasks": results})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Weak and strong scaling of one agent's training over devices and processes.
+"""Weak scaling of one agent's training over devices and processes.
 
     python experiments/benchmarks/scaling.py
     python experiments/benchmarks/scaling.py --task cartpole --devices 1 2 4 8
 
 Each point is a process of its own (or several, joined on this machine) that may use as many cores
-as it has devices. Weak scaling: every device has `num_envs` environments; strong scaling: all
-devices together have them. Efficiency is the rate of valid steps over D times that of one device,
-without compilation. Points are measured in turn, several times.
+as it has devices. Weak scaling means that every device has `num_envs` environments. Efficiency is
+the rate of valid steps over D times that of one device, without compilation. Points are measured in
+turn, several times.
 
 Bounds are measured apart. "crowded" means devices that train an agent each at the same time: they
 lose time to shared parts of the machine (memory bandwidth, clock, simulators), not to sums of
@@ -42,8 +42,8 @@ import jaxrl
 from jaxrl.device_axis import Axis
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
-from jaxrl.training.loop import train_chunk
-from timing import RESULTS, write_results
+from jaxrl.training.compilation import compile_chunk
+from timing import RESULTS, median_and_range, summarize, write_results
 
 CONFIGS = {
     "cartpole": ("CartPole-v1", 16, jaxrl.PPOConfig()),
@@ -119,9 +119,7 @@ def measure_point(point: Point) -> dict[str, float]:
     if together > 1:
         algo = spread(algo)
     state = jax.jit(algo.init).lower(config, jax.random.key(0)).compile()(config, jax.random.key(0))
-    program = train_chunk.lower(algo, config, state, jnp.int32(1)).compile(
-        jaxrl.compiler_options(algo, config)
-    )
+    program = compile_chunk(algo, config, state)
     updates = 1
     for _ in range(2):
         began = time.perf_counter()
@@ -222,8 +220,6 @@ def main(args: Args) -> dict[str, Any] | None:
     points: dict[str, Point] = {}
     for n in sorted({1, 2, *args.devices}):
         points[f"weak, {n} devices"] = Point(args.task, num_envs * n, n, 1, args.seconds)
-    for n in sorted({2, *args.devices} - {1}):
-        points[f"strong, {n} devices"] = Point(args.task, num_envs, n, 1, args.seconds)
     for n in args.processes:
         points[f"weak, {n} processes"] = Point(args.task, num_envs * n, 1, n, args.seconds)
     crowd = max(2, *args.devices, *args.processes)
@@ -262,12 +258,9 @@ def table(measured: dict[str, Any], model: dict[str, float]) -> Table:
     """Return a table of all points and predictions."""
     shown = Table("point", "steps/s", "efficiency", "all-reduce of gradients, us")
     for name, row in measured.items():
-        spread_of = f"({min(row['rates']):,.0f}-{max(row['rates']):,.0f})"
+        rates = median_and_range(summarize(row["rates"]))
         efficiency = f"{row['efficiency']:.2f}" if "efficiency" in row else ""
-        shown.add_row(
-            name, f"{row['steps_per_second']:,.0f} {spread_of}", efficiency,
-            f"{1e6 * row['gradient_seconds']:.0f}",
-        )  # fmt: skip
+        shown.add_row(name, rates, efficiency, f"{1e6 * row['gradient_seconds']:.0f}")
     for n, efficiency in model.items():
         shown.add_row(f"weak, {n} devices, predicted", "", f"{efficiency:.2f}", "")
     return shown

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 import jaxrl
 
 ATARI = {"episodic_life": True, "reward_clip": True}
-Measure = Callable[[], float]
-"""A function that measures once and returns seconds."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +18,8 @@ class Task:
     env_id: str
     num_envs: int
     config: jaxrl.PPOConfig
-    aims: dict[str, float]
-    """Ratios of jaxrl's speed to its peers' that it aims at, by peer."""
+    peers: tuple[str, ...]
+    """Names in `peers.PEERS`."""
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -56,15 +50,13 @@ SHARED = jaxrl.PPOConfig(
     activation="tanh",
 )
 TASKS = {
-    "cartpole": Task("gymnax/CartPole-v1", 4, SHARED, {"rejax": 2.2, "Stable-Baselines3": 100.0}),
-    "breakout": Task(
-        "gymnax/Breakout-MinAtar", 64, SHARED.replace(num_minibatches=8), {"rejax": 1.3}
-    ),
+    "cartpole": Task("gymnax/CartPole-v1", 4, SHARED, ("rejax", "Stable-Baselines3")),
+    "breakout": Task("gymnax/Breakout-MinAtar", 64, SHARED.replace(num_minibatches=8), ("rejax",)),
     "pong": Task(
         "envpool/Pong-v5",
         8,
         jaxrl.PPOConfig(clip_epsilon=0.1, clip_value=True, torso="nature_cnn"),
-        {"PyTorch": 1.2, "PyTorch, channels last": 1.0},
+        ("PyTorch", "PyTorch, channels last"),
         tuple(ATARI.items()),
     ),
 }
@@ -76,9 +68,3 @@ def small(task: Task) -> Task:
     if config.torso == "nature_cnn":
         config = config.replace(torso="ga3c_cnn")
     return dataclasses.replace(task, num_envs=2, config=config)
-
-
-def random_actions(task: Task, num_actions: int) -> jax.Array:
-    """Return the actions of one rollout, `[T, N]`."""
-    shape = (task.config.num_steps, task.num_envs)
-    return jax.random.randint(jax.random.key(1), shape, 0, num_actions, jnp.int32)

@@ -10,10 +10,9 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 
@@ -23,27 +22,22 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "envpool", "rejax", "torch", "numpy")
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Repeated measurements of one quantity."""
+class Summary(TypedDict):
+    """Repeated measurements of one quantity, as results are written."""
 
-    values: tuple[float, ...]
+    median: float
+    min: float
+    max: float
 
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
 
-    def map(self, function: Callable[[float], float]) -> Samples:
-        return Samples(tuple(function(value) for value in self.values))
+def summarize(values: Sequence[float]) -> Summary:
+    """Return the median and the range of repeated measurements."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
-    def summary(self) -> dict[str, Any]:
-        """Return median, minimum and maximum, for JSON."""
-        return {"median": self.median, "min": min(self.values), "max": max(self.values)}
 
-    def text(self, digits: int = 0) -> str:
-        """Return median and range as text."""
-        low, high = min(self.values), max(self.values)
-        return f"{self.median:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
+def median_and_range(summary: Summary) -> str:
+    """Return a summary as text."""
+    return f"{summary['median']:,.0f} ({summary['min']:,.0f}-{summary['max']:,.0f})"
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
@@ -53,7 +47,7 @@ def seconds_of(function: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def alternate(candidates: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Samples]:
+def alternate(candidates: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Summary]:
     """Measure all candidates in turn, `repeats` times, so that drift of the machine affects all.
 
     A candidate returns its own measurement. The first round, of `repeats + 1`, is not recorded.
@@ -64,7 +58,7 @@ def alternate(candidates: Mapping[str, Callable[[], float]], repeats: int) -> di
             value = measure()
             if round_number:
                 values[name].append(value)
-    return {name: Samples(tuple(measured)) for name, measured in values.items()}
+    return {name: summarize(measured) for name, measured in values.items()}
 
 
 def calls_for(seconds: float, one_call: Callable[[], Any]) -> int:
@@ -96,14 +90,9 @@ def write_results(path: Path | None, results: dict[str, Any]) -> dict[str, Any]:
     return results
 
 
-def summaries(samples: Mapping[str, Samples]) -> dict[str, Any]:
-    """Return the summaries of several quantities, for JSON."""
-    return {name: sample.summary() for name, sample in samples.items()}
-
-
-def medians(samples: Mapping[str, Samples]) -> dict[str, float]:
+def medians(summaries: Mapping[str, Summary]) -> dict[str, float]:
     """Return the medians of several quantities."""
-    return {name: sample.median for name, sample in samples.items()}
+    return {name: summary["median"] for name, summary in summaries.items()}
 
 
 def _relative(path: str) -> str:

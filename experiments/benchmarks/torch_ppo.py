@@ -80,18 +80,14 @@ class TorchPPO:
             self.network.parameters(), task.config.learning_rate, eps=task.config.adam_eps
         )
         self.num_parameters = sum(x.numel() for x in self.network.parameters())
-        self.valid_rates: list[float] = []
         self.obs, self.ended = envs.reset()[0], np.zeros(task.num_envs, bool)
 
     def __call__(self) -> float:
-        """Train for one update and return its seconds."""
         torch.set_num_threads(num_cores())
         began = time.perf_counter()
         batch, valid = self.rollout()
         self.learn(batch)
-        seconds = time.perf_counter() - began
-        self.valid_rates.append(valid / seconds)
-        return seconds
+        return valid / (time.perf_counter() - began)
 
     @torch.no_grad()
     def rollout(self) -> tuple[Batch, int]:

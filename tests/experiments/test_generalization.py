@@ -77,6 +77,7 @@ def test_agents_with_and_without_a_memory_are_compared(study, small, tmp_path):
         assert len(agent["final_return"]["by_seed"]) == 2
 
 
+@pytest.mark.slow
 def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
     try:
         jaxrl.make("envpool/CoinrunEasy-v0")
@@ -93,15 +94,6 @@ def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
     result = read(tmp_path, "generalization-coinruneasy-v0")
     assert result["manifest"]["env"]["id"] == "envpool/CoinrunEasy-v0"
     assert [row["num_levels"] for row in result["settings"]] == [1, 2]
-
-
-def test_without_qt_procgen_names_the_packages_to_install(study, monkeypatch):
-    def make(*args, **options):
-        raise ImportError("EnvPool Procgen requires the system Qt runtime on Linux.")
-
-    monkeypatch.setattr(jaxrl, "make", make)
-    with pytest.raises(ImportError, match=r"Qt runtime .* apt-get install libqt5core5a libqt5gui5"):
-        study.main(study.Procgen())
 
 
 def test_bad_flags_are_refused(study):
