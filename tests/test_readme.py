@@ -1,7 +1,6 @@
 """The code of the README and of docs/ does what they say, at a small size."""
 
 import functools
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.algos import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,6 +42,23 @@ def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     scope = run_snippet("api", *shorter, ("key, 100)", "key, 3)"))
     assert scope["scores"]["loss"].shape == (8, 3)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_snippet_of_the_front_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("front page", ("500_000", "5_000"), ("0), 100)", "0), 2)"))
+    assert scope["action"].shape == ()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_snippets_of_algorithms_run(name):
+    (number,) = re.findall(r"key\(0\), ([\d_]+)\)", read_snippet(f"use {name}"))
+    scope = run_snippet(f"use {name}", (f"key(0), {number})", "key(0), 2)"))
+    assert scope["metrics"]["loss"].shape == (2,)
 
 
 @pytest.mark.learning
@@ -122,7 +139,6 @@ def test_the_snippet_of_gymnasium_runs(tmp_path):
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert finished.returncode == 0, finished.stderr
     assert int(finished.stdout) > 1500
