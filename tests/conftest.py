@@ -13,6 +13,11 @@ from fast_compile import FLAG, TWO_DEVICES
 # The continuous integration sets XLA_FLAGS for the tests that learn, to compile as users do.
 os.environ.setdefault("XLA_FLAGS", f"{TWO_DEVICES} {FLAG}")
 
+# The processes that tests start import this checkout and these helpers.
+TESTS = Path(__file__).parent
+paths = [str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
 # One cache of compiled programs for all processes of a test run: the workers of pytest-xdist and
 # the processes that tests start inherit it.
 CACHE = None
@@ -20,6 +25,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     CACHE = tempfile.mkdtemp(prefix="jaxrl-tests-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+def pytest_collection_finish():
+    """Keep what is imported out of garbage collections, of which tracing causes many."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure():
@@ -41,7 +52,7 @@ def quick_compilation():
 @pytest.fixture
 def experiment(monkeypatch):
     """Return `import_script(name)`, which imports a script of experiments/ as a module."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
+    monkeypatch.syspath_prepend(str(TESTS.parent / "experiments"))
     return importlib.import_module
 
 

@@ -10,6 +10,8 @@ pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxrl"
 FLOORS = (
+    {"checks"},
+    {"spaces", "files"},
     {"types"},
     {"config", "device_axis"},
     {"ops", "envs.host"},
@@ -19,6 +21,7 @@ FLOORS = (
     {"algos", "distributed"},
     {"training"},
     {"tuning"},
+    {"tuning.studies"},
     {"tuning.sweeps"},
     {"analysis"},
     {"cli"},
