@@ -120,12 +120,15 @@ class PoolGroup:
     def start(self) -> RawStep:
         """Make the pools and reset them."""
         parts = [self._part(self.seeds, pool) for pool in range(self.num_pools)]
-        with self._closing_on_failure():
-            for seeds in parts:
+        for number, seeds in enumerate(parts):
+            with self._closing_on_failure(number):
                 self.pools.append(self._make_pool(seeds))
-            if self.asynchronous:
-                self._threads = ThreadPoolExecutor(self.num_pools)
-            self._first_steps = [pool.reset() for pool in self.pools]
+        if self.asynchronous:
+            self._threads = ThreadPoolExecutor(self.num_pools)
+        self._first_steps = []
+        for number, pool in enumerate(self.pools):
+            with self._closing_on_failure(number):
+                self._first_steps.append(pool.reset())
         return self._merge(self._first_steps)
 
     def step(self, action: np.ndarray) -> RawStep:
@@ -165,7 +168,7 @@ class PoolGroup:
         for number, pool in enumerate(self.pools):
             part = self._part(where, number)
             if part.any():
-                with self._closing_on_failure():
+                with self._closing_on_failure(number):
                     fresh[number] = pool.restart(part)
                 if number in self._received:
                     self._received[number] = _select_rows(
@@ -194,18 +197,20 @@ class PoolGroup:
         return [error for pool in pools if (error := error_of_closing(pool.close))]
 
     @contextlib.contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        """Close all pools if one of them fails, with an error that names the environment."""
+    def _closing_on_failure(self, pool: int) -> Iterator[None]:
+        """Close all pools if a call of this one fails, with an error that names the environment."""
         try:
             yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a simulator may raise anything, such as SystemExit
             self._close_pools()  # a simulator's first error is the one to show
+            place = f"pool {pool} of {self.num_pools}: " if self.num_pools > 1 else ""
             if isinstance(error, SimulatorError):
+                error.args = (f"{place}{error}",)  # its slots count within the pool
                 raise
             trace = describe(error)
-            raise SimulatorError(f"{self._id} failed:\n{trace}") from error
+            raise SimulatorError(f"{place}{self._id} failed:\n{trace}") from error
 
     def copy_for_members(self, members: int) -> None:
         """Start again with copies for a population, if no step was made yet.
@@ -247,7 +252,7 @@ class PoolGroup:
             raise ValueError(f"pool {pool} is simulating a step already; receive it first")
         if not any(self.simulating):
             self._busy_since = time.perf_counter()
-        with self._closing_on_failure():
+        with self._closing_on_failure(pool):
             self.pools[pool].send(action)
         self.simulating[pool] = True
         if self._threads is not None:
@@ -273,12 +278,13 @@ class PoolGroup:
     def _wait(self, pool: int) -> tuple[int, RawStep]:
         """Wait for the step of one pool; of asynchronous pools, for the first that is ready."""
         asked = time.perf_counter()
-        with self._closing_on_failure():
-            if self.asynchronous:
-                pool, future = self._ready.get()
-                step = future.result()
-            else:
-                step = self.pools[pool].recv()
+        if self.asynchronous:
+            pool, future = self._ready.get()
+            receive = future.result
+        else:
+            receive = self.pools[pool].recv
+        with self._closing_on_failure(pool):
+            step = receive()
         now = time.perf_counter()
         self._waited += now - asked
         self.simulating[pool] = False

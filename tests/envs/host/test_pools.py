@@ -81,7 +81,7 @@ def test_an_error_of_a_pool_names_the_environment(env, monkeypatch):
         raise SystemExit("a wheel came off")
 
     monkeypatch.setattr(type(pool), "recv", recv)
-    with refused(r"envpool/CartPole-v1 failed:\n[\s\S]*SystemExit: a wheel came off"):
+    with refused(r"pool 0 of 2: envpool/CartPole-v1 failed:\n[\s\S]*SystemExit: a wheel came off"):
         jax.block_until_ready(env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32)))
 
 
