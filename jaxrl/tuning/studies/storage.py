@@ -175,6 +175,13 @@ def close_storage(storage: Any) -> None:
         database.engine.dispose()
 
 
+def ids_with_heartbeats(storage: Any) -> set[int]:
+    """Return the ids of the trials that have ever had a heartbeat, of all studies of a database."""
+    query = importlib.import_module("sqlalchemy").text("SELECT trial_id FROM trial_heartbeats")
+    with storage._backend.engine.connect() as connection:
+        return {row[0] for row in connection.execute(query)}
+
+
 def trial_id(trial: Any) -> int:
     """Return a trial's id. Storages know trials by it, but trials show only their number."""
     return trial._trial_id

@@ -6,6 +6,7 @@ from waiting import wait_until
 
 from jaxrl.tuning.studies.heartbeat import requeue
 from jaxrl.tuning.studies.storage import change_state
+from jaxrl.tuning.studies.trial_queue import store_claim
 
 
 def claim_in_time(study):
@@ -27,6 +28,17 @@ def test_a_trial_of_a_worker_that_died_while_taking_it_returns_to_the_queue(stud
     assert states(alive) == ["FAIL", "COMPLETE"]
     assert alive.claim(()) is None
     assert not alive.has_unfinished_elsewhere()
+
+
+def test_a_running_trial_that_has_no_heartbeat_returns_to_the_queue(studies):
+    alive = studies("alive", num_trials=1, heartbeat_seconds=1)
+    alive._queue.add()
+    store_claim(alive._storage, alive._study.trials[0], "dead")
+    change_state(alive._storage, alive._study.trials[0], "RUNNING")
+    assert alive.has_unfinished_elsewhere()
+    assert claim_in_time(alive)[0] == 0
+    end(alive, 0)
+    assert states(alive) == ["FAIL", "COMPLETE"]
 
 
 def test_a_worker_that_dies_while_it_requeues_a_trial_does_not_lose_it(studies):
