@@ -59,7 +59,7 @@ def experiment(monkeypatch):
 @pytest.fixture
 def preset():
     """Return `find(algorithm, name)`, the settings of `jaxrl train ALGORITHM --preset NAME`."""
-    from jaxrl.cli.presets import PRESETS
+    from jaxrl.presets import PRESETS
 
     return lambda algorithm, name: PRESETS[algorithm][name]
 

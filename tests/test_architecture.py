@@ -19,6 +19,7 @@ FLOORS = (
     {"networks"},
     {"rollouts", "replay"},
     {"algos", "distributed"},
+    {"presets"},
     {"training"},
     {"tuning"},
     {"tuning.studies"},

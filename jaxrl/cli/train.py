@@ -29,7 +29,6 @@ from jaxrl.analysis.video import check_video
 from jaxrl.cli.arguments import find_own_modules, with_current_flags
 from jaxrl.cli.autotune_flags import find_fastest, list_settings, read_chosen
 from jaxrl.cli.play import record_episode
-from jaxrl.cli.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.cli.train_flags import (
     AtariArguments,
     TrainArguments,
@@ -42,6 +41,7 @@ from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
 from jaxrl.envs.trust import code_named_by
+from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import WandbSink
 from jaxrl.training.loop import RunResult

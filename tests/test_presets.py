@@ -6,7 +6,7 @@ import pytest
 import jaxrl
 from jaxrl.algos import ALGORITHMS
 from jaxrl.cli import train
-from jaxrl.cli.presets import DEFAULT_PRESET, PRESETS
+from jaxrl.presets import DEFAULT_PRESET, PRESETS
 
 NAMES = [(algorithm, name) for algorithm, presets in PRESETS.items() for name in presets]
 
