@@ -11,6 +11,7 @@ COMMANDS = {
     "train": "train one agent from a preset and flags",
     "play": "evaluate a trained agent and film an episode",
     "sweep": "search hyperparameters",
+    "report": "show a study with the trials of all its workers on one HTML page",
     "compare": "compare runs on one HTML page",
     "submit": "submit a command to a cluster",
     "doctor": "check whether this machine can train",

@@ -15,17 +15,21 @@ from jaxrl.__main__ import COMMANDS
 from jaxrl.algos import ALGORITHMS
 from jaxrl.cli.compare import CompareArguments
 from jaxrl.cli.play import PlayArguments
-from jaxrl.cli.presets import PRESETS
+from jaxrl.cli.report import ReportArguments
 from jaxrl.cli.submit import SubmitArguments
 from jaxrl.cli.sweep_flags import SweepArguments
 from jaxrl.cli.train_flags import AtariArguments
 from jaxrl.files import schema
+from jaxrl.presets import PRESETS
 from jaxrl.training.progress import Progress
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-ARGUMENTS = (AtariArguments, SweepArguments, SubmitArguments, PlayArguments, CompareArguments)
+ARGUMENTS = (
+    AtariArguments, SweepArguments, SubmitArguments, PlayArguments, ReportArguments,
+    CompareArguments,
+)  # fmt: skip
 
 
 def names_in_code(page: str) -> set[str]:

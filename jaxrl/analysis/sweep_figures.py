@@ -218,7 +218,7 @@ PICTURES = {
         _draw_importance,
     ),
     "lanes": PictureKind(
-        "Each lane's phases over time. The colour and the number of a bar are the trial's.",
+        "What each lane trained over time. The colour and the number of a bar are the trial's.",
         _draw_lanes,
     ),
 }

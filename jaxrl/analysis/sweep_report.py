@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.analysis.figures import time_unit
-from jaxrl.analysis.page import Picture, write_page
+from jaxrl.analysis.page import Picture, count, write_page
 from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
@@ -19,13 +19,13 @@ _TABLE_ROWS = 20  # the other trials are folded away
 
 
 def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
-    """Write `report.html`, one self-contained page of a sweep, and return its path.
+    """Write `report.html`, one self-contained page of a sweep or study, and return its path.
 
     The pictures are also written to `plots/`. The page shows the .mp4 and .gif files in `videos/`
     side by side with their captions; it links those from 8 MB on.
 
     Args:
-      sweep: the content of `sweep.json`.
+      sweep: the content of `sweep.json`, or what `jaxrl.tuning.sweeps.whole_study` returns.
 
     Raises:
       OSError: if the page cannot be written.
@@ -61,22 +61,35 @@ def _best(sweep: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
-    """Return what was run and how it went, by name; lists are lines of code."""
+    """Return what was run and how it went, by name; lists are lines of code.
+
+    A study knows of its workers, but neither their seeds, samplers and lanes nor their commands.
+    """
     seconds, unit = time_unit(duration(sweep))
     statuses = collections.Counter(trial["status"] for trial in sweep["trials"])
     phase, occupancy = sweep["phase"], sweep.get("occupancy")
-    return {
+    facts: dict[str, str | list[str]] = {
         "algorithm": sweep["algorithm"],
         "environment": sweep["env"],
         "scheduler": [_call(sweep["scheduler"], "name")],
-        "sampler": sweep["sampler"],
         "phase": f"{phase['length']} {phase['unit']}",
-        "seed": str(sweep["seed"]),
-        "lanes": f"{sweep['lanes']}, {sweep['strategy']}",
         "trials": ", ".join(f"{number} {status}" for status, number in sorted(statuses.items())),
         "wall time": f"{duration(sweep) / seconds:.3g} {unit}",
         "occupancy": "unknown" if occupancy is None else f"{100 * occupancy:.0f} %",
         "space": [f"{name}: {_call(x, 'kind')}" for name, x in sweep["space"].items()],
+    }
+    if "workers" in sweep:
+        numbers = (f"{worker}: {count(n, 'trial')}" for worker, n in sweep["workers"].items())
+        lost = count(sweep["lost"], "trial")
+        return facts | {
+            "workers": ", ".join(numbers),
+            "lost with their worker": f"{lost}, run again",
+            "study": f"{sweep['study']} at {sweep['storage']}",
+        }
+    return facts | {
+        "sampler": sweep["sampler"],
+        "seed": str(sweep["seed"]),
+        "lanes": f"{sweep['lanes']}, {sweep['strategy']}",
         "command": [redact_text(sweep["command"])],
     }
 

@@ -7,7 +7,7 @@ __all__ = [
     "doctor",
     "envs",
     "play",
-    "presets",
+    "report",
     "submit",
     "sweep",
     "sweep_flags",

@@ -16,6 +16,7 @@ from jaxrl.tuning.space import (
 )
 from jaxrl.tuning.sweeps.api import SweepResult, sweep
 from jaxrl.tuning.sweeps.state import Phase
+from jaxrl.tuning.sweeps.whole_study import read_study
 from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Uniform",
     "hypertrick_pruner",
     "occupancy",
+    "read_study",
     "search",
     "simulate",
     "static_names",

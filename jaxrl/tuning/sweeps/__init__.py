@@ -11,4 +11,5 @@ __all__ = [
     "strategy",
     "sweep_file",
     "trials",
+    "whole_study",
 ]

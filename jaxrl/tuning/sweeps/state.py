@@ -81,8 +81,13 @@ class SweepSettings(NamedTuple):
 
     @property
     def storage_url(self) -> str:
-        """The URL of the study's storage, by default a database in the run directory."""
-        return self.storage or file_url(self.run_dir / "study.db")
+        """The URL of the study's storage."""
+        return storage_url(self.run_dir, self.storage)
+
+
+def storage_url(run_dir: Path, storage: str | None) -> str:
+    """Return the URL of a sweep's storage, by default a database in its directory."""
+    return storage or file_url(run_dir / "study.db")
 
 
 @dataclass

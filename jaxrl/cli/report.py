@@ -1,0 +1,48 @@
+"""Show a study on one HTML page: the trials of all its workers together.
+
+jaxrl report runs/sweep-a2c-Pong-v5-seed1                 # a sweep's directory
+jaxrl report runs/pong/worker-3 --out runs/pong/study     # one worker's is enough
+jaxrl report postgresql://user@host/database --study pong # or the storage itself
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+from jaxrl.analysis.sweep_report import write_report
+from jaxrl.tuning.sweeps import sweep_file
+from jaxrl.tuning.sweeps.state import storage_url
+from jaxrl.tuning.sweeps.whole_study import read_study
+
+
+@dataclasses.dataclass
+class ReportArguments:
+    """Show a study with the trials of all its workers on one page."""
+
+    source: tyro.conf.Positional[str]
+    """Directory of a sweep, or the URL of a study's storage."""
+    study: str | None = None
+    """Name of the study; by default the sweep's, or the only one of the storage."""
+    storage: str | None = None
+    """URL of the storage of the sweep in that directory, if it needs a password."""
+    out: Path | None = None
+    """Directory for the page and its pictures; `study/` in the sweep's, or else in runs/."""
+
+
+def main(argv: Sequence[str], prog: str | None = None) -> int:
+    """Write the page; return the exit status."""
+    args = tyro.cli(ReportArguments, args=argv, prog=prog)
+    directory, url, name = Path(args.source), args.source, args.study
+    if is_directory := "://" not in args.source:
+        sweep = sweep_file.read(directory)
+        url = args.storage or storage_url(directory, sweep.get("storage"))
+        name = name or sweep.get("study") or directory.name
+    found = read_study(url, name)
+    out = args.out or (directory if is_directory else Path("runs") / found["study"]) / "study"
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"page: {write_report(found, out)}")
+    return 0

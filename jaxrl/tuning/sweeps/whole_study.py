@@ -1,0 +1,167 @@
+"""A whole study in the form of `sweep.json`: the trials of all workers together.
+
+A study knows when a trial began and ended, but not its phases nor its lane. So each trial is one
+bar, on the first lane of its worker that was free.
+"""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.config import with_current_names
+from jaxrl.files import schema
+from jaxrl.files.urls import parse_url, redact_url
+from jaxrl.tuning.json_values import score_to_json
+from jaxrl.tuning.optional_optuna import import_optuna
+from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
+from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
+from jaxrl.tuning.studies.stored_trials import STATUS, indexed_trials, owner, valid_trials
+from jaxrl.tuning.sweeps.ranking import phase_scores
+from jaxrl.tuning.timeline import Span, occupancy
+
+SEARCHED: schema.Table = {
+    "algorithm": schema.Field(schema.TEXT),
+    "env": schema.Field(schema.TEXT),
+    "scheduler": schema.Field({
+        "name": schema.Field(schema.TEXT),
+        "num_trials": schema.Field(schema.COUNT),
+        "num_phases": schema.Field(schema.COUNT),
+    }),
+    "phase": schema.Field({
+        "length": schema.Field(schema.COUNT),
+        "unit": schema.Field(schema.TEXT),
+    }),
+    "space": schema.Field(schema.OBJECT),
+}  # fmt: skip
+"""What a study's attribute `SEARCH` must have."""
+
+
+def read_study(url: str, name: str | None = None) -> dict[str, Any]:
+    """Return what a study holds, in the form of `sweep.json`.
+
+    Args:
+      url: of its storage.
+      name: of the study; None if the storage has one study only.
+
+    Returns:
+      What all its workers had in common, and `trials`, `spans`, `seconds`, `lanes`, `occupancy`;
+      `workers`, the number of trials by worker; `lost`, how many trials returned to the queue
+      because their worker died.
+
+    Raises:
+      ValueError: if there is no such study, or it is damaged.
+      OSError: if the storage cannot be read.
+      ImportError: without Optuna, or the database's driver.
+    """
+    optuna = import_optuna()
+    _check_file(url)
+    storage = open_storage(url, heartbeat_seconds=60)
+    try:
+        with explain_storage_failure(url, name or "in it"):
+            names = optuna.get_all_study_names(storage)
+            if name is None and len(names) == 1:
+                name = names[0]
+            if name not in names:
+                raise ValueError(
+                    f"study_name (--study) must be one of {sorted(names)}, the studies at "
+                    f"{redact_url(url)}, got {name!r}"
+                )
+            study = optuna.load_study(study_name=name, storage=storage)
+            return _describe(study) | {"study": name, "storage": redact_url(url)}
+    finally:
+        close_storage(storage)
+
+
+def _check_file(url: str) -> None:
+    """Raise `FileNotFoundError` if the storage is a file that is not there: opening would make it.
+
+    Raises:
+      ValueError: if the URL cannot be parsed.
+    """
+    if url.startswith("journal:///"):
+        path = url.removeprefix("journal:///")
+    else:
+        parsed = parse_url(url)
+        path = parsed.database if parsed.drivername.startswith("sqlite") else None
+    if path is not None and not Path(path).is_file():
+        raise FileNotFoundError(f"there is no study in {path}: no such file")
+
+
+def _describe(study: Any) -> dict[str, Any]:
+    """Return a study in the form of `sweep.json`, without its name."""
+    search = with_current_names(study.user_attrs.get(SEARCH))
+    try:
+        search = schema.check(search, SEARCHED)
+    except ValueError as error:
+        raise DamagedStudyError(f"its search is not one of jaxrl's: {error}") from error
+    stored = indexed_trials(study)
+    valid = valid_trials(stored, search["scheduler"]["num_trials"])
+    begun = {index: trial for index, trial in valid.items() if trial.state.name != "WAITING"}
+    trials = [_trial(index, trial, search) for index, trial in sorted(begun.items())]
+    spans = _spans(begun, {trial["trial"]: trial for trial in trials})
+    lanes = 1 + max((span.lane for span in spans), default=0)
+    return search | {
+        "trials": trials,
+        "spans": [span._asdict() for span in spans],
+        "seconds": max((span.end for span in spans), default=0.0),
+        "lanes": lanes,
+        "occupancy": occupancy(spans, lanes) if spans else 0.0,
+        "workers": dict(collections.Counter(owner(trial) or "?" for trial in begun.values())),
+        "lost": sum(trial.state.name == "FAIL" for _, trial in stored),
+    }
+
+
+def _trial(index: int, trial: Any, search: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial as `sweep.json` has it."""
+    stored, scores = _values(trial, search["space"]), trial.intermediate_values
+    num_phases = search["scheduler"]["num_phases"]
+    if len(scores) > num_phases:
+        raise DamagedStudyError(f"trial {trial.number} has scores of {len(scores)} phases")
+    status = STATUS[trial.state.name].name.lower()
+    if status == "stopped" and len(scores) == num_phases:  # as `with_reports`
+        status = "completed"
+    return {
+        "trial": index,
+        "values": stored,
+        "scores": [score_to_json(np.float64(scores[phase])) for phase in sorted(scores)],
+        "status": status,
+    }
+
+
+def _values(trial: Any, space: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that a trial has stored, by name; of choices, those of the space."""
+    stored = with_current_names(dict(trial.params))
+    distributions = with_current_names(dict(trial.distributions))
+    values = {name: stored[name] for name in sorted(space) if name in stored}
+    for name, value in values.items():
+        choices = getattr(distributions[name], "choices", ())
+        searched = space[name].get("values", ())
+        if len(searched) == len(choices) > 0:
+            values[name] = searched[choices.index(value)]
+    return values
+
+
+def _spans(begun: dict[int, Any], described: dict[int, dict[str, Any]]) -> list[Span]:
+    """Return a span for each trial that has ended, in seconds from the first one's beginning.
+
+    Its phase is the one with the best score.
+    """
+    ended = [(i, t) for i, t in begun.items() if t.datetime_start and t.datetime_complete]
+    ended.sort(key=lambda pair: (pair[1].datetime_start, pair[1].number))
+    first = min((trial.datetime_start for _, trial in ended), default=None)
+    lanes: list[tuple[str | None, Any]] = []  # the worker of each lane, and until when it is busy
+    spans = []
+    for index, trial in ended:
+        worker, begin, end = owner(trial), trial.datetime_start, trial.datetime_complete
+        free = (k for k, (of, until) in enumerate(lanes) if of == worker and until <= begin)
+        lane = next(free, len(lanes))
+        lanes[lane : lane + 1] = [(worker, end)]
+        scores = phase_scores(described[index])
+        phase = int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf))) if len(scores) else 0
+        seconds = ((moment - first).total_seconds() for moment in (begin, end))
+        spans.append(Span(lane, index, phase, *seconds))
+    return sorted(spans, key=lambda span: span.end)

@@ -1,0 +1,40 @@
+"""`jaxrl report`: the page of a study, from a sweep's directory or from its storage."""
+
+import pytest
+import sweep_runs
+
+from jaxrl.cli import report
+from jaxrl.tuning import HyperTrick
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch):
+    """The directories of two workers of one study; the second one came when all was done."""
+    monkeypatch.chdir(tmp_path)
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    for name in ("a", "b"):
+        sweep_runs.run(tmp_path / name, HyperTrick(4, 2), storage=storage, study_name="toys")
+    return storage, tmp_path
+
+
+def test_a_report_has_the_trials_of_all_workers(workers, capsys):
+    storage, directory = workers
+    assert report.main(["b"]) == 0
+    page = directory / "b" / "study" / "report.html"
+    assert capsys.readouterr().out == f"page: {page.relative_to(directory)}\n"
+    text = page.read_text()
+    assert text.count("data:image/png") == 5
+    assert f"{directory / 'a'}: 4 trials" in text
+    assert storage in text
+    assert report.main([storage, "--study", "toys", "--out", "whole"]) == 0
+    assert (directory / "whole" / "report.html").read_text() == text
+    assert report.main([storage]) == 0
+    assert (directory / "runs" / "toys" / "study" / "report.html").exists()
+
+
+def test_a_report_of_nothing_is_refused(workers):
+    _, directory = workers
+    with pytest.raises(FileNotFoundError, match=r"missing.*sweep\.json"):
+        report.main(["missing"])
+    with pytest.raises(FileNotFoundError, match="no study in"):
+        report.main(["a", "--storage", f"sqlite:///{directory / 'other.db'}"])

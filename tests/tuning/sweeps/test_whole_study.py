@@ -1,0 +1,81 @@
+"""A whole study in the form of `sweep.json`: all workers' trials together."""
+
+from contextlib import closing
+
+import optuna
+import pytest
+import sweep_runs
+from shared_studies import end
+
+from jaxrl.files.urls import file_url
+from jaxrl.tuning import Choice, HyperTrick, read_study
+from jaxrl.tuning.studies.heartbeat import requeue
+from jaxrl.tuning.studies.storage import change_state
+from jaxrl.tuning.studies.study import SharedStudy
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """The summary of a sweep of one worker, and the URL of its study."""
+    url = file_url(tmp_path / "study.db")
+    result = sweep_runs.run(
+        tmp_path / "a", HyperTrick(6, 2), sweep_runs.STATIC, storage=url, study_name="s"
+    )
+    return result.summary, url
+
+
+def test_a_study_of_one_worker_holds_what_its_sweep_wrote(swept):
+    summary, url = swept
+    found = read_study(url)
+    assert found["trials"] == summary["trials"]
+    shared = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space", "study")
+    assert {name: found[name] for name in shared} == {name: summary[name] for name in shared}
+    assert found["workers"] == {summary["worker"]: 6}
+    assert found["lost"] == 0
+    assert 0 < found["occupancy"] <= 1
+    assert sorted(span["trial"] for span in found["spans"]) == list(range(6))
+    assert 1 <= found["lanes"] <= 4
+
+
+def open_worker(url, worker):
+    sizes = ((2,), (4, 2))
+    search = {
+        "algorithm": "toy", "env": "probe/x", "phase": {"length": 1, "unit": "updates"},
+        "scheduler": {"name": "RandomSearch", "num_trials": 3, "num_phases": 1},
+        "space": {"hidden_sizes": {"kind": "Choice", "values": [list(size) for size in sizes]}},
+    }  # fmt: skip
+    draw = lambda index: {"hidden_sizes": sizes[index % 2]}  # noqa: E731
+    space = {"hidden_sizes": Choice(sizes)}
+    return SharedStudy(url, "s", space, 3, draw, worker=worker, search=search)
+
+
+def test_workers_have_lanes_of_their_own_and_lost_trials_count_once(tmp_path):
+    url = file_url(tmp_path / "s.db")
+    with closing(open_worker(url, "a")) as a, closing(open_worker(url, "b")) as b:
+        lost, _ = a.claim(())
+        change_state(a._storage, a._claimed[lost], "FAIL")
+        requeue(a._study, a._study.trials[lost])
+        for study in (b, a):
+            end(study, study.claim(())[0])
+        b.claim(())
+        found = read_study(url, "s")
+    assert found["workers"] == {"b": 2, "a": 1}
+    assert found["lost"] == 1
+    assert [trial["status"] for trial in found["trials"]] == ["completed", "completed", "running"]
+    assert [trial["values"]["hidden_sizes"] for trial in found["trials"]] == [[2], [4, 2], [2]]
+    assert [trial["scores"] for trial in found["trials"]] == [[0.0], [1.0], []]
+    assert {span["trial"]: span["lane"] for span in found["spans"]} == {0: 0, 1: 1}
+
+
+def test_only_a_study_of_a_sweep_is_read(tmp_path, swept):
+    _, url = swept
+    with pytest.raises(FileNotFoundError, match=r"no study in .*missing\.db"):
+        read_study(file_url(tmp_path / "missing.db"))
+    assert not (tmp_path / "missing.db").exists()
+    with pytest.raises(ValueError, match=r"must be one of \['s'\].*got 'other'"):
+        read_study(url, "other")
+    optuna.create_study(storage=url, study_name="foreign")
+    with pytest.raises(ValueError, match=r"must be one of \['foreign', 's'\].*got None"):
+        read_study(url)
+    with pytest.raises(ValueError, match=r"'foreign'.*its search is not one of jaxrl's"):
+        read_study(url, "foreign")
