@@ -49,15 +49,21 @@ def open_worker(url, worker):
     return SharedStudy(url, "s", space, 3, draw, worker=worker, search=search)
 
 
+def claim(study):
+    claimed = study.claim(())
+    assert claimed is not None
+    return claimed[0]
+
+
 def test_workers_have_lanes_of_their_own_and_lost_trials_count_once(tmp_path):
     url = file_url(tmp_path / "s.db")
     with closing(open_worker(url, "a")) as a, closing(open_worker(url, "b")) as b:
-        lost, _ = a.claim(())
+        lost = claim(a)
         change_state(a._storage, a._claimed[lost], "FAIL")
         requeue(a._study, a._study.trials[lost])
         for study in (b, a):
-            end(study, study.claim(())[0])
-        b.claim(())
+            end(study, claim(study))
+        claim(b)
         found = read_study(url, "s")
     assert found["workers"] == {"b": 2, "a": 1}
     assert found["lost"] == 1
