@@ -1,7 +1,7 @@
 """Play a trained agent: evaluate it over whole episodes and write a video of one.
 
 jaxrl play runs/ppo-CartPole-v1-seed1
-jaxrl play runs/ppo-Pong-v5-seed1 --greedy --format gif
+jaxrl play runs/ppo-Pong-v5-seed1 --which best --greedy --format gif
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class PlayArguments:
     greedy: bool = False
     """Take the most probable action instead of a sample."""
     format: Literal["mp4", "gif"] = "mp4"
+    which: Literal["newest", "best"] = "newest"
+    """The newest agent, or the one that was evaluated best."""
     max_steps: int = MAX_VIDEO_STEPS
     """Longest video, in environment steps."""
     trust_imports: bool = False
@@ -51,7 +53,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     checks.integer("--seed", args.seed, 0, checks.MAX_LONG)
     if args.trust_imports:
         find_own_modules()
-    policy = load_policy(args.run_dir, trust_imports=args.trust_imports)
+    policy = load_policy(args.run_dir, trust_imports=args.trust_imports, which=args.which)
     numbers = None
     if args.episodes:
         scores = play_episodes(policy, args.episodes, args.seed, args.greedy)

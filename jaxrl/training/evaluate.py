@@ -1,8 +1,12 @@
-"""Evaluation over a fixed number of whole episodes, and pictures of one episode."""
+"""Evaluation over whole episodes, the best agent by it, and pictures of one episode."""
 
 from __future__ import annotations
 
+import math
+import shutil
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import checks
+from jaxrl.config import with_current_names
 from jaxrl.envs.host import callback
+from jaxrl.files import intact
+from jaxrl.replay.ring import Replay
 from jaxrl.rollouts.simulation import Simulation, advance, start
+from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.types import (
     Algorithm,
     Array,
@@ -24,6 +32,8 @@ from jaxrl.types import (
 
 MAX_ENVS = 16
 EVALUATION_SEED = 2**31 - 1
+BEST = "best"
+"""Folder of a run with the agent that was evaluated best."""
 
 
 class Evaluation(NamedTuple):
@@ -121,6 +131,60 @@ def split_episodes(num_episodes: int) -> tuple[int, int]:
     """Return a number of environments, and episodes of each, for at least `num_episodes`."""
     num_envs = min(num_episodes, MAX_ENVS)
     return num_envs, -(-num_episodes // num_envs)
+
+
+class BestAgent:
+    """The agent of a run that was evaluated best; of equal ones the last.
+
+    Agents of updates after `update`, from which the run continues, are deleted. Damaged ones are
+    told by a warning and moved into `damaged-best`.
+
+    Args:
+      identity: of the run, as `jaxrl.training.manifest.identity` returns it.
+
+    Raises:
+      ValueError: if the agent in the folder belongs to another run.
+    """
+
+    def __init__(self, run_dir: Path, identity: dict[str, Any], update: int):
+        directory = run_dir / BEST
+        for number in intact.numbers(directory):
+            if number > update:
+                shutil.rmtree(directory / str(number))
+        try:
+            intact.newest_intact(directory, identity, with_current_names)
+        except intact.ForeignError:
+            raise
+        except ValueError as error:
+            moved = [intact.move_aside(directory / str(n)) for n in intact.numbers(directory)]
+            warnings.warn(
+                f"the best agent is lost: {error}. Moved to {moved[0].parent}", stacklevel=2
+            )
+        self._checkpoints = Checkpoints(directory, identity)
+        self._score = -math.inf
+        if self._checkpoints.latest() is not None:
+            self._score = self._checkpoints.progress()["eval_return"]
+
+    def keep(self, update: int, state: Any, score: float) -> None:
+        """Keep the agent of a training state, unless a better one is kept.
+
+        Raises:
+          OSError: if it cannot be written.
+        """
+        if score >= self._score:
+            agent, self._score = without_training(state), score
+            self._checkpoints.save(update, agent, {"eval_return": score}, whole=False)
+
+    def close(self) -> None:
+        """Wait until the agent is written."""
+        self._checkpoints.close()
+
+
+def without_training(state: Any) -> Any:
+    """Return a training state with None for what only training reads: environments and replay."""
+    replays = {name for name, part in state._asdict().items() if isinstance(part, Replay)}
+    unread = replays | ({"simulation", "priorities"} & {*state._fields})
+    return state._replace(**dict.fromkeys(unread))
 
 
 def _play_step(

@@ -24,7 +24,7 @@ from jaxrl.distributed.spread import describe_unused
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compile_chunk
-from jaxrl.training.evaluate import evaluate_separately
+from jaxrl.training.evaluate import BestAgent, evaluate_separately
 from jaxrl.training.loggers import (
     JsonlSink,
     ProgressBar,
@@ -90,9 +90,11 @@ class TrainingLoop:
         self.evaluation: Row = {}  # of the newest evaluation
         self.rows: JsonlSink | None = None
         self.checkpoints: Checkpoints | None = None
+        self.best: BestAgent | None = None
+        self.identity: dict[str, Any] = {}
         if run_dir is not None:
-            identity = manifests.identity(manifests.read(run_dir))
-            self.checkpoints = Checkpoints(run_dir / "checkpoints", identity, together=True)
+            self.identity = manifests.identity(manifests.read(run_dir))
+            self.checkpoints = Checkpoints(run_dir / "checkpoints", self.identity, together=True)
         self.bar = ProgressBar(
             settings.num_updates * settings.steps_per_update, progress_bar and processes.is_first()
         )
@@ -117,6 +119,8 @@ class TrainingLoop:
         self.rows = JsonlSink(path, self.progress.update, record)
         tensorboard = TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps)
         self.sinks += [self.rows, tensorboard]
+        if self.settings.num_evaluations:
+            self.best = BestAgent(self.run_dir, self.identity, self.progress.update)
 
     def first_state(self, init: jax.stages.Lowered, seed: int) -> Any:
         """Return the initial state, or the one of the newest checkpoint."""
@@ -242,6 +246,8 @@ class TrainingLoop:
             }
             now = {"update": self.progress.update, "steps": self.progress.steps}
             self.write(now | self.evaluation)
+            if self.best is not None:
+                self.best.keep(self.progress.update, state, self.evaluation["eval_return"])
         self.bar.say("training")
 
     def write(self, row: Row) -> None:
@@ -288,5 +294,6 @@ class TrainingLoop:
         self.bar.close()
         for sink in self.sinks:
             sink.close()
-        if self.checkpoints is not None:
-            self.checkpoints.close()
+        for checkpoints in (self.best, self.checkpoints):
+            if checkpoints is not None:
+                checkpoints.close()

@@ -15,6 +15,7 @@ from jaxrl import checks
 from jaxrl.spaces import Box, Dict, ObservationSpace, zeros
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.evaluate import BEST, without_training
 from jaxrl.types import Algorithm, Array, Env, PyTree, check_agent
 
 
@@ -27,7 +28,7 @@ class LoadedPolicy:
 
     Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
     the calls since the last `reset()`. Research code may use `algo`, `config` and `state`, whose
-    `simulation` is None.
+    `simulation` is None, and of a best agent its replay.
     """
 
     def __init__(self, algo: Algorithm, config: Any, state: Any):
@@ -130,8 +131,9 @@ def load_policy(
     make_algorithm: Callable[..., Algorithm] | None = None,
     env: Env | None = None,
     trust_imports: bool = False,
+    which: str = "newest",
 ) -> LoadedPolicy:
-    """Load the agent of a run's newest checkpoint.
+    """Load the agent of a run's newest checkpoint, or the one that was evaluated best.
 
     The checkpoint is verified. In place of a damaged one, which a warning names, the one before it
     is loaded.
@@ -145,21 +147,30 @@ def load_policy(
       trust_imports: make environments whose id or options name code, such as
         "gymnasium/module:function", which is then imported. Only for directories whose writer you
         trust; `env` needs no trust.
+      which: "newest", or "best" for the agent with the highest mean return in an evaluation of the
+        run (`num_evaluations` of `jaxrl.run`).
 
     Raises:
-      FileNotFoundError: if `run_dir` holds no run or no checkpoint.
+      FileNotFoundError: if `run_dir` holds no run, no checkpoint or no best agent.
       ValueError: if the manifest or all checkpoints are damaged, the newest intact one belongs to
         another run, or one of the arguments is missing; if the environment names code that is not
         trusted.
     """
     run_dir = checks.path("run_dir", run_dir)
+    is_best = checks.choice("which", which, ("newest", BEST)) == BEST
     manifest = manifests.read(run_dir)
     algo, config = manifests.rebuild(manifest, network, make_algorithm, env, trust_imports)
     like = state_shapes(algo, config)
-    identity = manifests.identity(manifest)
-    checkpoints = Checkpoints(run_dir / "checkpoints", identity, repair=False)
+    like = without_training(like) if is_best else like
+    directory = run_dir / (BEST if is_best else "checkpoints")
+    if is_best and not directory.exists():
+        raise FileNotFoundError(
+            f"no best agent in {run_dir}: the run was not evaluated, or an older version began it; "
+            "load the newest one"
+        )
+    checkpoints = Checkpoints(directory, manifests.identity(manifest), repair=False)
     try:
-        state, _ = checkpoints.restore(like, whole=algo.env.checkpointable)
+        state, _ = checkpoints.restore(like, whole=algo.env.checkpointable and not is_best)
     finally:
         checkpoints.close()
     return LoadedPolicy(algo, config, state._replace(simulation=None))

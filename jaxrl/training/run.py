@@ -74,7 +74,8 @@ def run(
       seed: of all randomness, an integer from 0 to 2^63 - 1.
       total_steps: steps of all environments, before a resume too, rounded up to whole updates.
       run_dir: directory for `manifest.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`,
-        `summary.json` and `curve.png`; None writes nothing.
+        `best/` (the agent that was evaluated best), `summary.json` and `curve.png`; None writes
+        nothing.
       resume: continue the run in `run_dir`, if there is one.
       num_evaluations: number of evaluations, evenly spaced, the last one at the end; 0 for none.
       eval_episodes: whole episodes of an evaluation. They run in separate environments with fixed

@@ -1,10 +1,18 @@
-"""Evaluation: whole episodes, as many of each environment."""
+"""Evaluation: whole episodes, as many of each environment; the best agent by it."""
 
+import chex
 import jax
 import numpy as np
+import pytest
+from small_algorithms import CONFIGS
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
+from jaxrl.training import loop
+from jaxrl.training import manifest as manifests
+from jaxrl.training.evaluate import BestAgent, Evaluation
+
+CONFIG = CONFIGS["ppo"]
 
 
 def test_each_environment_counts_the_same_number_of_episodes():
@@ -16,3 +24,82 @@ def test_each_environment_counts_the_same_number_of_episodes():
     assert scores.episode_length.tolist() == [7.0] * 6
     cut = jaxrl.evaluate(algo, config, state, env, key, 2, False, 9)
     assert np.isnan(np.asarray(cut.episode_return)).tolist() == [False, True] * 3
+
+
+@pytest.fixture
+def evaluated(tmp_path, monkeypatch):
+    """`evaluated(scores)`: a run of 12 updates whose evaluations have these mean returns."""
+
+    def make(scores, algo=None, config=None, **arguments):
+        left = iter(scores)
+
+        def evaluate(*_):
+            return Evaluation(np.full(1, next(left)), np.ones(1))
+
+        monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+        return jaxrl.run(
+            algo or make_ppo(), config or CONFIG, total_steps=12 * 16, run_dir=tmp_path / "run",
+            num_evaluations=len(scores), progress_bar=False, **arguments,
+        )  # fmt: skip
+
+    return make
+
+
+def make_ppo():
+    return jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+
+
+def test_the_best_agent_is_kept_and_of_equal_ones_the_last(evaluated):
+    params = {}
+
+    def note(update, state, row):
+        params[update] = jax.tree.map(np.array, state.params)
+
+    result = evaluated([1.0, 5.0, 5.0, 3.0], callbacks=[note])
+    policy = jaxrl.load_policy(result.run_dir, which="best")
+    assert policy.state.num_updates == 9
+    chex.assert_trees_all_equal(policy.state.params, params[9])
+    assert policy(np.zeros((3, 4))).shape == (3,)
+    assert jaxrl.load_policy(result.run_dir).state.num_updates == 12
+
+
+def test_a_resumed_run_forgets_best_agents_of_updates_that_it_repeats(evaluated):
+    result = evaluated([1.0, 5.0, 4.0])
+    identity = manifests.identity(manifests.read(result.run_dir))
+    before = BestAgent(result.run_dir, identity, update=7)
+    before.keep(8, result.state, 0.5)
+    before.close()
+    assert jaxrl.load_policy(result.run_dir, which="best").state.num_updates == 4
+    before = BestAgent(result.run_dir, identity, update=7)
+    before.keep(8, result.state, 1.5)
+    before.close()
+    assert sorted(path.name for path in (result.run_dir / "best").glob("[0-9]*")) == ["4", "8"]
+
+
+def test_damaged_best_agents_are_moved_and_do_not_stop_a_run(evaluated):
+    result = evaluated([1.0, 5.0])
+    for path in (result.run_dir / "best").rglob("metadata"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"no checkpoint in .*best is intact"):
+        jaxrl.load_policy(result.run_dir, which="best")
+    with pytest.warns(UserWarning, match=r"the best agent is lost.*damaged-best"):
+        evaluated([2.0] * 2, resume=True)
+    assert len([*(result.run_dir / "damaged-best").iterdir()]) == 2
+
+
+def test_a_best_agent_has_no_replay(evaluated):
+    config = CONFIGS["dqn"].replace(num_steps=4)
+    result = evaluated([1.0], jaxrl.dqn(jaxrl.make("CartPole-v1", num_envs=4)), config)
+    policy = jaxrl.load_policy(result.run_dir, which="best")
+    assert policy.state.memory is None
+    newest = jaxrl.load_policy(result.run_dir)
+    obs = np.random.default_rng(0).normal(size=(50, 4))
+    assert (policy(obs) == newest(obs)).all()
+
+
+def test_a_run_that_was_not_evaluated_has_no_best_agent(evaluated):
+    result = evaluated([])
+    with pytest.raises(FileNotFoundError, match=r"no best agent in .*not evaluated"):
+        jaxrl.load_policy(result.run_dir, which="best")
+    with pytest.raises(ValueError, match="which must be one of"):
+        jaxrl.load_policy(result.run_dir, which="last")
