@@ -117,9 +117,9 @@ class Changing(Counting):
         open(marker, "w").close()
 
 
-def batch(num_envs, mode, length=LENGTH):
+def batch(num_envs, mode, length=LENGTH, render_mode=None):
     """Return a batched simulator with one of Gymnasium's autoreset modes."""
-    make = [lambda: Counting(length)] * num_envs
+    make = [lambda: Counting(length, render_mode=render_mode)] * num_envs
     return SyncVectorEnv(make, autoreset_mode=AutoresetMode[mode])
 
 

@@ -101,7 +101,8 @@ class GymnasiumEnv(HostAdapter):
         env = self.for_evaluation(1)
         if self.is_atari:
             return env
-        mode = "sync" if self._mode == "vector_entry_point" else self._mode
+        has_single = self.make is None and _find_function(self.name) is None
+        mode = "sync" if self._mode == "vector_entry_point" and has_single else self._mode
         return env.with_options(render_mode="rgb_array", vectorization_mode=mode)
 
     @property

@@ -73,8 +73,15 @@ def test_workers_know_what_the_main_script_has_registered(monkeypatch):
     np.testing.assert_array_equal(steps.terminated[:, 0], [False, False, True, False])
 
 
-def test_pictures_come_from_the_simulator():
-    env: Any = jaxrl.make(simulators.Counting, N).for_rendering()
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (simulators.Counting, {}),
+        (simulators.batch, {"mode": "NEXT_STEP", "vectorization_mode": "vector_entry_point"}),
+    ],
+)
+def test_pictures_come_from_the_simulator(make, options):
+    env: Any = jaxrl.make(make, N, **options).for_rendering()
     state, _ = env.init(jax.random.key(0))
     state, _ = env.step(jax.random.key(0), state, zeros(1, 1)[0])
     np.testing.assert_array_equal(env.render(state), np.ones((4, 6, 3)))

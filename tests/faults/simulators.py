@@ -30,7 +30,9 @@ MODES: dict[str, tuple[str, ...]] = {
 }
 IN_PROCESS = ("sync", "vector")
 """The modes in which a simulator runs in the process of the trainer, as all do that draw: it may
-end that process, and Ctrl-C is the trainer's."""
+end that process, Ctrl-C is the trainer's, and Python waits for the processes that it leaves."""
+IN_TRAINER = ("interrupt", "allocates", "children-raises")
+"""Ways to raise that are the trainer's own in these modes."""
 SLOT = re.compile(r"(environments?|slots?|envs?)\D{0,3}\d")
 ANYWHERE: tuple[str, ...] = ("make", "reset", "restart", "step", "close")
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -45,7 +47,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 
 def modes_of(group: str, where: str, how: str) -> list[str]:
     """Return how environments may be stepped together that do such a wrong."""
-    ends_trainer = group not in ("raises", "lies") or how in ("interrupt", "allocates")
+    ends_trainer = group not in ("raises", "lies") or how in IN_TRAINER
     return [
         mode for mode in MODES if not (ends_trainer and (mode in IN_PROCESS or where == "render"))
     ]
