@@ -32,6 +32,8 @@ from jaxrl.types import PyTree, is_key
 
 NAMED_AFTER_SECONDS = 20.0
 """A process that waits so long for the others says for whom, and whether it can reach them."""
+NOTICE_SECONDS = 3.0
+"""So long after a process died, the others know it at the latest, unless its machine failed."""
 
 
 def connect(
@@ -120,6 +122,15 @@ def watch_others() -> None:
         return
     host = str(joined.coordinator_address).rpartition(":")[0].strip("[]")
     Liveness(joined.client, host, joined.num_processes, joined.process_id)
+
+
+def await_notice() -> None:
+    """Give this process the time to learn that another one died, which ends it with one line.
+
+    Called for an error of JAX, which may come of that death, and a moment before its notice.
+    """
+    if jax.process_count() > 1:
+        time.sleep(NOTICE_SECONDS)
 
 
 def explain_unreachable(address: str) -> str:
