@@ -41,6 +41,13 @@ class Counting(gymnasium.Env):
         return np.full((4, 6, 3), self.time, np.uint8)
 
 
+class Undrawable(Counting):
+    """A simulator that ends its process where it should draw."""
+
+    def render(self):
+        raise SystemExit("no brush")
+
+
 class Faulty(Counting):
     """An environment with a `fault` in the third step, or in the second reset."""
 

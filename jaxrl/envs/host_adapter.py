@@ -154,7 +154,10 @@ class HostAdapter(Adapter, abc.ABC):
         return env.with_options(episodic_life=False, reward_clip=False) if self.is_atari else env
 
     def render(self, state: HostState) -> np.ndarray:
-        return callback.group_of(state).pools[0].render()
+        try:
+            return callback.group_of(state).pools[0].render()
+        except ValueError as error:
+            raise ValueError(f"{self.id}: {error}") from error
 
     def _cast(self, action: Array, num_envs: int) -> Array:
         space = self.action_space

@@ -88,6 +88,15 @@ def test_pictures_come_from_the_simulator(make, options):
     assert env.render_fps == 7
 
 
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_simulator_that_cannot_draw_is_named(mode):
+    env: Any = jaxrl.make(simulators.Undrawable, N, vectorization_mode=mode).for_rendering()
+    state, _ = env.init(jax.random.key(0))
+    message = r"gymnasium/simulators:Undrawable: the simulator cannot draw[\s\S]*no brush"
+    with pytest.raises(ValueError, match=message):
+        env.render(state)
+
+
 # --- OpenAI's Gym ---------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from jaxrl.envs.host import conversions, step_checks
+from jaxrl.envs.host import conversions, step_checks, worker
 from jaxrl.envs.host.errors import SimulatorError, describe, error_of_closing
 from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.types import PyTree
@@ -107,10 +107,13 @@ class VectorPool:
         """Draw the first environment, uint8 `[H, W, 3]`."""
         try:
             pictures = self.envs.render()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a simulator may raise anything, such as SystemExit
+            _, summary = worker.classify(error)
             raise ValueError(
-                f"the simulator cannot draw on this machine: {error} (MuJoCo needs OpenGL: without "
-                "a display set MUJOCO_GL=egl, or osmesa with Debian's libosmesa6)"
+                f"the simulator cannot draw on this machine: {summary} (MuJoCo needs OpenGL: "
+                "without a display set MUJOCO_GL=egl, or osmesa with Debian's libosmesa6)"
             ) from error
         if pictures is None or pictures[0] is None:
             raise ValueError("this environment was made without pictures; use env.for_rendering()")
