@@ -52,7 +52,7 @@ SPACE = {
     "gamma": tuning.GA3C_SPACE["gamma"],
     "entropy_coef": tuning.LogUniform(1e-4, 1e-1),
 }
-CONFIG = jaxrl.PPOConfig(num_minibatches=32, torso="mlp", activation="relu")
+CONFIG = jaxrl.PPOConfig(num_steps=128, num_minibatches=32, torso="mlp", activation="relu")
 """The values that are not searched; --set changes them."""
 NO_SCORE = "no episode ended in any phase; give more --updates-per-phase"
 

@@ -33,7 +33,9 @@ class Preset(NamedTuple):
 DEFAULT_PRESET = "cartpole"
 """The one that every algorithm has, and that takes seconds."""
 
-PPO_FOR_ATARI = PPOConfig(clip_epsilon=0.1, clip_value=True)
+PPO_FOR_ATARI = PPOConfig(
+    learning_rate=2.5e-4, num_steps=128, num_minibatches=4, clip_epsilon=0.1, clip_value=True
+)
 """Huang et al. 2022, "The 37 implementation details of PPO": the Nature CNN on 84x84x4 frames."""
 
 PPO_FOR_MUJOCO = PPOConfig(
@@ -52,20 +54,22 @@ PPO_FOR_MUJOCO = PPOConfig(
 _PPO = {
     "cartpole": Preset(
         "classic control with discrete actions", "CartPole-v1", 500_000, 4,
-        PPOConfig(learning_rate=2.5e-3),
+        PPOConfig(learning_rate=2.5e-3, num_steps=128, num_minibatches=4),
     ),
     "pendulum": Preset(
         "classic control with continuous actions and rewards of large scale", "Pendulum-v1",
         1_000_000, 8,
         PPOConfig(
-            learning_rate=3e-4, gamma=0.9, entropy_coef=0.0, num_epochs=10, num_minibatches=8,
-            normalize_rewards=True, activation="relu",
+            learning_rate=3e-4, num_steps=128, gamma=0.9, entropy_coef=0.0, num_epochs=10,
+            num_minibatches=8, normalize_rewards=True, activation="relu",
         ),
     ),
     "minatar": Preset(
         "MinAtar with an MLP of 64-64 for each head, which is cheaper on a CPU than the CNN",
         "Breakout-MinAtar", 10_000_000, 64,
-        PPOConfig(learning_rate=2e-3, num_minibatches=32, torso="mlp", activation="relu"),
+        PPOConfig(
+            learning_rate=2e-3, num_steps=128, num_minibatches=32, torso="mlp", activation="relu"
+        ),
     ),
     "huang": Preset(
         "Atari through envpool; Huang et al. 2022", "Pong-v5", 10_000_000, 8, PPO_FOR_ATARI,
@@ -85,20 +89,27 @@ _PPO = {
     "vizdoom": Preset(
         "health packs in a Doom room, with four frames and a small network", "envpool/D1Basic-v1",
         300_000, 16,
-        PPOConfig(learning_rate=5e-4, num_steps=64, torso="ga3c_cnn", normalize_rewards=True),
+        PPOConfig(
+            learning_rate=5e-4, num_steps=64, num_minibatches=4, torso="ga3c_cnn",
+            normalize_rewards=True,
+        ),
     ),
     "vizdoom-memory": Preset(
         "Doom with one frame and an LSTM, which must remember what is behind the agent",
         "envpool/HealthGathering-v1", 300_000, 16,
         PPOConfig(
-            learning_rate=5e-4, num_steps=64, torso="ga3c_cnn", core="lstm", normalize_rewards=True
+            learning_rate=5e-4, num_steps=64, num_minibatches=4, torso="ga3c_cnn", core="lstm",
+            normalize_rewards=True,
         ),
         env_options=("stack_num=1",),
     ),
     "football": Preset(
         "Google Research Football's academy: score at an empty goal",
         "envpool/gfootball/academy_empty_goal_close-v1", 200_000, 8,
-        PPOConfig(learning_rate=5e-4, gamma=0.993, clip_epsilon=0.1, torso="ga3c_cnn"),
+        PPOConfig(
+            learning_rate=5e-4, num_steps=128, num_minibatches=4, gamma=0.993, clip_epsilon=0.1,
+            torso="ga3c_cnn",
+        ),
     ),
     "tetris": Preset(
         "Jumanji's Tetris, with a mask of the actions that fit", "envpool/Jumanji/Tetris-v0",
@@ -135,7 +146,10 @@ _PPO = {
     "nes-tetris": Preset(
         "NES Tetris from pixels; experiments/nes_tetris.py says what it needs",
         "gymnasium/nes_tetris:nes_tetris", 1_000_000, 8,
-        PPOConfig(torso="ga3c_cnn", normalize_rewards=True),
+        PPOConfig(
+            learning_rate=2.5e-4, num_steps=128, num_minibatches=4, torso="ga3c_cnn",
+            normalize_rewards=True,
+        ),
     ),
 }
 

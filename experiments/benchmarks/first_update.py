@@ -38,7 +38,7 @@ def main(env_id: str, num_envs: int, started: float) -> dict[str, float]:
 
     counts = _count_programs()
     enable_compilation_cache()
-    config = jaxrl.PPOConfig()
+    config = jaxrl.PPOConfig(num_steps=128, num_minibatches=4)
     algo = phase("make", lambda: jaxrl.ppo(jaxrl.make(env_id, num_envs=num_envs)))
     state = phase(
         "init", lambda: jax.block_until_ready(jax.jit(algo.init)(config, jax.random.key(0)))

@@ -42,20 +42,21 @@ import jaxrl
 from jaxrl.device_axis import Axis
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
+from jaxrl.presets import PPO_FOR_ATARI
 from jaxrl.training.compilation import compile_chunk
 from timing import RESULTS, median_and_range, summarize, write_results
 
 CONFIGS = {
-    "cartpole": ("CartPole-v1", 16, jaxrl.PPOConfig()),
+    "cartpole": ("CartPole-v1", 16, jaxrl.PPOConfig(num_steps=128, num_minibatches=4)),
     "breakout": (
         "Breakout-MinAtar",
         64,
-        jaxrl.PPOConfig(torso="mlp", activation="relu", num_minibatches=8),
+        jaxrl.PPOConfig(num_steps=128, torso="mlp", activation="relu", num_minibatches=8),
     ),
     "pong": (
         "Pong-v5",
         8,
-        jaxrl.PPOConfig(torso="ga3c_cnn", clip_epsilon=0.1, clip_value=True),
+        PPO_FOR_ATARI.replace(torso="ga3c_cnn"),
     ),
 }
 """Environment id, environments of a device, config."""

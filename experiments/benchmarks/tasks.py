@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jaxrl
+from jaxrl.presets import PPO_FOR_ATARI
 
 ATARI = {"episodic_life": True, "reward_clip": True}
 
@@ -43,6 +44,8 @@ class Task:
 # rejax clips the value loss, and has Adam's eps of 1e-8 and swish or tanh; so jaxrl does the same.
 SHARED = jaxrl.PPOConfig(
     learning_rate=2.5e-4,
+    num_steps=128,
+    num_minibatches=4,
     adam_eps=1e-8,
     clip_value=True,
     torso="mlp",
@@ -55,7 +58,7 @@ TASKS = {
     "pong": Task(
         "envpool/Pong-v5",
         8,
-        jaxrl.PPOConfig(clip_epsilon=0.1, clip_value=True, torso="nature_cnn"),
+        PPO_FOR_ATARI.replace(torso="nature_cnn"),
         ("PyTorch", "PyTorch, channels last"),
         tuple(ATARI.items()),
     ),

@@ -23,7 +23,7 @@ from jaxrl.types import Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 @fields.config
 class ActorCriticConfig(build.NetworkConfig):
-    """Hyperparameters that the algorithms share; the defaults are PPO's."""
+    """Hyperparameters that the algorithms share; a default is that of most of them."""
 
     learning_rate: float = 2.5e-4
     """Step size of the optimizer, before annealing."""

@@ -36,6 +36,10 @@ LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fra
 class PPOConfig(actor_critic.ActorCriticConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
+    learning_rate: float = 1e-3
+    """Step size of Adam, before annealing; images need a smaller one (Atari 2.5e-4)."""
+    num_steps: int = fields.static(256)
+    """Steps of each environment in a rollout (T)."""
     gae_lambda: float = 0.95
     """lambda of GAE, in [0, 1]; 1 for n-step advantages (Schulman et al. 2016)."""
     clip_epsilon: float = 0.2
@@ -46,7 +50,7 @@ class PPOConfig(actor_critic.ActorCriticConfig):
     """Stop the epochs of an update once the approximate KL divergence exceeds this."""
     num_epochs: int = fields.static(4)
     """Passes over a rollout in an update, at most."""
-    num_minibatches: int = fields.static(4)
+    num_minibatches: int = fields.static(8)
     """Parts of a rollout in an epoch: transitions, or whole environments if there is a memory."""
     clip_value: bool = fields.static(False)
     """Clip the change of a value to +- `clip_epsilon`; for rewards of small scale (Atari's)."""

@@ -1,6 +1,7 @@
 """Search hyperparameters: train many agents at once, stop hopeless ones early, and record all.
 
     jaxrl sweep --algo a2c --env-id Pong-v5 --trials 100 --lanes 16
+    jaxrl sweep --algo ppo --preset laptop --env-id Pong-v5 --trials 16 --lanes 2
     jaxrl sweep --algo ppo --env-id CartPole-v1 --trials 64 --lanes 16 \
         --phases 8 --phase-length 12 --phase-unit updates
     jaxrl sweep --algo ppo --env-id Breakout-MinAtar --scheduler asha \
@@ -25,8 +26,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import checks, tuning
 from jaxrl import config as fields
-from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
@@ -36,6 +37,7 @@ from jaxrl.cli.play import play_episodes, record_episode
 from jaxrl.cli.sweep_flags import SweepArguments, make_environment, make_scheduler, make_space
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.envs import make
+from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
@@ -79,7 +81,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
     run_dir = args.run_dir or Path("runs") / (
         f"sweep-{args.algo}-{env.id.partition('/')[2].replace('/', '-')}-seed{args.seed}"
     )
-    config = set_fields(algo.config_class(), args.set)
+    config = set_fields(base_config(args, algo, run_dir), args.set)
     if both := sorted(set(split_pairs(args.set, "--set")) & set(space)):
         raise ValueError(
             f"--set: {both} are searched; leave them out of --set, or name the space by --space"
@@ -107,6 +109,16 @@ def search(args: SweepArguments) -> tuning.SweepResult:
         keep_best=args.keep_best,
         keep_best_per=args.videos_by,
     )
+
+
+def base_config(args: SweepArguments, algo: Algorithm, run_dir: Path) -> Any:
+    """Return the config that `--set` changes: a resumed sweep's, the preset's or the defaults."""
+    if args.resume and (run_dir / sweep_file.NAME).exists():
+        return fields.from_dict(algo.config_class, sweep_file.read(run_dir)["config"])
+    if args.preset is None:
+        return algo.config_class()
+    presets = PRESETS[args.algo]
+    return presets[checks.choice("--preset", args.preset, tuple(presets))].config
 
 
 def find_fastest_lanes(
@@ -176,7 +188,7 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     values = values_from_json(result.best["values"])
     num_envs = values.pop("num_envs", args.num_envs)
     algo = ALGORITHMS[args.algo](make(args.env_id))
-    config = set_fields(algo.config_class(), args.set).replace(**values)
+    config = fields.from_dict(algo.config_class, result.summary["config"]).replace(**values)
     preset = "minatar" if "MinAtar" in args.env_id else "cartpole"
     if algo.env.id.startswith("envpool/") and getattr(algo.env, "is_atari", False):
         preset = "atari"

@@ -32,6 +32,9 @@ class SweepArguments:
     """Environments of each agent."""
     env_options: tuple[str, ...] = ()
     """name=value for the backend; Atari learns from single lives and clipped rewards by default."""
+    preset: str | None = None
+    """Preset of `jaxrl train --list` whose config gives the values that are not searched; without
+    one the algorithm's defaults do. A resumed sweep keeps its own."""
     set: tuple[str, ...] = ()
     """name=value for config fields that are not searched."""
     space: tuple[str, ...] = ()

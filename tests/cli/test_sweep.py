@@ -6,10 +6,14 @@ import shlex
 
 import jax
 import pytest
+import sweep_runs
 
 import jaxrl
+from jaxrl import config as fields
 from jaxrl import tuning
+from jaxrl.algos import ALGORITHMS
 from jaxrl.cli import arguments, autotune_flags, sweep, train
+from jaxrl.presets import PRESETS
 from jaxrl.training.autotune import AutotuneResult
 
 SMALL = (
@@ -65,8 +69,9 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
     pytest.importorskip("ale_py")
     env = sweep.make_environment(env_id, 2, ("noop_max=5",) if algo == "ppo" else ())
     best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
-    args = sweep.SweepArguments(algo=algo, env_id=env_id, num_envs=2, set=("torso=mlp",))
-    summary = {"trials": [best], "env_options": env.options}
+    args = sweep.SweepArguments(algo=algo, env_id=env_id, num_envs=2)
+    config = fields.to_dict(ALGORITHMS[algo](env).config_class(torso="mlp"))
+    summary = {"trials": [best], "env_options": env.options, "config": config}
     line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     train_words, command_algo, *flags = shlex.split(line)[1:]
     assert (train_words, command_algo) == ("train", algo)
@@ -75,6 +80,23 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
     assert env.options["episodic_life"] is True
     defaults = jaxrl.ppo(env).config_class if algo == "ppo" else type(trained.config)
     assert trained.config == defaults(gamma=0.9, torso="mlp")
+
+
+def test_values_that_are_not_searched_come_from_the_preset_or_the_resumed_sweep(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
+    base = functools.partial(sweep.base_config, algo=algo, run_dir=tmp_path)
+    assert base(sweep.SweepArguments(algo="ppo")) == jaxrl.PPOConfig()
+    args = sweep.SweepArguments(algo="ppo", preset="minatar")
+    assert base(args) == PRESETS["ppo"]["minatar"].config
+    with pytest.raises(ValueError, match=r"--preset must be one of .*minatar.*, got 'maxatar'"):
+        base(sweep.SweepArguments(algo="ppo", preset="maxatar"))
+    saved = jaxrl.PPOConfig(num_steps=128, learning_rate=2.5e-4)
+    result = sweep_runs.run(
+        tmp_path, tuning.RandomSearch(1, 1), {"gamma": tuning.Uniform(0.9, 0.99)}, algo, saved,
+        num_lanes=1, phase=tuning.Phase(1),
+    )  # fmt: skip
+    assert base(sweep.SweepArguments(algo="ppo", resume=True)) == saved
+    assert result.summary["config"]["num_steps"] == 128
 
 
 def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path):
@@ -124,6 +146,7 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         (["--set", "gama=0.9"], "PPOConfig has no fields ['gama']"),
         (["--env-options", "num_envs=3"], "--env-options cannot set num_envs"),
         (["--strategy", "fast"], "strategy must be one of"),
+        (["--preset", "fast"], "--preset must be one of"),
     ],
 )
 def test_bad_flags_end_in_one_line(jaxrl_command, flags, message):
