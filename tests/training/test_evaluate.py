@@ -2,6 +2,7 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_algorithms import CONFIGS
@@ -34,7 +35,7 @@ def evaluated(tmp_path, monkeypatch):
         left = iter(scores)
 
         def evaluate(*_):
-            return Evaluation(np.full(1, next(left)), np.ones(1))
+            return Evaluation(jnp.full(1, next(left)), jnp.ones(1))
 
         monkeypatch.setattr(loop, "evaluate_separately", evaluate)
         return jaxrl.run(
