@@ -5,8 +5,7 @@ With advantages A by GAE(lambda) (eq. 11 and 12) and `ratio = pi(a|s) / pi_old(a
 
     -min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 / 2 - c_e entropy
 
-with the details of Huang et al. 2022, "The 37 implementation details of PPO", as options of the
-config. Truncated episodes bootstrap from their true last observation.
+with the options of Huang et al. 2022. Truncated episodes bootstrap from their last observation.
 """
 
 from __future__ import annotations
@@ -36,10 +35,6 @@ LOSSES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fra
 class PPOConfig(actor_critic.ActorCriticConfig):
     """Hyperparameters of PPO. Plain fields are traced leaves; `static` ones shape the program."""
 
-    learning_rate: float = 1e-3
-    """Step size of Adam, before annealing; images need a smaller one (Atari 2.5e-4)."""
-    num_steps: int = fields.static(256)
-    """Steps of each environment in a rollout (T)."""
     gae_lambda: float = 0.95
     """lambda of GAE, in [0, 1]; 1 for n-step advantages (Schulman et al. 2016)."""
     clip_epsilon: float = 0.2
@@ -61,9 +56,8 @@ class PPOConfig(actor_critic.ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.traced_fields(self, checks.POSITIVE, "adam_eps", "clip_epsilon")
-        if self.target_kl is not None:
-            checks.traced_fields(self, checks.POSITIVE, "target_kl")
+        given = () if self.target_kl is None else ("target_kl",)
+        checks.traced_fields(self, checks.POSITIVE, "adam_eps", "clip_epsilon", *given)
         checks.traced_fields(self, checks.UNIT_INTERVAL, "gae_lambda")
         checks.fields(self, checks.integer, "num_epochs", "num_minibatches")
         checks.fields(self, checks.flag, "clip_value", "normalize_advantages", "normalize_rewards")
@@ -148,9 +142,8 @@ def ppo(
             env, config, state.num_updates, simulation, trajectory, losses | {"epochs": epochs},
             gradient_steps=epochs * config.num_minibatches,
         )  # fmt: skip
-        return PPOState(
-            params, opt_state, simulation, key, state.num_updates + 1, obs_statistics, scale
-        ), metrics
+        count = state.num_updates + 1
+        return PPOState(params, opt_state, simulation, key, count, obs_statistics, scale), metrics
 
     name = "ppo" if surrogate is clipped_surrogate else actor_critic.name_of(surrogate)
     make, act = partial(ppo, surrogate=surrogate), partial(actor_critic.act, agent)
@@ -169,13 +162,10 @@ def learn(
         _, (distribution, value) = apply(params, core, minibatch.trajectory.inputs)
         return loss(config, distribution, value, minibatch, axis, surrogate)
 
-    def should_continue(losses: Metrics) -> Array | bool:
-        return config.target_kl is None or ~(losses["approx_kl"] > config.target_kl)
-
     learner, sizes = (state.params, state.opt_state), (config.num_epochs, config.num_minibatches)
     return minibatches.learn_in_epochs(
         objective, optimizers.annealed_adam(config, state.num_updates), learner, batch, key, sizes,
-        LOSSES, should_continue, axis,
+        LOSSES, ("approx_kl", config.target_kl), axis,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def learn_in_epochs(
     key: Array,
     sizes: tuple[int, int],
     names: tuple[str, ...],
-    should_continue: Callable[[Metrics], Array | bool] = lambda losses: True,
+    stop_above: tuple[str, Array | float | None] = ("", None),
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:
     """Learn from a batch several times, each time from another split into minibatches.
@@ -37,13 +37,14 @@ def learn_in_epochs(
       batch: leaves `[L, B, ...]`, split along B.
       sizes: the largest number of epochs, and the number of minibatches in each.
       names: of `losses`, which are scalars.
-      should_continue: `should_continue(losses)`: True if another epoch follows one with these mean
-        losses.
+      stop_above: name of a loss and a bound; no further epoch follows one in which the mean of this
+        loss exceeds it. None for no bound.
 
     Returns:
       The learner, the number of epochs, and mean losses over them.
     """
     num_epochs, num_minibatches = sizes
+    watched, bound = stop_above
     num_rows = jax.tree.leaves(batch)[0].shape[1]
 
     def learn(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
@@ -58,7 +59,8 @@ def learn_in_epochs(
         rows = shuffled_indices(jax.random.fold_in(key, count), num_minibatches, num_rows)
         learner, losses = jax.lax.scan(learn, learner, rows)
         means = axis.mean(jax.tree.map(jnp.mean, losses))
-        more = (count + 1 < num_epochs) & should_continue(means)
+        is_above = False if bound is None else means[watched] > bound
+        more = (count + 1 < num_epochs) & ~jnp.asarray(is_above)
         return learner, count + 1, more, jax.tree.map(jnp.add, sums, means)
 
     nothing = dict.fromkeys(names, jnp.float32(0))
