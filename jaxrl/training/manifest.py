@@ -193,11 +193,13 @@ def rebuild(
     make_algorithm: Callable[..., Algorithm] | None = None,
     env: Env | None = None,
     trust_imports: bool = False,
+    run_dir: Path | None = None,
 ) -> tuple[Algorithm, Any]:
     """Make the algorithm and config of a run again.
 
     Args:
       network, make_algorithm, env, trust_imports: as for `jaxrl.load_policy`.
+      run_dir: of the run, for errors.
 
     Raises:
       ValueError: if jaxrl cannot make the network, environment or algorithm and none is given, or
@@ -208,10 +210,11 @@ def rebuild(
     )
     checks.optional(checks.function, "make_algorithm", make_algorithm)
     trust_imports = checks.flag("trust_imports", trust_imports)
+    run = "this run" if run_dir is None else f"the run in {run_dir}"
     if env is not None:
         check_environments(env)
     if manifest["custom_network"] and network is None:
-        raise ValueError("this run was trained with a network of your own; pass it as network=...")
+        raise ValueError(f"{run} was trained with a network of your own; pass it as network=...")
     made_with = manifest["env"]
     if env is None:
         if not trust_imports:
@@ -223,20 +226,20 @@ def rebuild(
             raise
         except Exception as error:  # whatever the simulator raises for options of a damaged file
             raise ValueError(
-                f"the environment of this run, {made_with['id']}, cannot be made again; if it is "
+                f"the environment of {run}, {made_with['id']}, cannot be made again; if it is "
                 f"your own, pass it as env=...: {error}"
             ) from error
     make_algorithm = make_algorithm or ALGORITHMS.get(manifest["algorithm"])
     if make_algorithm is None:
         raise ValueError(
-            f"this run was trained by {manifest['algorithm']!r}, which jaxrl does not have; pass "
+            f"{run} was trained by {manifest['algorithm']!r}, which jaxrl does not have; pass "
             "the function that makes it, as jaxrl.ppo makes PPO: make_algorithm=..."
         )
     algo = make_algorithm(env, network)
     try:
         return algo, fields.from_dict(algo.config_class, manifest["config"])
     except ValueError as error:
-        raise ValueError(f"the config of this run, in {NAME}, is damaged: {error}") from error
+        raise ValueError(f"the config of {run}, in {NAME}, is damaged: {error}") from error
 
 
 def check_names_no_code(env_id: str, options: dict[str, Any]) -> None:

@@ -111,7 +111,7 @@ def as_array(name: str, value: Any, dtype: Any) -> Array:
         raise checks.refuse(name, f"an array of {jnp.dtype(dtype).name}", value) from None
 
 
-def state_shapes(algo: Algorithm, config: Any) -> Any:
+def state_shapes(algo: Algorithm, config: Any, run_dir: Path | None = None) -> Any:
     """Return the shapes of an agent's state.
 
     Raises:
@@ -121,7 +121,7 @@ def state_shapes(algo: Algorithm, config: Any) -> Any:
         return jax.eval_shape(algo.init, config, jax.random.key(0))
     except Exception as error:  # sizes may fail anywhere in JAX and Flax
         raise ValueError(
-            f"the agent of this run cannot be made from its {manifests.NAME}: {error}"
+            f"the agent of {run_dir or 'this run'} cannot be made from {manifests.NAME}: {error}"
         ) from error
 
 
@@ -159,8 +159,8 @@ def load_policy(
     run_dir = checks.path("run_dir", run_dir)
     is_best = checks.choice("which", which, ("newest", BEST)) == BEST
     manifest = manifests.read(run_dir)
-    algo, config = manifests.rebuild(manifest, network, make_algorithm, env, trust_imports)
-    like = state_shapes(algo, config)
+    algo, config = manifests.rebuild(manifest, network, make_algorithm, env, trust_imports, run_dir)
+    like = state_shapes(algo, config, run_dir)
     like = without_training(like) if is_best else like
     directory = run_dir / (BEST if is_best else "checkpoints")
     if is_best and not directory.exists():

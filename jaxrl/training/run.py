@@ -187,6 +187,6 @@ def rerun(
     )
     manifest = manifests.read(run_dir, manifests.ARGUMENTS)
     own = (arguments.pop(name, None) for name in ("network", "make_algorithm", "env"))
-    algo, config = manifests.rebuild(manifest, *own, trust_imports=trust_imports)
+    algo, config = manifests.rebuild(manifest, *own, trust_imports, run_dir)
     old_arguments = {name: manifest[name] for name in manifests.ARGUMENTS}
     return run(algo, config, run_dir=new_run_dir, **(old_arguments | arguments))

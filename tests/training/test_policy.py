@@ -47,3 +47,13 @@ def test_actions_of_a_box_stay_within_its_bounds():
     actions = policy(jnp.zeros((500, 3)), jax.random.key(0))
     assert (jnp.abs(actions) <= 2).all()
     assert (jnp.abs(actions) == 2).any()
+
+
+def test_a_config_that_is_damaged_names_its_directory(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+    jaxrl.run(algo, CONFIG, total_steps=16, run_dir=tmp_path / "run", progress_bar=False)
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"clip_value"', '"clip_valUe"'))
+    for load in (jaxrl.load_policy, lambda path: jaxrl.rerun(path, tmp_path / "again")):
+        with pytest.raises(ValueError, match=rf"{tmp_path / 'run'}.*no fields \['clip_valUe'\]"):
+            load(tmp_path / "run")
