@@ -11,7 +11,7 @@ vmapped program. Procgen's levels are options of its simulator: its agents train
 and `--resume` continues with the agent that was training. `memory` trains agents with and without a
 recurrent core on an unlimited number of mazes.
 
-Prints a table, and writes a JSON and a picture under experiments/results/.
+Prints a table, and writes a JSON and a picture under runs/results/.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Args:
     num_envs: int = 64
     episodes: int = 256
     """Episodes of each test of an agent."""
-    results: Path = Path(__file__).parent / "results"
+    results: Path = Path("runs") / "results"
+    """Directory of the JSON and the picture."""
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_MAZES
 
 

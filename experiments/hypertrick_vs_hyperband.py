@@ -9,7 +9,7 @@ arXiv 1902.02725, on one machine.
 All search the same space with PPO and the same seeds. Each scheduler has the number of trials with
 which it would cost as many phases as HyperBand, on average, if scores were exchangeable. On device
 environments a search is one program, on host environments a sweep. Prints a table, and writes a
-JSON and a picture under experiments/results/.
+JSON and a picture under runs/results/.
 
 Scores are not exchangeable, so schedulers spend more or fewer phases than planned; the table also
 gives the best score within the number of phases that all of them spent.
@@ -81,7 +81,8 @@ class Args:
     strategy: str = "auto"
     """vmap, map, shard-vmap, shard-map, or auto for the fastest of them."""
     schedulers: tuple[Name, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
-    results: Path = Path(__file__).parent / "results"
+    results: Path = Path("runs") / "results"
+    """Directory of the JSON and the picture."""
 
 
 class Outcome(NamedTuple):

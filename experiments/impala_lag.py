@@ -5,7 +5,7 @@ and without its off-policy correction.
     python experiments/impala_lag.py minatar
 
 All seeds of a setting are one vmapped program. Prints a table, and writes a JSON and a picture
-under experiments/results/.
+under runs/results/.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Args:
     seeds: int = 3
     total_steps: LargeInteger | None = None
     """Environment steps of each run; the preset's by default."""
-    results: Path = Path(__file__).parent / "results"
+    results: Path = Path("runs") / "results"
+    """Directory of the JSON and the picture."""
 
 
 def learning_curves(args: Args, config: Any) -> np.ndarray:

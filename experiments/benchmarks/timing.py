@@ -18,7 +18,8 @@ import jax
 
 from jaxrl.distributed.spread import num_cores
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path("runs") / "results"  # a recorded benchmark is rewritten by --output only
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "envpool", "rejax", "torch", "numpy")
 
 
@@ -96,9 +97,8 @@ def medians(summaries: Mapping[str, Summary]) -> dict[str, float]:
 
 
 def _relative(path: str) -> str:
-    root = RESULTS.parent.parent
     absolute = Path(path).resolve()
-    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else absolute.name
+    return str(absolute.relative_to(ROOT)) if absolute.is_relative_to(ROOT) else absolute.name
 
 
 def _cpu_name() -> str:

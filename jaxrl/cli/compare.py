@@ -24,7 +24,7 @@ class CompareArguments:
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Directories of runs."""
-    out: Path = Path("comparison.html")
+    out: Path = Path("runs") / "comparison.html"
     """The page to write."""
 
 

@@ -31,9 +31,10 @@ def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
     assert (run_dir / "video" / "seed0.gif").stat().st_size > 1000
     beside = json.loads((run_dir / "video" / "seed0.json").read_text())
     assert beside["numbers"]["games"] == 3
-    compared = jaxrl_command("compare", run_dir, "--out", "page.html")
+    compared = jaxrl_command("compare", run_dir)
     assert compared.returncode == 0, compared.stderr
-    assert "data:image/gif" in (run_dir.parent / "page.html").read_text()
+    page = run_dir.parent / "runs" / "comparison.html"
+    assert "data:image/gif" in page.read_text()
 
 
 def test_a_run_imports_a_module_of_the_working_directory_only_if_it_is_trusted(

@@ -29,6 +29,12 @@ def quick_processes(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
 
 
+def test_a_benchmark_overwrites_no_record(benchmark):
+    names = ("convolution", "overlap", "population", "ppo_throughput", "scaling", "startup")
+    for name in names:
+        assert benchmark(name).Args().output == Path(f"runs/results/{name}.json")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_quick_run_reports_every_row(benchmark, monkeypatch):
