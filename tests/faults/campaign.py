@@ -93,7 +93,7 @@ def summary(results: list[Result], kinds: list[Kind], **settings: Any) -> dict[s
     return {
         **settings,
         "cases": len(results),
-        "signals": dict(jobs.SENT),
+        "killed": dict(jobs.KILLED),
         "counts": {kind: dict(counter) for kind, counter in sorted(counts.items())},
         "variants": {
             kind.name: {"tried": len(tried[kind.name]), "of": len(kind.variants)}

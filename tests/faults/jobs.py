@@ -30,8 +30,8 @@ PRELOADED = (
     "orbax.checkpoint", "tensorboardX", "matplotlib.pyplot", "envpool", "small_algorithms",
 )  # fmt: skip
 """Imported before the first fork; none of them starts threads. Gymnax does: it makes arrays."""
-SENT = Counter[str]()
-"""Signals that were sent to jobs, by name."""
+KILLED = Counter[str]()
+"""Jobs that a campaign killed, by signal."""
 PR_SET_CHILD_SUBREAPER = 36
 KEPT: set[int] = set()
 """Processes that serve many cases (`warm.py`) and stay when a case ends."""
@@ -84,7 +84,6 @@ class Job:
         """Send it a signal, if it still runs."""
         if self.is_running():
             os.kill(self.pid, number)
-            SENT[signal.Signals(number).name] += 1
 
     def is_running(self, seconds: float = 0.0) -> bool:
         """Return whether it runs; wait for its end for some seconds first."""

@@ -94,7 +94,7 @@ def kill_joined(rng: random.Random, directory: Path) -> Outcome:
     both[0].is_running(rng.uniform(0, 2))
     killed = rng.randrange(2)
     both[killed].signal(signal.SIGKILL)
-    both[killed].end()
+    check_killed(both[killed].end(), signal.SIGKILL)
     ended, line = both[1 - killed].end(60.0), f"process {1 - killed} lost process {killed}"
     errors = [text for text in ended.output.splitlines() if text.startswith("error: ")]
     is_named = ended.status == LOST_STATUS and len(errors) == 1 and line in errors[0]

@@ -15,7 +15,16 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from faults.jobs import Ended, Job, call, check_succeeded, scratch_directory, start, value_of
+from faults.jobs import (
+    KILLED,
+    Ended,
+    Job,
+    call,
+    check_succeeded,
+    scratch_directory,
+    start,
+    value_of,
+)
 from faults.outcomes import Damage, Verdict
 
 ALGORITHMS = (
@@ -206,7 +215,9 @@ def wait_for_writes(job: Job, directory: Path, count: int) -> None:
 
 
 def check_killed(ended: Ended, number: int) -> None:
-    """Raise unless a job ended well, or by this signal."""
+    """Raise unless a job ended well, or by this signal; count the kills."""
+    if ended.status != 0:
+        KILLED[signal.Signals(number).name] += 1
     if ended.status not in (0, -number) and ended.error != "KeyboardInterrupt":
         raise Damage(Verdict.UNNAMED_ERROR, f"after signal {number}: {ended.tail()}")
 
