@@ -38,7 +38,7 @@ class Uniform:
 
     def draw(self, key: Array) -> Array:
         """Draw a traced value."""
-        return jax.random.uniform(key, (), minval=self.low, maxval=self.high)
+        return jax.random.uniform(key, (), minval=float(self.low), maxval=float(self.high))
 
     def value(self, drawn: Any) -> float:
         """Return what was drawn as a plain Python value."""
@@ -59,7 +59,7 @@ class LogUniform:
     def draw(self, key: Array) -> Array:
         low, high = math.log(self.low), math.log(self.high)
         drawn = jnp.exp(jax.random.uniform(key, (), minval=low, maxval=high))
-        return jnp.clip(drawn, self.low, self.high)
+        return jnp.clip(drawn, float(self.low), float(self.high))
 
     def value(self, drawn: Any) -> float:
         return float(drawn)

@@ -26,6 +26,10 @@ def test_real_numbers_are_uniform_or_uniform_in_their_logarithm():
     assert x.min() >= np.float32(1e-5)
     assert x.max() <= np.float32(1e-2)
     np.testing.assert_allclose(np.quantile(np.log10(x), [1 / 3, 2 / 3]), [-4, -3], atol=0.08)
+    for kind in (Uniform, LogUniform):  # bounds beyond 32 bits
+        x = draws(kind(1, 2**40), 100)
+        assert x.min() >= 1
+        assert x.max() <= 2**40
 
 
 def test_integers_include_both_ends_equally():

@@ -99,8 +99,9 @@ def _checked(method: Callable[..., Any], check: Callable[[Any], None]) -> Callab
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         found = method(*arguments, **options)
-        for trial in found if isinstance(found, list) else [found]:
-            check(trial)
+        with find_damage():
+            for trial in found if isinstance(found, list) else [found]:
+                check(trial)
         return found
 
     return call

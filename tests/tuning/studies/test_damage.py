@@ -92,6 +92,16 @@ def test_damaged_lines_of_a_journal_are_one_error(tmp_path, number, line, messag
         reopen(f"journal:///{path}")
 
 
+def test_attributes_of_another_type_are_one_error(tmp_path):
+    path = tmp_path / "s.log"
+    prepare(f"journal:///{path}")
+    text = path.read_text()
+    assert '"system_attrs":{}' in text
+    path.write_text(text.replace('"system_attrs":{}', '"system_attrs":[]'))
+    with pytest.raises(DamagedStudyError, match="AttributeError"):
+        reopen(f"journal:///{path}")
+
+
 def test_a_last_line_of_a_journal_that_was_cut_is_one_error(tmp_path):
     path = tmp_path / "s.log"
     prepare(f"journal:///{path}")
