@@ -6,8 +6,9 @@ import ast
 import contextlib
 import dataclasses
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -108,7 +109,11 @@ def set_fields(config: Any, texts: Sequence[str]) -> Any:
         raise ValueError(
             f"--set: {type(config).__name__} has no fields {unknown}; it has {sorted(names)}"
         )
-    return config.replace(**changes)
+    changes = {name: tuple(x) if isinstance(x, list) else x for name, x in changes.items()}
+    try:
+        return config.replace(**changes)
+    except ValueError as error:
+        raise ValueError(f"--set: {error}") from error
 
 
 def with_current_flags(argv: Sequence[str]) -> list[str]:
@@ -120,6 +125,35 @@ def with_current_flags(argv: Sequence[str]) -> list[str]:
     }
     flags = [word.partition("=") for word in argv]
     return [renamed.get(f.replace("_", "-"), f) + equals + value for f, equals, value in flags]
+
+
+def flags_of(*classes: Any) -> dict[str, str]:
+    """Return the flags of dataclasses by the names of their fields."""
+    names = [field.name for cls in classes for field in dataclasses.fields(cls)]
+    return {name: f"--{name.replace('_', '-')}" for name in names}
+
+
+@contextlib.contextmanager
+def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
+    """Let an error about an argument name its flag: `--gamma must be`, not `PPOConfig.gamma`.
+
+    An error that begins otherwise is not about a flag, but for instance about a file.
+
+    Args:
+      flags: by names of arguments, which may follow the name of a class and a dot.
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        is_name = match[1] or "_" in match[2] or not match.start()
+        return flags.get(match[2], match[0]) if is_name else match[0]
+
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        if re.match(r"([A-Z]\w*\.)?\w+ (must|\*)", text) is None:
+            raise
+        raise ValueError(re.sub(r"(?<!['\"])\b([A-Z]\w*\.)?([a-z]\w*)\b", flag, text)) from error
 
 
 @contextlib.contextmanager

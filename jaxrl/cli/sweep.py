@@ -31,10 +31,23 @@ from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
-from jaxrl.cli.arguments import set_fields, split_pairs
+from jaxrl.cli.arguments import (
+    flags_of,
+    naming_flags,
+    parse_env_options,
+    set_fields,
+    split_pairs,
+)
 from jaxrl.cli.autotune_flags import find_fastest, powers_of_two
+from jaxrl.cli.config_file import parse_with_file
 from jaxrl.cli.play import play_episodes, record_episode
-from jaxrl.cli.sweep_flags import SweepArguments, make_environment, make_scheduler, make_space
+from jaxrl.cli.sweep_flags import (
+    FLAGS_OF_ARGUMENTS,
+    SweepArguments,
+    make_environment,
+    make_scheduler,
+    make_space,
+)
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.envs import make
 from jaxrl.presets import PRESETS
@@ -53,8 +66,13 @@ FILMED_AGENT_EPISODES = 4
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
     """Search as the flags say; return the exit status, 130 if the sweep was interrupted."""
-    args = tyro.cli(SweepArguments, args=argv, prog=prog)
-    result = search(args)
+    args = parse_with_file(
+        argv,
+        lambda argv: tyro.cli(SweepArguments, args=argv, prog=prog),
+        lambda args: parse_env_options(args.env_options),
+    )
+    with naming_flags(flags_of(SweepArguments) | FLAGS_OF_ARGUMENTS):
+        result = search(args)
     report_result(args, result)
     if result.interrupted:
         print(f"interrupted; continue with the same command, --resume --run-dir {result.run_dir}")

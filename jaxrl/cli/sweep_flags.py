@@ -6,7 +6,9 @@ import ast
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from jaxrl import tuning
 from jaxrl.cli.arguments import (
@@ -19,6 +21,11 @@ from jaxrl.envs import make
 from jaxrl.types import Env
 
 ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
+FLAGS_OF_ARGUMENTS = {
+    "num_lanes": "--lanes", "num_trials": "--trials", "num_phases": "--phases",
+    "eviction_rate": "--eviction", "length": "--phase-length", "unit": "--phase-unit",
+}  # fmt: skip
+"""Flags whose arguments in the API of sweeps have other names."""
 DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
 
 
@@ -26,6 +33,8 @@ DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
 class SweepArguments:
     """A hyperparameter sweep."""
 
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """YAML file of flags and their values; other flags change them."""
     algo: Literal["ppo", "a2c", "impala", "dqn", "r2d2"] = "a2c"
     env_id: str = "Pong-v5"
     num_envs: int = 16

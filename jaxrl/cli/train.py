@@ -26,21 +26,25 @@ from rich.table import Table
 
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.video import check_video
-from jaxrl.cli.arguments import find_own_modules, with_current_flags
+from jaxrl.cli.arguments import (
+    find_own_modules,
+    flags_of,
+    naming_flags,
+    with_current_flags,
+)
 from jaxrl.cli.autotune_flags import find_fastest, list_settings, read_chosen
+from jaxrl.cli.config_file import parse_with_file
 from jaxrl.cli.play import record_episode
 from jaxrl.cli.train_flags import (
     AtariArguments,
     TrainArguments,
     check_flags,
     joins_processes,
-    read_config_file,
     read_env_options,
 )
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
-from jaxrl.envs.trust import code_named_by
 from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import WandbSink
@@ -70,7 +74,9 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
         )
     algorithm = argv[0]
     prog = None if prog is None else f"{prog} {algorithm}"
-    return train(ALGORITHMS[algorithm], parse(algorithm, argv[1:], prog, presets))
+    args = parse(algorithm, argv[1:], prog, presets)
+    with naming_flags(flags_of(type(args), type(args.config))):
+        return train(ALGORITHMS[algorithm], args)
 
 
 def list_presets() -> str:
@@ -88,41 +94,21 @@ def parse(
     algorithm: str, argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
 ) -> Any:
     """Return the arguments whose defaults are those of the preset that `--preset` names."""
-    known, argv = PRESETS[algorithm], with_current_flags(argv)
+    known = PRESETS[algorithm]
     names = tuple(presets or sorted(known, key=lambda name: name != DEFAULT_PRESET))
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--preset", default=names[0])
-    finder.add_argument("--config", type=Path)
-    if (file := finder.parse_known_args(argv)[0].config) is not None:
-        return _parse_with_file(algorithm, file, argv, prog, presets)
-    name = finder.parse_known_args(argv)[0].preset
-    # The parser below refuses an unknown preset.
-    default = make_arguments(name if name in names else names[0], names, known)
-    return tyro.cli(type(default), default=default, args=argv, prog=prog)
 
+    def parse_flags(argv: Sequence[str]) -> Any:
+        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        finder.add_argument("--preset", default=names[0])
+        name = finder.parse_known_args(argv)[0].preset
+        # The parser below refuses an unknown preset.
+        default = make_arguments(name if name in names else names[0], names, known)
+        args = tyro.cli(type(default), default=default, args=argv, prog=prog)
+        config_class = type(known[args.preset].config)
+        with naming_flags(flags_of(config_class)):
+            return dataclasses.replace(args, config=config_class(**vars(args.config)))
 
-def _parse_with_file(
-    algorithm: str, file: Path, argv: Sequence[str], prog: str | None, presets: Sequence[str]
-) -> Any:
-    """Return the arguments of `--config file` and of the other flags, which change them.
-
-    Raises:
-      ValueError: if the file's environment runs code that it names: a file is data.
-    """
-    at = next(i for i, word in enumerate(argv) if word.partition("=")[0] == "--config")
-    flags = [*argv[:at], *argv[at + (1 if "=" in argv[at] else 2) :]]
-    words = read_config_file(file, algorithm)
-    if any(word.partition("=")[0] == "--config" for word in [*words, *flags]):
-        raise ValueError("--config can be given once, and not within its file")
-    args = parse(algorithm, [*words, *flags], prog, presets)
-    if found := code_named_by(args.env_id, read_env_options(args)):
-        own = parse(algorithm, flags, prog, presets)
-        if (own.env_id, own.env_options) != (args.env_id, args.env_options):
-            raise ValueError(
-                f"--config: the environment of {file} {found}; if you trust that, leave env_id "
-                "and env_options out of the file and give them as flags"
-            )
-    return args
+    return parse_with_file(with_current_flags(argv), parse_flags, read_env_options, algorithm)
 
 
 def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) -> Any:
@@ -130,14 +116,16 @@ def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) 
     preset = presets[name]
     base = TrainArguments if preset.atari_flags is None else AtariArguments
     choices, config_class = tyro.extras.literal_type_from_choices(names), type(preset.config)
+    # `parse` checks the values: tyro would tell of a field, not of a flag.
+    unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda self: None})
     help = tyro.conf.arg(help="Settings to start from; other flags change them.")
     fields: list[Any] = [
         ("preset", Annotated[choices, help]),
-        ("config", Annotated[config_class, tyro.conf.OmitArgPrefixes]),
+        ("config", Annotated[unchecked, tyro.conf.OmitArgPrefixes]),
     ]
     arguments = dataclasses.make_dataclass("Arguments", fields, bases=(base,), kw_only=True)
     arguments.__doc__ = f"{name}: {preset.description}."
-    values = preset._asdict()
+    values = preset._asdict() | {"config": unchecked(**vars(preset.config))}
     del values["description"]
     return arguments(preset=name, **values.pop("atari_flags") or {}, **values)
 

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-import yaml
 
 from jaxrl import checks
-from jaxrl import config as fields
 from jaxrl.cli.arguments import LargeInteger, parse_env_options
 from jaxrl.envs.host_adapter import POOL_OPTIONS
-from jaxrl.files import schema
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -118,56 +115,3 @@ def read_env_options(args: TrainArguments) -> dict[str, Any]:
         names += [n for n in POOL_OPTIONS if getattr(args, n) != getattr(AtariArguments, n)]
         options = {name: getattr(args, name) for name in names}
     return options | parse_env_options(args.env_options)
-
-
-def read_config_file(path: Path, algorithm: str) -> list[str]:
-    """Return the words of a command line that a file stands for.
-
-    Args:
-      path: of a YAML file that gives flags their values (`env_id: Pong-v5`), or of a run's
-        `manifest.json`.
-      algorithm: of the command; a manifest's must be the same.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if it is no such file, or the manifest is another algorithm's.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"--config: {path} is no YAML: {error}") from error
-    if isinstance(content, dict) and isinstance(content.get("config"), dict):
-        content = _flags_of_manifest(path, algorithm)
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise ValueError(f"--config: {path} must give flags their values, as in `env_id: Pong-v5`")
-    words: list[str] = []
-    for name, value in content.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-            continue
-        if isinstance(value, dict):
-            value = [f"{key}={part!r}" for key, part in value.items()]
-        words += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
-    return words
-
-
-def _flags_of_manifest(path: Path, algorithm: str) -> dict[str, Any]:
-    """Return the flags that repeat a run, by name."""
-    manifest = schema.read(path, schema.MANIFEST, fields.with_current_names)
-    if manifest["algorithm"] != algorithm:
-        raise ValueError(
-            f"--config: {path} is of {manifest['algorithm']}, not of {algorithm}; use jaxrl train "
-            f"{manifest['algorithm']}"
-        )
-    names = ("seed", "total_steps", "num_evaluations", "eval_episodes", "log_every", "label")
-    config = dict(manifest["config"])
-    anneals = bool(config.pop("anneal_updates", 0))  # the number follows from --total-steps
-    return {
-        "env_id": manifest["env"]["id"],
-        "num_envs": manifest["env"]["num_envs"],
-        "env_options": manifest["env"]["options"],
-        **{name: manifest[name] for name in names if manifest.get(name) is not None},
-        "anneal": anneals,
-        **config,
-    }

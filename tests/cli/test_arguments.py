@@ -1,5 +1,6 @@
 """What commands share: large integers, name=value, and errors of one line."""
 
+import re
 import sys
 
 import jax
@@ -79,3 +80,22 @@ def test_an_error_of_jax_waits_for_the_notice_that_another_process_died(monkeypa
     with pytest.raises(SystemExit, match="75"), arguments.exit_with_message():
         raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
     assert capsys.readouterr().err == "error: process 0 lost process 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("PPOConfig.gamma must be 1, got 2", "--gamma must be 1, got 2"),
+        ("num_envs must be 1, got 'num_envs'", "--num-envs must be 1, got 'num_envs'"),
+        ("num_envs * 2 = 6 is no C.gamma = 5", "--num-envs * 2 = 6 is no --gamma = 5"),
+        ("Other.name must be 1, not gamma", "Other.name must be 1, not gamma"),
+        (
+            "x/manifest.json: PPOConfig.gamma must be 1",
+            "x/manifest.json: PPOConfig.gamma must be 1",
+        ),
+    ],
+)
+def test_errors_name_flags(text, shown):
+    flags = {"gamma": "--gamma", "num_envs": "--num-envs"}
+    with pytest.raises(ValueError, match=f"^{re.escape(shown)}$"), arguments.naming_flags(flags):
+        raise ValueError(text)

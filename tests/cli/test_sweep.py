@@ -141,7 +141,12 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         ),
         (["--space", "gamma"], "--space takes name=value, got 'gamma'"),
         (["--space", "gamma=Uniform(a, 1)"], "'Uniform(a, 1)' is not a distribution: malformed"),
-        (["--set", "gamma=2"], "PPOConfig.gamma must be within [0, 1], got 2"),
+        (["--set", "gamma=2"], "error: --set: PPOConfig.gamma must be within [0, 1], got 2"),
+        (["--lanes", "0"], "error: --lanes must be an integer >= 1, got 0"),
+        (["--trials", "0"], "error: --trials must be an integer >= 1, got 0"),
+        (["--eviction", "2"], "error: --eviction must be in [0, 1), got 2"),
+        (["--phase-length", "0"], "error: --phase-length must be an integer >= 1, got 0"),
+        (["--config", "none.yaml"], "none.yaml"),
         (["--set", "gamma=0.9"], "['gamma'] are searched"),
         (["--set", "gama=0.9"], "PPOConfig has no fields ['gama']"),
         (["--env-options", "num_envs=3"], "--env-options cannot set num_envs"),
@@ -151,5 +156,54 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
 )
 def test_bad_flags_end_in_one_line(jaxrl_command, flags, message):
     finished = jaxrl_command("sweep", "--algo", "ppo", "--env-id", "CartPole-v1", *flags)
+    assert finished.returncode == 1
+    assert message in finished.stderr
+
+
+FILE = """
+algo: ppo
+env_id: CartPole-v1
+lanes: 3
+phase_length: 1e3
+space:
+  learning_rate: LogUniform(1e-5, 1e-2)
+  num_epochs: Integer(1, 8)
+set: {torso: mlp, hidden_sizes: [8, 4]}
+autotune: false
+"""
+
+
+def test_a_file_gives_flags_their_values(monkeypatch, tmp_path):
+    given = []
+
+    def search(args):
+        given.append(args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "search", search)
+    (tmp_path / "sweep.yaml").write_text(FILE)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.main(["--config", str(tmp_path / "sweep.yaml"), "--lanes", "2"])
+    (args,) = given
+    assert (args.algo, args.lanes, args.phase_length, args.autotune) == ("ppo", 2, 1000, False)
+    assert sweep.make_space(args) == {
+        "learning_rate": tuning.LogUniform(1e-5, 1e-2), "num_epochs": tuning.Integer(1, 8)
+    }  # fmt: skip
+    config = sweep.set_fields(jaxrl.PPOConfig(), args.set)
+    assert (config.torso, config.hidden_sizes) == ("mlp", (8, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("env_id: gymnasium/os:system", "--config: the environment of"),
+        ("config: {gamma: 0.9}", "is of a run or sweep; give a YAML file of flags"),
+        ("config: other.yaml", "--config can be given once"),
+        ("- lanes", "must give flags their values"),
+    ],
+)
+def test_other_files_are_refused(jaxrl_command, tmp_path, text, message):
+    (tmp_path / "sweep.yaml").write_text(text)
+    finished = jaxrl_command("sweep", "--config", "sweep.yaml")
     assert finished.returncode == 1
     assert message in finished.stderr
