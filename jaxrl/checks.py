@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 T = TypeVar("T")
+LONGEST_NAME = 255
+"""Bytes of the name of a file or folder, at most, on common file systems."""
 MAX_COUNT = 2**31 - 1
 """The largest size or count: programs hold them in 32 bits."""
 MAX_LONG = 2**63 - 1
@@ -150,6 +152,8 @@ def path(name: str, value: Any) -> Path:
     """Return a path from a text or a path."""
     if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
         raise refuse(name, "a path", value)
+    if any(len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME for part in Path(value).parts):
+        raise refuse(name, f"a path whose names have at most {LONGEST_NAME} bytes", value)
     return Path(value)
 
 

@@ -23,7 +23,7 @@ from jaxrl.tuning.sweeps import api
 
 VALUES = (
     None, -1, 0, 0.5, math.nan, math.inf, 10**30, "x", "0.1", [], object(), True, np.int64(2),
-    np.float32(1),
+    np.float32(1), np.ones(2), "é" * 200,
 )  # fmt: skip
 KEY = jax.random.key(0)
 ENV = jaxrl.make("probe/Constant-v0", 2)
@@ -229,7 +229,9 @@ def test_a_value_is_accepted_or_refused_by_name(name, argument, tmp_path):
             text = str(error)
             if isinstance(error, FileNotFoundError):
                 continue  # a path to nothing
-            shown = (repr(value)[:20], str(value)[:20], f"{10.0**30:g}"[-4:])  # or as a float
+            shown = [repr(value)[:20], str(value)[:20], f"{10.0**30:g}"[-4:]]  # or as a float
+            if isinstance(value, np.ndarray):  # or as a tuple
+                shown.append(repr(tuple(value)))
             is_named = argument in text and any(part in text for part in shown)
             if not is_named and argument not in left_out:
                 problems.append(f"{value!r}: {type(error).__name__}: {text:.300}")

@@ -16,6 +16,8 @@ from typing import Any
 
 HIDDEN = "***"
 """The text in place of a URL whose parts cannot be told apart."""
+JOURNAL = "journal:///"
+"""A path of a file follows, so the text is no URL."""
 HARMLESS = frozenset({
     "application_name", "charset", "check_same_thread", "client_encoding", "connect_timeout",
     "host", "immutable", "keepalives", "keepalives_count", "keepalives_idle",
@@ -27,7 +29,6 @@ _HARMLESS_VALUE = re.compile(r"[\w./:,-]*")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.DOTALL)
 _PLAIN = re.compile(r"[\w+.-]+://([^/:@?]*@)?[^/:@?]*(:\d+)?(/[^@?]*)?", re.DOTALL)
 """URLs that have neither a password nor a query."""
-_FILE = "journal:///"  # a path follows, which is no URL
 _STORAGE_FLAG = re.compile(r"--?[\w.-]*storage")
 
 
@@ -68,7 +69,7 @@ def redact_url(url: str) -> str:
 
     A URL that has none stays as it is; one that cannot be parsed keeps only its scheme.
     """
-    if url.startswith(_FILE) or _PLAIN.fullmatch(url):
+    if url.startswith(JOURNAL) or _PLAIN.fullmatch(url):
         return url
     try:
         parsed = parse_url(url)

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxrl.config import with_current_names
 from jaxrl.files.changes import changed_settings
-from jaxrl.files.urls import parse_url, redact_url
+from jaxrl.files.urls import JOURNAL, parse_url, redact_url
 from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage, guard
 from jaxrl.tuning.studies.stored_trials import check_trial
@@ -51,8 +51,8 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
       DamagedStudyError: if a journal is damaged; raised by all calls of the storage too.
     """
     storages, shown = import_optuna().storages, redact_url(url)
-    if url.startswith("journal:///"):
-        path = Path(url.removeprefix("journal:///"))
+    if url.startswith(JOURNAL):
+        path = Path(url.removeprefix(JOURNAL))
         if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
             # Optuna would wait without end for the lock that a killed process left.
             raise OSError(

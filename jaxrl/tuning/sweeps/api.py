@@ -201,7 +201,7 @@ def _check(
         )
     spaces.check(space, config)
     StaticPrograms(algo, config, space).check(space)
-    if settings.strategy != "auto":
+    if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
         as_strategy(settings.strategy, min(settings.num_lanes, scheduler.num_trials))
     check_sampler(settings.sampler)
     per = settings.keep_best_per

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxrl import config as fields
 from jaxrl.files import schema
+from jaxrl.files.urls import JOURNAL, parse_url
 from jaxrl.training import manifest as manifests
 
 NAME = "sweep.json"
@@ -28,7 +29,14 @@ def read(directory: Path) -> dict[str, Any]:
     Raises:
       ValueError: if it is damaged.
     """
-    return schema.read(directory / NAME, schema.SWEEP, fields.with_current_names)
+    sweep = schema.read(directory / NAME, schema.SWEEP, fields.with_current_names)
+    storage = sweep.get("storage")
+    if storage is not None and not storage.startswith(JOURNAL):
+        try:
+            parse_url(storage)
+        except ValueError as error:
+            raise ValueError(f"{directory / NAME} is damaged: {error}") from error
+    return sweep
 
 
 def write(directory: Path, summary: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
-from jaxrl.files.urls import parse_url, redact_url
+from jaxrl.files.urls import JOURNAL, parse_url, redact_url
 from jaxrl.tuning.json_values import score_to_json
 from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
@@ -82,8 +82,8 @@ def _check_file(url: str) -> None:
     Raises:
       ValueError: if the URL cannot be parsed.
     """
-    if url.startswith("journal:///"):
-        path = url.removeprefix("journal:///")
+    if url.startswith(JOURNAL):
+        path = url.removeprefix(JOURNAL)
     else:
         parsed = parse_url(url)
         path = parsed.database if parsed.drivername.startswith("sqlite") else None

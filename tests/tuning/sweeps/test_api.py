@@ -1,5 +1,6 @@
 """Calls of `sweep` that are refused by name, the directory of a sweep, and its description."""
 
+import json
 import sys
 from typing import Any
 
@@ -153,3 +154,12 @@ def test_a_second_worker_of_a_scheduler_that_pauses_is_refused(tmp_path, monkeyp
     assert outcome(first) == outcome(expected)
     late = run(tmp_path / "b", scheduler, worker="b", **shared)
     assert late.summary["trials"] == []
+
+
+def test_a_storage_in_sweep_json_that_is_no_url_names_the_file(tmp_path):
+    run(tmp_path / "sweep", RandomSearch(1, 1))
+    file = tmp_path / "sweep" / "sweep.json"
+    content = json.loads(file.read_text()) | {"storage": "no url"}
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"{file} is damaged: the storage .* cannot be read"):
+        run(tmp_path / "sweep", RandomSearch(1, 1), resume=True, storage=None)
