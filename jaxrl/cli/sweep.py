@@ -35,11 +35,11 @@ from jaxrl.cli.arguments import (
     flags_of,
     naming_flags,
     parse_env_options,
+    parse_with_file,
     set_fields,
     split_pairs,
 )
 from jaxrl.cli.autotune_flags import find_fastest, powers_of_two
-from jaxrl.cli.config_file import parse_with_file
 from jaxrl.cli.play import play_episodes, record_episode
 from jaxrl.cli.sweep_flags import (
     FLAGS_OF_ARGUMENTS,

@@ -30,10 +30,10 @@ from jaxrl.cli.arguments import (
     find_own_modules,
     flags_of,
     naming_flags,
+    parse_with_file,
     with_current_flags,
 )
 from jaxrl.cli.autotune_flags import find_fastest, list_settings, read_chosen
-from jaxrl.cli.config_file import parse_with_file
 from jaxrl.cli.play import record_episode
 from jaxrl.cli.train_flags import (
     AtariArguments,

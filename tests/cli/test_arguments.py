@@ -89,10 +89,7 @@ def test_an_error_of_jax_waits_for_the_notice_that_another_process_died(monkeypa
         ("num_envs must be 1, got 'num_envs'", "--num-envs must be 1, got 'num_envs'"),
         ("num_envs * 2 = 6 is no C.gamma = 5", "--num-envs * 2 = 6 is no --gamma = 5"),
         ("Other.name must be 1, not gamma", "Other.name must be 1, not gamma"),
-        (
-            "x/manifest.json: PPOConfig.gamma must be 1",
-            "x/manifest.json: PPOConfig.gamma must be 1",
-        ),
+        ("x.json: PPOConfig.gamma must be 1", "x.json: PPOConfig.gamma must be 1"),
     ],
 )
 def test_errors_name_flags(text, shown):
