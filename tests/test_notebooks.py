@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import nbclient
 import nbformat
@@ -24,7 +25,7 @@ def test_a_notebook_is_kept_without_outputs(path):
 )
 def test_a_notebook_runs(name, number_of_pictures, tmp_path):
     (path,) = (path for path in NOTEBOOKS if path.stem == name)
-    notebook = nbformat.read(path, as_version=4)
+    notebook: Any = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
