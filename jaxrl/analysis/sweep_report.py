@@ -80,10 +80,10 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
     }
     if "workers" in sweep:
         numbers = (f"{worker}: {count(n, 'trial')}" for worker, n in sweep["workers"].items())
-        lost = count(sweep["lost"], "trial")
+        lost = {"lost with their worker": f"{count(sweep['lost'], 'trial')}, run again"}
         return facts | {
             "workers": ", ".join(numbers),
-            "lost with their worker": f"{lost}, run again",
+            **(lost if sweep["lost"] else {}),
             "study": f"{sweep['study']} at {sweep['storage']}",
         }
     return facts | {

@@ -173,7 +173,10 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         table.add_row(str(row["trial"]), *scores, str(row["phases"]), row["status"], values)
     Console().print(table)
     if elsewhere := result.summary["elsewhere"]:
-        print(f"the study has {elsewhere} more trials of other workers, which this table omits")
+        print(
+            f"the study has {elsewhere} more trials of other workers; jaxrl report "
+            f"{result.run_dir} shows all"
+        )
     if result.best is not None:
         print(f"best config: {format_command(args, result)}")
     print(f"report: {write_report(result.summary, result.run_dir)}")
