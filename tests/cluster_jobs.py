@@ -1,5 +1,7 @@
 """What tests of clusters submit."""
 
+import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,3 +34,10 @@ def starts() -> list[str]:
     """Return the names of the machines on which `TRAIN` has started."""
     path = Path("runs/pong/starts")
     return path.read_text().split() if path.exists() else []
+
+
+def output_of(command: Iterable[object], environment: Mapping[str, str]) -> str:
+    """Return what a command of a cluster prints."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr

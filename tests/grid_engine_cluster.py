@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from cluster_jobs import output_of
 from slurm_cluster import free_ports
 from waiting import wait_until
 
@@ -96,11 +97,7 @@ class GridEngine:
 
     def call(self, *command: object) -> str:
         """Return what a command prints."""
-        done = subprocess.run(
-            [str(word) for word in command], env=self.environment, capture_output=True, text=True,
-            timeout=60,
-        )  # fmt: skip
-        return done.stdout + done.stderr
+        return output_of(command, self.environment)
 
     def stop(self) -> None:
         """End all jobs and daemons."""

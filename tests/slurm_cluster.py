@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from cluster_jobs import output_of
 from waiting import wait_until
 
 NODES = ("jaxrl-node1", "jaxrl-node2")
@@ -104,11 +105,7 @@ class Cluster:
 
     def call(self, *command: object) -> str:
         """Return what a command of Slurm prints."""
-        done = subprocess.run(
-            [str(word) for word in command], env=self.environment, capture_output=True, text=True,
-            timeout=60,
-        )  # fmt: skip
-        return done.stdout + done.stderr
+        return output_of(command, self.environment)
 
     def stop(self) -> None:
         """End all jobs and daemons."""
