@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -150,3 +151,52 @@ def test_the_snippet_of_gymnasium_runs(tmp_path):
 def test_the_snippet_of_pools_runs():
     scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
     assert scope["metrics"]["loss"].shape == (2,)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_snippet_of_atari_runs(capsys):
+    scope = run_snippet("atari", ("key(0), 20", "key(0), 2"), ('torso="ga3c_cnn"', 'torso="mlp"'))
+    assert scope["env"].options["repeat_action_probability"] == 0.25
+    assert scope["metrics"]["loss"].shape == (2,)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_extended_equals_one_of_that_length(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("resume", ("20_480", "1_024"), ("40_960", "2_048"))
+    assert scope["longer"].summary["updates"] == scope["once"].summary["updates"] == 2
+
+
+def test_the_snippet_of_wandb_sends_rows(tmp_path, monkeypatch):
+    calls = []
+
+    class Wandb:
+        @staticmethod
+        def init(**arguments):
+            calls.append(arguments)
+            return Wandb()
+
+        def log(self, row, step):
+            calls.append(step)
+
+        def finish(self):
+            calls.append("end")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", Wandb)
+    run_snippet("wandb", ("50_000", "1_024"))
+    assert calls[0]["config"] == {"gamma": pytest.approx(0.99)}
+    steps = calls[1:-1]
+    assert 0 < steps[0] <= steps[-1] <= 1024
+    assert calls[-1] == "end"
+
+
+def test_the_function_of_memory_maze_asks_for_pictures(monkeypatch):
+    """With stand-ins: the simulator is no dependency of the tests."""
+    tasks = SimpleNamespace(memory_maze_9x9=lambda **options: options)
+    wrapper = SimpleNamespace(DmControlCompatibilityV0=lambda task: ("wrapped", task))
+    monkeypatch.setitem(sys.modules, "memory_maze", SimpleNamespace(tasks=tasks))
+    monkeypatch.setitem(sys.modules, "shimmy.dm_control_compatibility", wrapper)
+    made = run_snippet("memory maze")["memory_maze"]()
+    assert made == ("wrapped", {"image_only_obs": True})
