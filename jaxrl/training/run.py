@@ -186,7 +186,7 @@ def rerun(
         for name, value in (("run_dir", run_dir), ("new_run_dir", new_run_dir))
     )
     manifest = manifests.read(run_dir, manifests.ARGUMENTS)
-    own = (arguments.pop(name, None) for name in ("network", "make_algorithm", "env"))
-    algo, config = manifests.rebuild(manifest, *own, trust_imports, run_dir)
+    own = {name: arguments.pop(name, None) for name in ("network", "make_algorithm", "env")}
+    algo, config = manifests.rebuild(manifest, **own, trust_imports=trust_imports, run_dir=run_dir)
     old_arguments = {name: manifest[name] for name in manifests.ARGUMENTS}
     return run(algo, config, run_dir=new_run_dir, **(old_arguments | arguments))
