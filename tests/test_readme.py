@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_a_run_that_is_extended_equals_one_of_that_length(tmp_path, monkeypatch)
 
 
 def test_the_snippet_of_wandb_sends_rows(tmp_path, monkeypatch):
-    calls = []
+    calls: list[Any] = []
 
     class Wandb:
         @staticmethod
