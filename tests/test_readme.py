@@ -157,7 +157,8 @@ def test_the_snippet_of_pools_runs():
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_atari_runs(capsys):
-    scope = run_snippet("atari", ("key(0), 20", "key(0), 2"), ('torso="ga3c_cnn"', 'torso="mlp"'))
+    small = ('"laptop"].config', '"laptop"].config.replace(torso="mlp", num_steps=16)')
+    scope = run_snippet("atari", ("key(0), 20", "key(0), 2"), small)
     assert scope["env"].options["repeat_action_probability"] == 0.25
     assert scope["metrics"]["loss"].shape == (2,)
 
