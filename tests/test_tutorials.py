@@ -1,0 +1,176 @@
+"""The code of docs/tutorials/ runs from top to bottom, and its commands have flags that exist."""
+
+import dataclasses
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tyro
+
+import jaxrl
+from jaxrl.__main__ import COMMANDS
+from jaxrl.cli import train
+from jaxrl.cli.compare import CompareArguments
+from jaxrl.cli.play import PlayArguments
+from jaxrl.cli.report import ReportArguments
+from jaxrl.cli.sweep_flags import SweepArguments, make_scheduler, make_space
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md"))
+ARGUMENTS: dict[str, Any] = {
+    "play": PlayArguments,
+    "sweep": SweepArguments,
+    "report": ReportArguments,
+    "compare": CompareArguments,
+}
+
+DEFINITIONS = (0, 2)
+"""The snippets of "your-own-algorithm" that define REINFORCE and PQN."""
+
+
+def snippets(page):
+    """Return the Python code of a page, one string for each fence."""
+    (path,) = (path for path in PAGES if path.stem == page)
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def run_page(page, *changes, only=None):
+    """Execute snippets of a page as one program, with some texts replaced; return its variables."""
+    source = "\n".join(x for i, x in enumerate(snippets(page)) if only is None or i in only)
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    scope: dict[str, Any] = {"__name__": "tutorial"}
+    exec(source, scope)
+    return scope
+
+
+def command_lines():
+    """Return the words of every `jaxrl` command in a page's shell fences."""
+    found = []
+    for path in PAGES:
+        for fence in re.findall(r"^```bash\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
+            for line in fence.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                names = [i for i, word in enumerate(words) if word.split("/")[-1] == "jaxrl"]
+                if names:
+                    words = [word for word in words[names[0] + 1 :] if word != "&"]
+                    found.append(pytest.param(words, id=f"{path.stem} {' '.join(words)[:50]}"))
+    return found
+
+
+@pytest.mark.parametrize("words", command_lines())
+def test_the_commands_parse(words, monkeypatch):
+    name, *flags = words
+    flags = ["7" if word.startswith("$") else word for word in flags]  # seeds in loops
+    assert name in COMMANDS
+    importlib.import_module(f"jaxrl.cli.{name}")
+    if name == "train":
+        train.parse(flags[0], flags[1:], None, ())
+    elif name == "doctor":
+        assert not flags
+    else:
+        args = tyro.cli(ARGUMENTS[name], args=flags)
+        assert dataclasses.is_dataclass(args)
+        if name == "sweep":
+            make_scheduler(args)
+            assert set(make_space(args)) == {"learning_rate", "gamma"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_policy_from_python_plays_in_gymnasium(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_page("first-training", ("total_steps=500_000", "total_steps=20_000"))
+    assert 8 <= scope["score"] <= 500
+
+
+@pytest.mark.process
+@pytest.mark.learning
+def test_the_ship_docks(tmp_path):
+    """Both environments learn, and the policy thrusts towards the dock."""
+    (tmp_path / "docking.py").write_text("\n\n".join(snippets("your-own-parts")))
+    finished = subprocess.run(
+        [sys.executable, "docking.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stdout.splitlines()
+    assert lines.count("10 rows") == 2
+    scores = [float(line.split(": ")[1]) for line in lines if "ocking:" in line or ":make" in line]
+    assert len(scores) == 2
+    assert min(scores) > -4  # -32 before training
+    assert lines[-1] == "left of the dock: 2 right of it: 0"
+
+
+@pytest.mark.learning
+def test_reinforce_learns_cartpole_and_its_policy_loads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shorter = ("total_steps=614_400", "total_steps=4_096")
+    scope = run_page("your-own-algorithm", shorter, only=(0, 1))
+    assert scope["per_episode"] > 350
+    assert scope["policy"].algo.name == "reinforce"
+    assert scope["action"].shape == ()
+
+
+@pytest.mark.learning
+def test_pqn_learns_cartpole_and_its_policy_loads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_page(
+        "your-own-algorithm",
+        ("total_steps=512_000", "total_steps=4_096"),
+        (" train(", " jax.jit(jaxrl.train, static_argnums=(0, 3))("),
+        only=(*DEFINITIONS, 3),
+    )
+    assert scope["per_episode"] > 350
+    assert scope["policy"].algo.name == "pqn"
+    assert scope["action"].shape == ()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_algorithms_keep_the_contract():
+    """A population of them trains, and they take over environments."""
+    scope = run_page("your-own-algorithm", only=DEFINITIONS)
+    keys = jax.random.split(jax.random.key(0), 2)
+    for name, config in (("reinforce", "ReinforceConfig"), ("pqn", "PQNConfig")):
+        algo, config = scope[name](jaxrl.make("CartPole-v1", num_envs=2)), scope[config]()
+        configs = jaxrl.population.stack(config, 2, gamma=jax.numpy.array([0.9, 0.99]))
+        lanes = jaxrl.population.population(algo, 2)
+        states = jax.jit(lanes.init)(configs, keys)
+        _, metrics = jax.jit(lanes.update, static_argnums=3)(configs, states, 2, 2)
+        assert metrics["loss"].shape == (2, 2)
+        assert np.isfinite(metrics["loss"]).all()
+        one = jax.tree.map(lambda x: x[0], states.simulation)
+        taken = algo.init(config, keys[0], one).simulation
+        np.testing.assert_array_equal(taken.timestep.obs, one.timestep.obs)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_population_trains_and_goes_on():
+    smaller = ("key, 100)", "key, 4)"), ("num_steps=128", "num_steps=32")
+    scope = run_page(
+        "a-population",
+        *smaller,
+        (", 50, 50)", ", 2, 2)"),
+        (":, -20:", ":, -4:"),
+        ("choose(algo, configs)", "choose(algo, configs, 0.01, 1)"),
+    )
+    assert scope["last"].shape == (16,)
+    assert scope["metrics"]["loss"].shape == (16, 2)
+    assert scope["measured"].steps_per_second.keys() >= {"vmap", "map"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_search_finds_a_config_and_checks_it():
+    scope = run_page("a-search", ("scheduler, 8, 10)", "scheduler, 8, 1)"), ("key, 40)", "key, 4)"))
+    assert scope["scores"].shape == (16, 4)
+    assert scope["again"].shape == (8,)
+    assert 0 <= scope["best"] < 16
