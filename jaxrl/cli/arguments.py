@@ -139,7 +139,7 @@ def parse_with_file(
       ValueError: if the file's environment runs code that it names: a file is data.
     """
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--config", type=Path)
+    finder.add_argument("--config", type=Path, nargs="?")  # tyro tells of a missing value
     if (file := finder.parse_known_args(argv)[0].config) is None:
         return parse(argv)
     at = next(i for i, word in enumerate(argv) if word.partition("=")[0] == "--config")

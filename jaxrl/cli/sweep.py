@@ -109,24 +109,25 @@ def search(args: SweepArguments) -> tuning.SweepResult:
     num_lanes = args.lanes
     if args.autotune:
         num_lanes = find_fastest_lanes(algo, config, space, args, run_dir)
-    return tuning.sweep(
-        algo,
-        config,
-        space,
-        make_scheduler(args),
-        num_lanes=num_lanes,
-        phase=tuning.Phase(args.phase_length, args.phase_unit),
-        run_dir=run_dir,
-        seed=args.seed,
-        sampler=args.sampler,
-        storage=args.storage,
-        study_name=args.study,
-        worker=args.worker,
-        strategy=args.strategy,
-        resume=args.resume,
-        keep_best=args.keep_best,
-        keep_best_per=args.videos_by,
-    )
+    with naming_flags({name: f"--space {name}" for name in space}):
+        return tuning.sweep(
+            algo,
+            config,
+            space,
+            make_scheduler(args),
+            num_lanes=num_lanes,
+            phase=tuning.Phase(args.phase_length, args.phase_unit),
+            run_dir=run_dir,
+            seed=args.seed,
+            sampler=args.sampler,
+            storage=args.storage,
+            study_name=args.study,
+            worker=args.worker,
+            strategy=args.strategy,
+            resume=args.resume,
+            keep_best=args.keep_best,
+            keep_best_per=args.videos_by,
+        )
 
 
 def base_config(args: SweepArguments, algo: Algorithm, run_dir: Path) -> Any:

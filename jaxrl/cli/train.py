@@ -99,7 +99,7 @@ def parse(
 
     def parse_flags(argv: Sequence[str]) -> Any:
         finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        finder.add_argument("--preset", default=names[0])
+        finder.add_argument("--preset", default=names[0], nargs="?")
         name = finder.parse_known_args(argv)[0].preset
         # The parser below refuses an unknown preset.
         default = make_arguments(name if name in names else names[0], names, known)

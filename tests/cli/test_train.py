@@ -111,6 +111,7 @@ def test_presets_are_listed(jaxrl_command):
         (["--devices", "0"], "--devices must be an integer >= 1, got 0"),
         (["--gamma", "1.5"], r"^--gamma must be within \[0, 1\], got 1.5"),
         (["--gamma", "much"], "Error parsing --gamma: could not convert"),
+        (["--preset"], "Missing value for argument '--preset'"),
         (["--num-envs", "0"], "^--num-envs must be an integer >= 1, got 0"),
         (["--num-envs", "3", "--num-minibatches", "5"], "^--num-envs .*--num-minibatches = 5"),
         (["--env-id", "CartPole-v1", "--torso", "nature_cnn"], "(episodic_life|nature_cnn)"),
