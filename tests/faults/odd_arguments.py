@@ -232,5 +232,5 @@ def command(rng: random.Random, directory: Path) -> Case:
         finally:
             os.chdir("/")
 
-    words = [plain(x.strip("-")) for x in argv]
+    words = [plain(x.strip("-"))[:80] for x in argv]  # errors shorten values
     return Case(" ".join(argv), tuple(word for word in words if word), run)
