@@ -232,7 +232,9 @@ def traced_fields(owner: Any, allowed: Range, *names: str) -> None:
 
 
 def one_agent(config: Any) -> None:
-    """Check that the traced fields of a config are numbers: arrays are those of a population."""
+    """Check that a config is a pytree whose leaves are numbers, not arrays of a population."""
+    if jax.tree_util.all_leaves([config]):
+        raise refuse("config", "a pytree: decorate its class with jaxrl.config.config", config)
     for (key,), value in jax.tree_util.tree_leaves_with_path(config):
         if getattr(value, "shape", ()):
             requirement = "one number for one agent (jax.vmap gives each of a population its own)"

@@ -248,14 +248,17 @@ class Algorithm(NamedTuple):
 
     `jaxrl.ppo(env)` and its like return one. Each function takes the config as an argument and the
     state stores none, so a scheduler may change the config at any update. The state holds arrays
-    only; its field `simulation` belongs to the environments, the other fields to the learner.
+    only, in a NamedTuple; its field `simulation` belongs to the environments, the other fields to
+    the learner.
 
     Attributes:
       init: `init(config, key, simulation=None) -> state`. With a `simulation` the agent takes over
         its environments, whose episodes must have just begun, instead of making new ones.
-      update: `update(config, state) -> (state, metrics)`: one rollout and learning from it.
-      act: `act(config, state, memory, obs, key, greedy) -> (memory, action)`, leaves `[N, ...]`.
-        `memory` is a `Memory`; `()` at the start of N episodes and for agents without memory.
+      update: `update(config, state) -> (state, metrics)`: one rollout and learning from it. The
+        metrics are scalars by name, with those of `jaxrl.rollouts.rollout.episode_metrics`.
+      act: `act(config, state, memory, obs, key, greedy) -> (memory, action)`, leaves `[B, ...]` for
+        any B, since evaluations and loaded policies have other numbers of environments. `memory` is
+        a `Memory`; `()` at the start of B episodes and for agents without memory.
       env: the `Env` that the algorithm was made for.
       network: the network that the caller passed; None if the config describes it.
       name: public name, such as "ppo".
@@ -295,5 +298,5 @@ def check_agent(algo: Any, config: Any, has_lanes: bool = False) -> None:
         kind = algo.config_class.__name__
         name = "configs" if has_lanes else "config"
         checks.instance(name, config, algo.config_class, f"a config of {algo.name}, a {kind}")
-        if not has_lanes:
-            checks.one_agent(config)
+    if not has_lanes:
+        checks.one_agent(config)

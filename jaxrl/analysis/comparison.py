@@ -94,6 +94,11 @@ def read_run(directory: Path) -> Run:
         )
     manifest = manifests.read(directory, _NEEDED)
     path = directory / "metrics.jsonl"
+    if "trial" in manifest:
+        raise ValueError(
+            f"{directory} holds an agent that a sweep kept, without its learning curve; give "
+            "directories of runs"
+        )
     rows = read_jsonl(path)
     if not any(row.get("episode_count") for row in rows):
         raise ValueError(f"no episode ended in {path}; train the run for longer, or leave it out")

@@ -86,7 +86,8 @@ def summary_line(group: Group) -> str:
     found = estimate(statistics.interquartile_mean, group.final_returns)
     value, low, high = map(format_number, found)
     seeds = count(len(group.runs), "seed")
-    return f"{group.method} on {group.env_id}: IQM {value} ({low} to {high}) of {seeds}"
+    what = "return of the last 100 training episodes"
+    return f"{group.method} on {group.env_id}: {what}, IQM {value} ({low} to {high}) of {seeds}"
 
 
 def _curves(groups: Sequence[Group], colors: Mapping[str, str]) -> list[Picture]:

@@ -60,6 +60,8 @@ from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.ranking import leaderboard
 from jaxrl.types import Algorithm
 
+SHOWN_TRIALS = 10
+"""Trials of the table at the end, at most; the page has all."""
 FILMED_AGENT_EPISODES = 4
 """Whole games of each filmed agent; the numbers beside its film are their means."""
 
@@ -165,10 +167,12 @@ def find_fastest_lanes(
 
 def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     """Print the leaderboard and the best config as a command, and write the page."""
-    table = Table(title=str(result.run_dir))
+    rows = leaderboard(result.summary["trials"])
+    shown = f", the best {SHOWN_TRIALS} of {len(rows)}" if len(rows) > SHOWN_TRIALS else ""
+    table = Table(title=f"{result.run_dir}{shown}")
     for column in ("trial", "best score", "last score", "phases", "status", "values"):
         table.add_column(column)
-    for row in leaderboard(result.summary["trials"])[:10]:
+    for row in rows[:SHOWN_TRIALS]:
         scores = (f"{row[name]:.2f}" for name in ("best_score", "last_score"))
         values = ", ".join(f"{name}={format_value(x)}" for name, x in row["values"].items())
         table.add_row(str(row["trial"]), *scores, str(row["phases"]), row["status"], values)
@@ -180,6 +184,9 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         )
     if result.best is not None:
         print(f"best config: {format_command(args, result)}")
+        agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
+        if agent.exists():
+            print(f"its agent: jaxrl play {agent}")
     print(f"report: {write_report(result.summary, result.run_dir)}")
 
 
@@ -218,8 +225,11 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     if options := result.summary["env_options"]:
         texts = (f"{name}={value}" for name, value in options.items())
         flags.append(f"--env-options {shlex.join(texts)}")
+    preset_values = fields.to_dict(PRESETS[args.algo][preset].config)
     for name, value in fields.to_dict(config).items():
         flag = name.replace("_", "-")
+        if value == preset_values[name]:
+            continue
         if isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")
         else:

@@ -74,7 +74,8 @@ class SweepArguments:
     worker: str | None = None
     """This worker's name in the study, if it may be restarted on another machine."""
     strategy: str = "auto"
-    """vmap, map, shard-vmap, shard-map, or auto for the fastest of them."""
+    """vmap, map, shard-vmap, shard-map, or auto for the fastest of them. They round differently, so
+    a search with another one may choose another config."""
     cpu_devices: int | None = None
     """Devices that the CPU is split into; one a core by default."""
     seed: int = 1

@@ -34,6 +34,7 @@ from jaxrl.training.loggers import (
     read_jsonl,
 )
 from jaxrl.training.progress import (
+    NEEDED,
     SUMMARY,
     LoopSettings,
     Progress,
@@ -186,6 +187,12 @@ class TrainingLoop:
         self.bar.say("compiling")
         began = time.perf_counter()
         program = compile_chunk(self.algo, self.config, state)
+        _, metrics = jax.tree.unflatten(program.out_tree, range(program.out_tree.num_leaves))
+        if lacking := sorted(NEEDED - metrics.keys()):
+            raise ValueError(
+                f"the metrics of {self.algo.name}'s update lack {', '.join(lacking)}; add those of "
+                "jaxrl.rollouts.rollout.episode_metrics"
+            )
         seconds = time.perf_counter() - began
         self.progress.compile_seconds += seconds
         self.bar.announce(f"compiled in {seconds:.1f} s")

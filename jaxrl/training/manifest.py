@@ -233,7 +233,7 @@ def rebuild(
     if make_algorithm is None:
         raise ValueError(
             f"{run} was trained by {manifest['algorithm']!r}, which jaxrl does not have; pass "
-            "the function that makes it, as jaxrl.ppo makes PPO: make_algorithm=..."
+            "jaxrl.load_policy the function that makes it, as jaxrl.ppo does: make_algorithm=..."
         )
     algo = make_algorithm(env, network)
     try:

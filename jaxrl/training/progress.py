@@ -25,6 +25,8 @@ SUMS = (
     "episode_return_sum", "episode_length_sum", "episode_count", "valid_steps", "gradient_steps"
 )  # fmt: skip
 """The metrics that a row adds up over its updates; it averages the others."""
+NEEDED = frozenset(SUMS[:-1])
+"""The metrics that every algorithm's update has."""
 RECENT_EPISODES = 100
 
 

@@ -19,7 +19,7 @@ from jaxrl.training.loggers import Sink
 from jaxrl.training.loop import Callback, RunResult, TrainingLoop
 from jaxrl.training.progress import LoopSettings
 from jaxrl.training.run_dir import open_run_dir
-from jaxrl.types import Algorithm, Array, Metrics, check_agent
+from jaxrl.types import Algorithm, Array, Metrics, check_agent, check_environments
 
 
 def train(algo: Algorithm, config: Any, key: Array, num_updates: int) -> tuple[Any, Metrics]:
@@ -99,6 +99,7 @@ def run(
       OSError: if `run_dir` cannot be written to (a full disk); what is saved stays.
     """
     check_agent(algo, config)
+    check_environments(algo.env)
     seed = checks.seed(seed)
     total_steps = checks.integer("total_steps", total_steps, most=MAX_LONG, whole_floats=True)
     directory = checks.optional(checks.path, "run_dir", run_dir)
@@ -132,6 +133,9 @@ def run(
     )
     # Tracing finds sizes that do not fit before anything is written.
     init = jax.jit(algo.init).lower(config, jax.random.key(seed))
+    if "simulation" not in getattr(init.out_info, "_fields", ()):
+        requirement = "a NamedTuple with a field `simulation`"
+        raise checks.refuse("the state of algo.init", requirement, type(init.out_info))
     enable_compilation_cache()
     with contextlib.ExitStack() as stack:
         if directory is not None:

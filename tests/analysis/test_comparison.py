@@ -148,6 +148,13 @@ def test_runs_without_episodes_are_refused(tmp_path):
         read_run(tmp_path / "x")
 
 
+def test_an_agent_that_a_sweep_kept_is_refused(tmp_path):
+    file = write_run(tmp_path / "x") / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"trial": 7}))
+    with pytest.raises(ValueError, match="x holds an agent that a sweep kept"):
+        read_run(tmp_path / "x")
+
+
 def test_no_runs_and_equal_seeds_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no runs to compare; give directories of runs"):
         group_runs([])

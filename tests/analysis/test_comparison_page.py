@@ -110,7 +110,10 @@ def test_summary_lines_have_the_score_and_its_interval(tmp_path):
     for seed in (1, 2, 3):
         write_run(tmp_path / f"{seed}", seed, 5.0 * seed, env_id=PONG)
     (group,) = read_groups(tmp_path)
-    assert summary_line(group) == f"ppo on {PONG}: IQM 10.00 (5.000 to 15.00) of 3 seeds"
+    assert summary_line(group) == (
+        f"ppo on {PONG}: return of the last 100 training episodes, "
+        "IQM 10.00 (5.000 to 15.00) of 3 seeds"
+    )
 
 
 @pytest.mark.parametrize(

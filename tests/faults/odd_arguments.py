@@ -232,5 +232,6 @@ def command(rng: random.Random, directory: Path) -> Case:
         finally:
             os.chdir("/")
 
-    words = [plain(x.strip("-"))[:80] for x in argv]  # errors shorten values
+    parts = [part for x in argv for part in (x, x.partition("=")[2])]
+    words = [plain(part.strip("-"))[:80] for part in parts]  # errors shorten values
     return Case(" ".join(argv), tuple(word for word in words if word), run)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -59,7 +59,8 @@ def rows_of(run_dir):
 def test_a_run_directory_holds_what_is_promised(tmp_path):
     result = run(20, tmp_path / "run", num_evaluations=2, eval_episodes=4)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "manifest.json", "metrics.jsonl", "tensorboard", "checkpoints", "summary.json", "curve.png"
+        "manifest.json", "metrics.jsonl", "tensorboard", "checkpoints", "summary.json", "curve.png",
+        "best",
     }  # fmt: skip
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     updates = [row for row in rows if "loss" in row]
@@ -297,3 +298,35 @@ def test_memory_does_not_grow_with_the_number_of_steps():
         run(num_updates, chunk_updates=None)
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # kilobytes
     assert peaks[1] - peaks[0] < 30_000
+
+
+class Bare(NamedTuple):
+    params: Any
+
+
+def test_algorithms_that_break_the_contract_are_refused_before_anything_is_written(tmp_path):
+    algo = toy()
+
+    def lacking(config, state):
+        state, metrics = algo.update(config, state)
+        return state, {"loss": metrics["loss"]}
+
+    def stateless(config, key, simulation=None):
+        return Bare(algo.init(config, key, simulation))
+
+    wrong = {
+        r"env must be environments": (algo._replace(env=None), CONFIG),
+        r"config must be a pytree: .* jaxrl\.config\.config": (
+            algo._replace(config_class=None),
+            object(),
+        ),
+        r"state of algo\.init must be a NamedTuple": (algo._replace(init=stateless), CONFIG),
+        r"update lack episode_count, .* valid_steps": (algo._replace(update=lacking), CONFIG),
+    }
+    for message, (own, config) in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            jaxrl.run(own, config, total_steps=16, progress_bar=False)
+        if "lack" not in message:
+            with pytest.raises(ValueError, match=message):
+                jaxrl.run(own, config, total_steps=16, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

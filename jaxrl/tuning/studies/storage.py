@@ -176,10 +176,18 @@ def close_storage(storage: Any) -> None:
 
 
 def ids_with_heartbeats(storage: Any) -> set[int]:
-    """Return the ids of the trials that have ever had a heartbeat, of all studies of a database."""
-    query = importlib.import_module("sqlalchemy").text("SELECT trial_id FROM trial_heartbeats")
-    with storage._backend.engine.connect() as connection:
-        return {row[0] for row in connection.execute(query)}
+    """Return the ids of the trials that have ever had a heartbeat, of all studies of a database.
+
+    Raises:
+      StorageInternalError: as Optuna's own methods, if the database fails.
+    """
+    sqlalchemy = importlib.import_module("sqlalchemy")
+    try:
+        with storage._backend.engine.connect() as connection:
+            rows = connection.execute(sqlalchemy.text("SELECT trial_id FROM trial_heartbeats"))
+            return {row[0] for row in rows}
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        raise import_optuna().exceptions.StorageInternalError(str(error)) from error
 
 
 def trial_id(trial: Any) -> int:

@@ -1,11 +1,13 @@
 """Heartbeats: the trials of dead workers return to the queue."""
 
+import optuna
 import pytest
+import sqlalchemy
 from shared_studies import DiedError, die, end, states
 from waiting import wait_until
 
 from jaxrl.tuning.studies.heartbeat import requeue
-from jaxrl.tuning.studies.storage import change_state
+from jaxrl.tuning.studies.storage import change_state, ids_with_heartbeats
 from jaxrl.tuning.studies.trial_queue import store_claim
 
 
@@ -76,3 +78,11 @@ def test_where_trials_pause_a_worker_continues_after_the_death_of_another(studie
     alive.begin_alone("ASHA")
     assert {alive.claim(())[0], alive.claim(())[0]} == {0, 1}
     assert states(alive) == ["FAIL", "RUNNING", "RUNNING"]
+
+
+def test_a_database_that_fails_at_heartbeats_is_an_error_of_the_storage(studies):
+    alive = studies("alive", num_trials=1, heartbeat_seconds=60)
+    with alive._storage._backend.engine.begin() as connection:
+        connection.execute(sqlalchemy.text("alter table trial_heartbeats rename to other"))
+    with pytest.raises(optuna.exceptions.StorageInternalError, match="trial_heartbeats"):
+        ids_with_heartbeats(alive._storage)
