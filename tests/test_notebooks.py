@@ -23,7 +23,8 @@ def test_a_notebook_is_kept_without_outputs(path):
 @pytest.mark.parametrize(
     ("name", "number_of_pictures"), [("population", 1), ("own_environment", 2)]
 )
-def test_a_notebook_runs(name, number_of_pictures, tmp_path):
+def test_a_notebook_runs(name, number_of_pictures, tmp_path, monkeypatch):
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # set by packages that earlier tests import
     (path,) = (path for path in NOTEBOOKS if path.stem == name)
     notebook: Any = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(

@@ -18,7 +18,6 @@ import yaml
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl import config as fields
-from jaxrl.distributed import processes
 from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.envs.trust import code_named_by
 from jaxrl.files import schema
@@ -269,7 +268,6 @@ def exit_with_message() -> Iterator[None]:
     except (ValueError, ImportError, OSError, FloatingPointError, SimulatorError) as error:
         sys.exit(f"error: {printable(str(error))}")
     except jax.errors.JaxRuntimeError as error:
-        processes.await_notice()
         sys.exit(f"error: {explain_runtime_error(error)}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

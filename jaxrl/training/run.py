@@ -148,7 +148,11 @@ def run(
             stack.enter_context(open_run_dir(directory, manifest, resume))
         loop = TrainingLoop(algo, config, settings, directory, sinks, callbacks, progress_bar)
         stack.callback(loop.close)
-        return loop.run(init, seed)
+        try:
+            return loop.run(init, seed)
+        except jax.errors.JaxRuntimeError:
+            processes.await_notice()
+            raise
 
 
 def check_sinks(sinks: Any) -> None:

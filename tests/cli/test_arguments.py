@@ -1,9 +1,7 @@
 """What commands share: large integers, name=value, and errors of one line."""
 
 import re
-import sys
 
-import jax
 import pytest
 import tyro
 
@@ -69,17 +67,6 @@ def test_texts_from_files_cannot_command_the_terminal():
     assert arguments.printable("é 界\n\ttwo") == "é 界\n\ttwo"
     with pytest.raises(SystemExit, match=r"^error: no \\x1b\[31m$"), arguments.exit_with_message():
         raise ValueError("no \x1b[31m")
-
-
-def test_an_error_of_jax_waits_for_the_notice_that_another_process_died(monkeypatch, capsys):
-    def await_notice():
-        print("error: process 0 lost process 1", file=sys.stderr)
-        raise SystemExit(75)
-
-    monkeypatch.setattr(arguments.processes, "await_notice", await_notice)
-    with pytest.raises(SystemExit, match="75"), arguments.exit_with_message():
-        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
-    assert capsys.readouterr().err == "error: process 0 lost process 1\n"
 
 
 @pytest.mark.parametrize(

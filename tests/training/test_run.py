@@ -21,6 +21,7 @@ from toy_algorithm import InterruptAfter, ToyConfig, toy
 from waiting import wait_until
 
 import jaxrl
+from jaxrl.distributed import processes
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
@@ -330,3 +331,16 @@ def test_algorithms_that_break_the_contract_are_refused_before_anything_is_writt
             with pytest.raises(ValueError, match=message):
                 jaxrl.run(own, config, total_steps=16, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_jax_waits_for_the_notice_that_another_process_died(monkeypatch):
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
+
+    def await_notice():
+        raise SystemExit(75)
+
+    monkeypatch.setattr(loop.TrainingLoop, "run", fail)
+    monkeypatch.setattr(processes, "await_notice", await_notice)
+    with pytest.raises(SystemExit, match="75"):
+        run(1)
