@@ -92,10 +92,10 @@ def test_jit_retraces_for_static_fields_only():
         return config.gamma * config.num_steps
 
     for config in (PPOConfig(), PPOConfig(gamma=0.5), PPOConfig(learning_rate=1.0)):
-        np.testing.assert_allclose(discounted(config), 256 * config.gamma, rtol=1e-6)
-    assert traces == [256]
+        np.testing.assert_allclose(discounted(config), 128 * config.gamma, rtol=1e-6)
+    assert traces == [128]
     np.testing.assert_allclose(discounted(PPOConfig(num_steps=10)), 9.9, rtol=1e-6)
-    assert traces == [256, 10]
+    assert traces == [128, 10]
 
 
 def test_a_config_of_arrays_is_a_population():
@@ -108,7 +108,7 @@ def test_a_config_of_arrays_is_a_population():
     full = jax.tree.map(lambda x: jnp.full(2, x), PPOConfig()).replace(gamma=gammas)
     np.testing.assert_allclose(jax.vmap(lambda c: c.gamma * c.gae_lambda)(full), shared)
     member = jax.tree.map(lambda x: x[1], full)
-    assert (member.gamma, member.num_steps) == (0.5, 256)
+    assert (member.gamma, member.num_steps) == (0.5, 128)
 
 
 def test_one_agent_takes_no_arrays():

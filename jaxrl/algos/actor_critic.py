@@ -25,7 +25,7 @@ from jaxrl.types import Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 class ActorCriticConfig(build.NetworkConfig):
     """Hyperparameters that the algorithms share; the defaults are PPO's."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 2.5e-3
     """Step size of the optimizer, before annealing; presets for Atari have a smaller one."""
     anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
@@ -37,7 +37,7 @@ class ActorCriticConfig(build.NetworkConfig):
     """Weight c_e of the entropy bonus."""
     max_grad_norm: float = 0.5
     """Global norm to which gradients are clipped; inf for no clipping."""
-    num_steps: int = fields.static(256)
+    num_steps: int = fields.static(128)
     """Steps of each environment in a rollout (T)."""
     normalize_observations: bool = fields.static(False)
     """Standardize observations by the running mean and variance of each element, of images each

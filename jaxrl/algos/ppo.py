@@ -45,7 +45,7 @@ class PPOConfig(actor_critic.ActorCriticConfig):
     """Stop the epochs of an update once the approximate KL divergence exceeds this."""
     num_epochs: int = fields.static(4)
     """Passes over a rollout in an update, at most."""
-    num_minibatches: int = fields.static(8)
+    num_minibatches: int = fields.static(4)
     """Parts of a rollout in an epoch: transitions, or whole environments if there is a memory."""
     clip_value: bool = fields.static(False)
     """Clip the change of a value to +- `clip_epsilon`; for rewards of small scale (Atari's)."""
