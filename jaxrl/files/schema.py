@@ -1,11 +1,13 @@
-"""Schemas of the JSON files that runs leave: which fields each has, and of which kind.
+"""The JSON files that runs leave: which fields each has, of which kind, and a digest of them.
 
 A file may be damaged, edited, or of something else. Whatever it holds, reading it returns values of
-the kinds below or raises a `ValueError` that names the file and the field.
+the kinds below or raises a `ValueError` that names the file and the field. Files that `write` wrote
+are read as they were written or not at all.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +16,8 @@ from typing import Any, NamedTuple
 
 MAX_DEPTH = 32
 """The deepest nesting of values; runs write less than 10 levels."""
+DIGEST = "digest"
+"""The field with the digest of all others. Who edits a file deletes it."""
 LARGEST = 2**63 - 1
 """The largest integer that arrays hold."""
 
@@ -182,9 +186,28 @@ def read(path: Path, table: Table, rename: Callable[[Any], Any] = lambda value: 
       ValueError: if it is damaged; the message names the file and the field.
     """
     try:
-        return check(rename(parse(path.read_bytes())), table)
+        value = parse(path.read_bytes())
+        if isinstance(value, dict) and DIGEST in value and value.pop(DIGEST) != _digest(value):
+            raise ValueError(
+                f"its content is not what its {DIGEST!r} says. Copy the intact file back; if you "
+                f"changed it yourself, delete its {DIGEST!r}"
+            )
+        return check(rename(value), table)
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def write(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object with its digest to a JSON file, whole or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(json.dumps({**value, DIGEST: _digest(value)}, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    """Return the digest of an object, which does not depend on the order of its fields."""
+    as_read = json.loads(json.dumps(value))
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def parse(data: bytes) -> Any:

@@ -8,7 +8,6 @@ the metrics fill a buffer of fixed size, so memory does not grow with the length
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
+from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compile_chunk
@@ -292,7 +292,7 @@ class TrainingLoop:
             "interrupted": interrupted,
         }
         if run_dir is not None:
-            (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+            schema.write(run_dir / SUMMARY, summary)
             plot_run(run_dir, f"{self.algo.name} on {self.algo.env.id}")
         return summary
 

@@ -136,9 +136,7 @@ def _hardware() -> dict[str, Any]:
 
 def write(run_dir: Path, manifest: dict[str, Any]) -> None:
     """Write a manifest, whole or not at all."""
-    unfinished = run_dir / UNFINISHED
-    unfinished.write_text(json.dumps(manifest, indent=2) + "\n")
-    unfinished.replace(run_dir / NAME)
+    schema.write(run_dir / NAME, manifest)
 
 
 def read(run_dir: str | Path, needed: Sequence[str] = ()) -> dict[str, Any]:

@@ -133,9 +133,9 @@ def test_other_directories_are_refused(tmp_path, files, message):
 
 def test_commands_of_older_versions_are_shown_without_secrets(tmp_path):
     command = "jaxrl sweep --storage postgresql://me@host/db?password=secret"
-    path = write_run(tmp_path / "x") / "manifest.json"
+    path = write_run(tmp_path / "x")
     origin = {"command": command}
-    path.write_text(json.dumps(json.loads(path.read_text()) | origin | {"resumptions": [origin]}))
+    manifests.write(path, manifests.read(path) | origin | {"resumptions": [origin]})
     commands = read_run(tmp_path / "x").commands
     assert len(commands) == 2
     assert "secret" not in " ".join(commands)
@@ -149,8 +149,8 @@ def test_runs_without_episodes_are_refused(tmp_path):
 
 
 def test_an_agent_that_a_sweep_kept_is_refused(tmp_path):
-    file = write_run(tmp_path / "x") / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"trial": 7}))
+    path = write_run(tmp_path / "x")
+    manifests.write(path, manifests.read(path) | {"trial": 7})
     with pytest.raises(ValueError, match="x holds an agent that a sweep kept"):
         read_run(tmp_path / "x")
 

@@ -61,15 +61,15 @@ def test_markup_in_any_field_is_shown_as_text(tmp_path):
     folder = tmp_path / evil.replace("/", "")
     for seed, level in ((1, 10.0), (2, 20.0)):
         write_run(folder / f"{evil}{seed}", seed, level, evil, evil, note=evil, **{evil: seed})
-        path = folder / f"{evil}{seed}" / "manifest.json"
-        manifest = json.loads(path.read_text())
+        path = folder / f"{evil}{seed}"
+        manifest = manifests.read(path)
         manifest["env"]["options"] = {"option": evil, evil: [evil, {evil: evil}]}
         manifest |= {"git_commit": evil, "versions": {evil: evil, "jax": evil}}
         manifest["hardware"] = {"cpu": evil, evil: [evil]}
         manifest["command"] = f"{evil}{seed}"
         manifest["resumptions"] = [{"command": evil}]
-        path.write_text(json.dumps(manifest))
-        videos = folder / f"{evil}{seed}" / "video"
+        manifests.write(path, manifest)
+        videos = path / "video"
         videos.mkdir()
         (videos / f"{evil}.gif").write_bytes(b"GIF")
         (videos / f"{evil}.json").write_text(json.dumps({"caption": evil}))

@@ -12,6 +12,7 @@ from typing import Any
 
 from faults import storage
 from faults.odd_values import Case
+from jaxrl.files.schema import DIGEST
 
 ODD_JSON: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, 1e308, 10**30, math.nan, math.inf, "", "x", "é\0", [], [[]], {}, [None],
@@ -41,7 +42,7 @@ def mutate(rng: random.Random, content: Any) -> Any:
 
 
 def spoil(rng: random.Random, path: Path) -> None:
-    """Change a JSON file, or one line of it."""
+    """Change a JSON file, or one line of it; a digest would give the change away."""
     if rng.random() < 0.2:
         path.write_bytes(rng.choice(RAW))
         return
@@ -51,7 +52,9 @@ def spoil(rng: random.Random, path: Path) -> None:
         lines[i] = json.dumps(mutate(rng, json.loads(lines[i])))
         path.write_text("\n".join(lines) + "\n")
     else:
-        path.write_text(json.dumps(mutate(rng, json.loads(path.read_text()))))
+        content = json.loads(path.read_text())
+        del content[DIGEST]
+        path.write_text(json.dumps(mutate(rng, content)))
 
 
 def run_file(rng: random.Random, directory: Path) -> Case:

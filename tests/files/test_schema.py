@@ -102,6 +102,35 @@ def write_damaged(file, value, path, replacement):
 
 
 @QUICK
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, position, bit):
+    """Unless it changes nothing that is read, such as the name of the digest itself."""
+    file = tmp_path / "manifest.json"
+    schema.write(file, MANIFEST)
+    data = bytearray(file.read_bytes())
+    data[int(position * len(data))] ^= 1 << bit
+    file.write_bytes(data)
+
+    def read():
+        found = manifests.read(tmp_path)
+        assert {name: found[name] for name in MANIFEST} == MANIFEST
+
+    works_or_names(read, file)
+
+
+def test_an_edited_file_is_refused_until_its_digest_is_deleted(tmp_path):
+    file = tmp_path / "summary.json"
+    schema.write(file, {"interrupted": False, "mean_return": 1.0})
+    content = json.loads(file.read_text()) | {"mean_return": 2.0}
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"summary.json is damaged: .* delete its 'digest'"):
+        read_summary(tmp_path)
+    del content[schema.DIGEST]
+    file.write_text(json.dumps(content))
+    assert read_summary(tmp_path)["mean_return"] == 2.0
+
+
+@QUICK
 @given(path=st.sampled_from(PLACES), value=st.one_of(st.just(...), JSON))
 def test_any_value_in_a_manifest_is_read_or_refused_by_name(tmp_path, path, value):
     file = tmp_path / "manifest.json"

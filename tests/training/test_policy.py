@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.training import manifest as manifests
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
@@ -52,8 +53,9 @@ def test_actions_of_a_box_stay_within_its_bounds():
 def test_a_config_that_is_damaged_names_its_directory(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
     jaxrl.run(algo, CONFIG, total_steps=16, run_dir=tmp_path / "run", progress_bar=False)
-    manifest = tmp_path / "run" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"clip_value"', '"clip_valUe"'))
+    manifest = manifests.read(tmp_path / "run")
+    manifest["config"]["clip_valUe"] = manifest["config"].pop("clip_value")
+    manifests.write(tmp_path / "run", manifest)
     for load in (jaxrl.load_policy, lambda path: jaxrl.rerun(path, tmp_path / "again")):
         with pytest.raises(ValueError, match=rf"{tmp_path / 'run'}.*no fields \['clip_valUe'\]"):
             load(tmp_path / "run")

@@ -25,6 +25,7 @@ from jaxrl.distributed import processes
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.progress import read_summary
 from jaxrl.training.run import row_length
 
 pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("quick_compilation")]
@@ -67,7 +68,7 @@ def test_a_run_directory_holds_what_is_promised(tmp_path):
     updates = [row for row in rows if "loss" in row]
     assert [row["update"] for row in updates] == list(range(1, 21))
     assert [row["update"] for row in rows if "eval_return" in row] == [10, 20]
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = read_summary(tmp_path / "run")
     assert summary == result.summary
     assert summary["valid_steps"] == updates[-1]["steps"] == 20 * STEPS
     assert summary["episodes"] == sum(row["episode_count"] for row in updates)

@@ -81,8 +81,7 @@ def check_resumed(
 
     Args:
       saved: the trials of the sweep's checkpoint, as `sweep.json` has them.
-      listed: those of `sweep.json`, which may be newer. It has no digest, so only the trials'
-        existence is checked.
+      listed: those of `sweep.json`, which may be newer or older; only their existence is checked.
       values: returns the hyperparameters that a trial has stored.
     """
     known = {each["trial"] for each in (*saved, *listed)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,4 @@ def read(directory: Path) -> dict[str, Any]:
 
 def write(directory: Path, summary: dict[str, Any]) -> None:
     """Write `sweep.json`, as a whole or not at all."""
-    temporary = directory / f".{NAME}"
-    temporary.write_text(json.dumps(summary, indent=1) + "\n")
-    temporary.replace(directory / NAME)
+    schema.write(directory / NAME, summary)

@@ -1,6 +1,5 @@
 """Calls of `sweep` that are refused by name, the directory of a sweep, and its description."""
 
-import json
 import sys
 from typing import Any
 
@@ -25,6 +24,7 @@ from jaxrl.tuning import (
     SuccessiveHalving,
     Uniform,
 )
+from jaxrl.tuning.sweeps import sweep_file
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -159,7 +159,8 @@ def test_a_second_worker_of_a_scheduler_that_pauses_is_refused(tmp_path, monkeyp
 def test_a_storage_in_sweep_json_that_is_no_url_names_the_file(tmp_path):
     run(tmp_path / "sweep", RandomSearch(1, 1))
     file = tmp_path / "sweep" / "sweep.json"
-    content = json.loads(file.read_text()) | {"storage": "no url"}
-    file.write_text(json.dumps(content))
+    sweep_file.write(
+        tmp_path / "sweep", sweep_file.read(tmp_path / "sweep") | {"storage": "no url"}
+    )
     with pytest.raises(ValueError, match=rf"{file} is damaged: the storage .* cannot be read"):
         run(tmp_path / "sweep", RandomSearch(1, 1), resume=True, storage=None)
