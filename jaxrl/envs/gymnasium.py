@@ -292,8 +292,10 @@ def _find_function(name: str) -> Callable[..., Any] | None:
     module, _, function = name.partition(":")
     if not function:
         return None
-    if not module:
-        raise ValueError(f"gymnasium/{name} must be an id or module:function, but names no module")
+    if not module or module.startswith("."):
+        raise ValueError(
+            f"gymnasium/{name} must be an id or module:function, but {module!r} is no module's name"
+        )
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:

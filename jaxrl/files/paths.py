@@ -20,5 +20,5 @@ def check_path(directory: Path) -> None:
     if found := [part for part, pattern in UNREADABLE.items() if pattern.search(path)]:
         raise ValueError(
             f"checkpoints cannot be kept in {ascii(path)[1:-1]}, whose path has "
-            f"{' and '.join(found)}; choose another directory"
+            f"{' and '.join(found)}; choose another run_dir"
         )

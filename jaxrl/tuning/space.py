@@ -143,7 +143,11 @@ class Choice:
     def draw(self, key: Array) -> Array:
         """Return one of the values if all are numbers, else the index of one."""
         index = jax.random.randint(key, (), 0, len(self.values))
-        return jnp.asarray(self.values)[index] if self.are_numbers else index
+        if not self.are_numbers:
+            return index
+        # Arrays hold integers of 32 bits.
+        numbers = [value if abs(value) < 2**31 else float(value) for value in self.values]
+        return jnp.asarray(numbers)[index]
 
     def value(self, drawn: Any) -> Any:
         if not self.are_numbers:

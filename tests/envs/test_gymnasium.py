@@ -45,8 +45,10 @@ def test_bad_options_are_refused_by_name(vectorization_mode, options, message):
 
 
 def test_a_module_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"gymnasium/:make must be .* names no module"):
+    with pytest.raises(ValueError, match=r"gymnasium/:make must be .* '' is no module's name"):
         jaxrl.make("gymnasium/:make", 2)
+    with pytest.raises(ValueError, match=r"'\.json' is no module's name"):
+        jaxrl.make("gymnasium/.json:dumps", 2)
     with pytest.raises(ImportError, match="no module 'nowhere'"):
         jaxrl.make("gymnasium/nowhere:Env-v0", N)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import jobs, odd_arguments, odd_files, storage
-from faults.odd_values import Case, plain
+from faults.odd_values import Case, names
 from faults.outcomes import SURVIVED, Kind, Outcome, Verdict
 from faults.warm import WARM
 
@@ -60,7 +60,7 @@ def give(rng: random.Random, directory: Path, name: str) -> Outcome:
     if status == 0:
         return SURVIVED
     text = fields.get("text", ended.output if status == 2 else "")
-    has_word = any(word in text or word in plain(text) for word in case["words"])
+    has_word = any(names(text, word) for word in case["words"])
     is_usage = status == 2 and "Traceback" not in ended.output
     if has_word and (is_usage or fields.get("is_documented")):
         return SURVIVED

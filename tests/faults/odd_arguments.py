@@ -233,5 +233,5 @@ def command(rng: random.Random, directory: Path) -> Case:
             os.chdir("/")
 
     parts = [part for x in argv for part in (x, x.partition("=")[2])]
-    words = [plain(part.strip("-"))[:80] for part in parts]  # errors shorten values
+    words = [plain(part.strip("-")).rstrip("/")[:80] for part in parts]  # errors shorten values
     return Case(" ".join(argv), tuple(word for word in words if word), run)

@@ -70,6 +70,11 @@ def key() -> Any:
     return jax.random.key(0)
 
 
+def names(text: str, word: str) -> bool:
+    """Return whether an error's text has a word, as it is or escaped."""
+    return word in text or word in plain(text) or repr(word)[1:-1] in text
+
+
 def plain(text: str) -> str:
     """Return a text with flags as fields, and without empty parts of paths."""
     return re.sub("/+", "/", text.replace("-", "_"))

@@ -60,6 +60,11 @@ def test_choices_are_equally_likely_and_need_not_be_numbers():
     assert {cores.value(x) for x in draws(cores)} == {None, "lstm"}
 
 
+def test_integers_beyond_32_bits_may_be_chosen():
+    large = Choice((1, 10**30))
+    assert {large.value(x) for x in draws(large, 20)} == {1, 10**30}
+
+
 def test_infinity_may_be_chosen():
     bounds = Choice((0.5, math.inf))
     assert [bounds.value(np.float32(x)) for x in bounds.values] == [0.5, math.inf]
