@@ -18,7 +18,7 @@ import yaml
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl import config as fields
-from jaxrl.envs.host.errors import SimulatorError
+from jaxrl.envs.host.errors import SimulatorError, message_in
 from jaxrl.envs.trust import code_named_by
 from jaxrl.files import schema
 
@@ -292,5 +292,4 @@ def explain_runtime_error(error: jax.errors.JaxRuntimeError) -> str:
             f"{text.splitlines()[0]}; use less memory: lower --num-envs, --num-steps or "
             "--replay-size, or take a smaller network"
         )
-    _, found, rest = text.partition("\nSimulatorError: ")
-    return rest.partition("\n\n----------")[0] if found else text
+    return message_in(error) or text

@@ -7,6 +7,7 @@ jaxrl play runs/ppo-Pong-v5-seed1 --which best --greedy --format gif
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,8 +17,15 @@ import numpy as np
 import tyro
 
 from jaxrl import checks
-from jaxrl.analysis.video import frames_per_second, summarize_games, write_caption, write_video
+from jaxrl.analysis.video import (
+    check_video,
+    frames_per_second,
+    summarize_games,
+    write_caption,
+    write_video,
+)
 from jaxrl.cli.arguments import find_own_modules
+from jaxrl.envs.host.errors import SimulatorError, message_in
 from jaxrl.training.evaluate import Evaluation, evaluate, frames, split_episodes
 from jaxrl.training.policy import LoadedPolicy, load_policy
 
@@ -54,6 +62,15 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if args.trust_imports:
         find_own_modules()
     policy = load_policy(args.run_dir, trust_imports=args.trust_imports, which=args.which)
+    path = args.run_dir / "video" / f"seed{args.seed}.{args.format}"
+    try:
+        check_video(policy.algo.env, path)
+        has_video = True
+    except (ValueError, ImportError, SimulatorError, jax.errors.JaxRuntimeError) as error:
+        if not args.episodes:
+            raise
+        has_video = False
+        print(f"no video: {message_in(error) or error}", file=sys.stderr)
     numbers = None
     if args.episodes:
         scores = play_episodes(policy, args.episodes, args.seed, args.greedy)
@@ -61,7 +78,8 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
         print(f"return over {args.episodes} episodes: {returns.mean():.2f} +- {returns.std():.2f}")
         if np.isfinite(returns).any():
             numbers = summarize_games(*scores)
-    path = args.run_dir / "video" / f"seed{args.seed}.{args.format}"
+    if not has_video:
+        return 0
     path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)
     found = f"{length} steps, score {score:g}"
     write_caption(path, found, numbers)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -136,8 +135,6 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
     Returns:
       The exit status: 130 if the run was interrupted.
     """
-    # JAX would log a simulator's error, which the raised one has already.
-    logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
     algo, config, run_dir = prepare(make_algorithm, args)
     video = run_dir / "video" / f"seed{args.seed}.mp4"
     if args.resume and args.anneal:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import checks
+from jaxrl.envs.host.errors import message_in
 from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from jaxrl.types import Array, Env, PyTree, TimeStep
 
@@ -103,7 +104,11 @@ def _check_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
 def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
     """Yield problems of some steps of random actions."""
     actions = random_actions(env, seed, num_steps)
-    steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(seed), actions))
+    try:
+        steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(seed), actions))
+    except jax.errors.JaxRuntimeError as error:
+        yield message_in(error) or str(error)
+        return
     ended = steps.terminated | steps.truncated
     if not steps.first[0].all() or ended[0].any() or steps.reward[0].any():
         yield "init must set `first`, and neither `terminated`, `truncated` nor a reward"

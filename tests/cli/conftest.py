@@ -10,9 +10,8 @@ from jaxrl.cli import sweep, train
 
 
 @pytest.fixture
-def jaxrl_command(monkeypatch, capsys, caplog, tmp_path):
+def jaxrl_command(monkeypatch, capsys, tmp_path):
     """`jaxrl_command(*words)` runs in `tmp_path`; its result has returncode, stdout and stderr."""
-    caplog.set_level("ERROR", "jax._src.callback")  # training changes it
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys, "path", list(sys.path))  # the command appends to it

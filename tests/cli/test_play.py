@@ -37,6 +37,23 @@ def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
     assert "data:image/gif" in page.read_text()
 
 
+def test_an_agent_whose_environment_does_not_draw_is_evaluated(jaxrl_command, tmp_path):
+    (tmp_path / "plain_task.py").write_text(
+        "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    task = ["--env-id", "gymnasium/plain_task:make", "--num-envs", 2, "--num-steps", 32]
+    trained = jaxrl_command("train", "ppo", *task, "--total-steps", 64, "--run-dir", "run")
+    assert trained.returncode == 0, trained.stderr
+    played = jaxrl_command("play", "run", "--episodes", 2, "--trust-imports")
+    assert played.returncode == 0
+    assert "return over 2 episodes" in played.stdout
+    assert "no video: " in played.stderr
+    assert "render_mode" in played.stderr
+    only_video = jaxrl_command("play", "run", "--episodes", 0, "--trust-imports")
+    assert only_video.returncode == 1
+    assert "render_mode" in only_video.stderr
+
+
 def test_a_run_imports_a_module_of_the_working_directory_only_if_it_is_trusted(
     jaxrl_command, run_dir
 ):

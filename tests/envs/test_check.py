@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,6 +119,22 @@ def test_a_violation_is_named(breaks, message):
     env: Any = Corridor(breaks=breaks)
     with pytest.raises(ValueError, match=message):
         jaxrl.check_env(env)
+
+
+def test_a_failing_simulator_is_a_violation_and_is_not_logged(caplog):
+    class OldApi(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **_):
+            return np.zeros(3, np.float32), {}
+
+        def step(self, action) -> Any:
+            return np.zeros(3, np.float32), 0.0, False, {}
+
+    with pytest.raises(ValueError, match=r"failed in step[\s\S]*step must return .*got 4 values$"):
+        jaxrl.check_env(jaxrl.make(OldApi, 2))
+    assert not caplog.records
 
 
 def test_missing_members_are_named():

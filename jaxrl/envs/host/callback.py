@@ -15,6 +15,7 @@ member's environments are seeded from its own key, so a member sees what it woul
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,6 +30,14 @@ from jax.experimental import io_callback
 from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.envs.host.pools import HostTime, PoolGroup, RawStep
 from jaxrl.types import Array, PyTree
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for a simulator's error: JAX logs its traceback and raises it as well."""
+    return not (record.exc_info and isinstance(record.exc_info[1], SimulatorError))
+
+
+logging.getLogger("jax._src.callback").addFilter(_is_news)
 
 
 class HostState(NamedTuple):

@@ -20,6 +20,16 @@ class SimulatorError(RuntimeError):
         self.kind, self.summary = kind, summary
 
 
+def message_in(error: BaseException) -> str | None:
+    """Return the message of the `SimulatorError` that made a compiled program fail, if one did.
+
+    Args:
+      error: as JAX raised it, whose text has XLA's tracebacks around the message.
+    """
+    _, found, rest = str(error).partition("\nSimulatorError: ")
+    return rest.partition("\n\n----------")[0] if found else None
+
+
 def describe(error: BaseException) -> str:
     """Return the traceback of an error, as text that can be encoded."""
     try:
