@@ -106,6 +106,7 @@ def cases() -> dict[str, Case]:
         }),
         "choose": Case(population.choose, {
             "algo": ALGO, "configs": population.stack(CONFIG, 2), "seconds": 0.01, "repeats": 1,
+            "planned_steps": 1e6,
         }, ("repeats", "seconds")),
         "stack": Case(population.stack, {"config": CONFIG, "num_lanes": 2}),
         "search": Case(shapes_of(tuning.search), agent | {

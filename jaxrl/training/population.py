@@ -8,6 +8,7 @@ CPU it can be slower than its agents one after another. `choose` measures which 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxrl import checks
-from jaxrl.checks import POSITIVE
+from jaxrl.checks import BOUND, POSITIVE
 from jaxrl.config import Config
 from jaxrl.envs.host.callback import max_groups
 from jaxrl.rollouts.simulation import restart
@@ -186,9 +187,15 @@ class MeasuredStrategy(NamedTuple):
 
 
 def choose(
-    algo: Algorithm, configs: PyTree, seconds: float = 0.5, repeats: int = 3
+    algo: Algorithm,
+    configs: PyTree,
+    seconds: float = 0.5,
+    repeats: int = 3,
+    planned_steps: float = math.inf,
 ) -> MeasuredStrategy:
     """Measure every strategy on this machine and return the fastest.
+
+    Work that the first one finishes sooner than another compiles is not worth the measurement.
 
     Args:
       algo: the algorithm of all lanes.
@@ -196,10 +203,12 @@ def choose(
       seconds: approximate time of one measurement, without compilation.
       repeats: measurements of each strategy; those within 25% of the fastest get three times as
         many more.
+      planned_steps: environment steps that all lanes together will train for, if known.
     """
     check_agent(algo, configs, has_lanes=True)
     seconds = checks.number("seconds", seconds, POSITIVE)
     repeats = checks.integer("repeats", repeats)
+    planned_steps = checks.number("planned_steps", planned_steps, BOUND)
     shapes = {jnp.shape(x)[:1] for x in jax.tree.leaves(configs)}
     if len(shapes) != 1 or shapes == {()}:
         raise ValueError(
@@ -207,6 +216,16 @@ def choose(
             f"makes them, got {configs}"
         )
     num_lanes = len(jax.tree.leaves(configs)[0])
+
+    def stopwatch(name: str) -> _Stopwatch:
+        return _Stopwatch(algo, population(algo, num_lanes, name), configs, seconds)
+
+    began = time.perf_counter()
+    made = {"vmap": stopwatch("vmap")}
+    preparation = time.perf_counter() - began
+    rate = made["vmap"].steps_per_second()
+    if planned_steps < rate * preparation:
+        return MeasuredStrategy(as_strategy("vmap", num_lanes), {"vmap": rate})
     one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
     names = STRATEGIES[:2] if one_device else STRATEGIES
     # Strategies of pure environments take turns, so that a busy moment of the machine slows all
@@ -217,8 +236,7 @@ def choose(
         groups = [(name,) for name in names if few or name.endswith("vmap")]
     medians = {}
     for group in groups:
-        lanes = {name: population(algo, num_lanes, name) for name in group}
-        clocks = {name: _Stopwatch(algo, lanes[name], configs, seconds) for name in group}
+        clocks = {name: made.pop(name, None) or stopwatch(name) for name in group}
         rates = _measure_in_turns(clocks, repeats)
         # The fastest ones are often close and change places from run to run: measure them again.
         close = {name: clocks[name] for name in group if rates[name] > 0.75 * max(rates.values())}

@@ -151,6 +151,13 @@ def test_the_fastest_strategy_is_chosen_by_measurement():
     assert all(rate > 0 for rate in choice.steps_per_second.values())
 
 
+def test_short_work_is_not_measured():
+    configs = populations.stack(CONFIGS["toy"], 4)
+    choice = populations.choose(algorithm("toy"), configs, seconds=0.02, planned_steps=1)
+    assert choice.strategy == Strategy("vmap")
+    assert set(choice.steps_per_second) == {"vmap"}
+
+
 def test_a_strategy_for_more_lanes_is_fitted_to_fewer():
     algo = algorithm("toy")
     assert population(algo, 4, Strategy("map", 2)).strategy == Strategy("map", 2)

@@ -86,15 +86,18 @@ class SweepLoop:
         try:
             if scheduler.pauses:
                 self.study.begin_alone(type(scheduler).__name__)
-            self._start_lanes(algo)
+            self._start_lanes(algo, scheduler)
         except BaseException:
             self.study.close()
             raise
 
-    def _start_lanes(self, algo: Algorithm) -> None:
+    def _start_lanes(self, algo: Algorithm, scheduler: Scheduler) -> None:
         strategy, num_lanes = self.settings.strategy, len(self.state.runs)
         if strategy == "auto" and not self.programs.static_names:
-            strategy = fastest(algo, self.programs.config, num_lanes, self.display)
+            config, program = self.programs.find({})
+            phases = scheduler.num_trials * scheduler.num_phases
+            planned_steps = phases * self.settings.phase.num_steps(program.steps_per_update)
+            strategy = fastest(algo, config, num_lanes, planned_steps, self.display)
             self.description["strategy"] = str(strategy)
         self.lanes = Lanes(num_lanes, strategy, self.programs)
         remedy = "--strategy auto with a multiple of as many --lanes may use all"

@@ -41,6 +41,11 @@ class Phase(NamedTuple):
         """Return the length in updates, of a phase that is not counted in episodes."""
         return math.ceil(self.length / steps_per_update) if self.unit == "steps" else self.length
 
+    def num_steps(self, steps_per_update: int) -> float:
+        """Return the length in environment steps; inf if it is counted in episodes."""
+        in_episodes = self.unit == "episodes"
+        return math.inf if in_episodes else self.num_updates(steps_per_update) * steps_per_update
+
     def updates_left(self, run: PhaseRun, steps_per_update: int) -> int:
         """Return after how many updates the phase may be over."""
         if self.unit == "episodes":
