@@ -64,7 +64,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
 
 def check_machine() -> int:
     """Check whether this machine can train: versions, devices, optional parts, self-tests."""
-    console, broken = Console(highlight=False, soft_wrap=True), 0
+    console, broken = Console(highlight=False, soft_wrap=not sys.stdout.isatty()), 0
     for finding in examine():
         broken += finding.mark == "broken"
         console.print(format_finding(finding))

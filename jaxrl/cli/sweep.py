@@ -169,13 +169,15 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     """Print the leaderboard and the best config as a command, and write the page."""
     rows = leaderboard(result.summary["trials"])
     shown = f", the best {SHOWN_TRIALS} of {len(rows)}" if len(rows) > SHOWN_TRIALS else ""
-    table = Table(title=f"{result.run_dir}{shown}")
-    for column in ("trial", "best score", "last score", "phases", "status", "values"):
-        table.add_column(column)
+    names = sorted(result.summary["space"])
+    table = Table("trial", title=f"{result.run_dir}{shown}")
+    for column in ("best score", "last score", "phases", *names):
+        table.add_column(column, justify="right")
+    table.add_column("status")
     for row in rows[:SHOWN_TRIALS]:
         scores = (f"{row[name]:.2f}" for name in ("best_score", "last_score"))
-        values = ", ".join(f"{name}={format_value(x)}" for name, x in row["values"].items())
-        table.add_row(str(row["trial"]), *scores, str(row["phases"]), row["status"], values)
+        values = (format_value(row["values"][name]) for name in names)
+        table.add_row(str(row["trial"]), *scores, str(row["phases"]), *values, row["status"])
     Console().print(table)
     if elsewhere := result.summary["elsewhere"]:
         print(

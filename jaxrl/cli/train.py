@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import tyro
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -52,6 +55,9 @@ from jaxrl.training.policy import load_policy
 from jaxrl.training.run import run
 from jaxrl.types import Algorithm, Env
 
+WIDE = 200
+"""Columns of a table in a file or pipe."""
+
 
 def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()) -> int:
     """Train as the flags say.
@@ -64,7 +70,10 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
       The exit status: 130 if the run was interrupted.
     """
     if argv and argv[0] in ("--list", "--help", "-h"):
-        print(list_presets() if argv[0] == "--list" else __doc__)
+        if argv[0] == "--list":
+            print_presets()
+        else:
+            print(__doc__)
         return 0
     if not argv or argv[0] not in PRESETS:
         raise ValueError(
@@ -78,15 +87,20 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
         return train(ALGORITHMS[algorithm], args)
 
 
-def list_presets() -> str:
-    """Return a line for each preset, by algorithm."""
-    lines = []
+def print_presets() -> None:
+    """Print a table of all presets, by algorithm."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("algorithm", "preset"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("environment", overflow="fold")
+    table.add_column("steps", justify="right")
+    table.add_column("description")
     for algorithm, presets in PRESETS.items():
-        lines.append(algorithm)
         for name, preset in presets.items():
-            steps = f"{preset.total_steps:,} steps"
-            lines.append(f"  {name:17}{preset.env_id}, {steps}: {preset.description}")
-    return "\n".join(lines)
+            row = algorithm, name, preset.env_id, f"{preset.total_steps:,}", preset.description
+            table.add_row(*row)
+        table.add_section()
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def parse(
@@ -239,10 +253,19 @@ def check_annealing(run_dir: Path, config: Any) -> None:
 
 
 def print_summary(result: RunResult) -> None:
-    """Print the summary of a run as a table."""
-    table = Table(title=str(result.run_dir))
-    table.add_column("summary")
+    """Print the summary of a run as a table, and how to watch the agent."""
+    table = Table(title=str(result.run_dir), show_header=False)
+    table.add_column()
     table.add_column(justify="right")
     for name, value in result.summary.items():
-        table.add_row(name, f"{value:,.2f}" if isinstance(value, float) else str(value))
+        table.add_row(name, format_number(value))
     Console().print(table)
+    if not result.interrupted:
+        print(f"watch the agent: jaxrl play {shlex.quote(str(result.run_dir))}")
+
+
+def format_number(value: Any) -> str:
+    """Return a value of a summary as text, a number with its thousands apart."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
