@@ -28,6 +28,8 @@ from jaxrl.training.compilation import compiler_options, run_chunk
 from jaxrl.types import Algorithm, Array, Metrics, PyTree, check_agent
 
 STRATEGIES = ("vmap", "map", "shard-vmap", "shard-map")
+SHORT_WORK = 10
+"""Work is short that takes less than this many times as long as compiling one strategy."""
 KEEP, FRESH, RESUME = 0, 1, 2
 """Changes of a lane in `Population.refill`."""
 
@@ -195,7 +197,7 @@ def choose(
 ) -> MeasuredStrategy:
     """Measure every strategy on this machine and return the fastest.
 
-    Work that the first one finishes sooner than another compiles is not worth the measurement.
+    Short work takes "vmap" at once: compiling the others costs more than they gain.
 
     Args:
       algo: the algorithm of all lanes.
@@ -224,7 +226,7 @@ def choose(
     made = {"vmap": stopwatch("vmap")}
     preparation = time.perf_counter() - began
     rate = made["vmap"].steps_per_second()
-    if planned_steps < rate * preparation:
+    if planned_steps < SHORT_WORK * preparation * rate:
         return MeasuredStrategy(as_strategy("vmap", num_lanes), {"vmap": rate})
     one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
     names = STRATEGIES[:2] if one_device else STRATEGIES

@@ -68,7 +68,7 @@ class Display:
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
         self._line = headline(seconds, self._steps, trials, self._num_trials) + score
         if self._is_live:
-            tables = self._lane_table(running, trials), _best_table(trials)
+            tables = [self._lane_table(running, trials)] + [_best_table(trials)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)
 
     def close(self) -> None:

@@ -25,4 +25,5 @@ def fastest(
     choice = populations.choose(algo, configs, planned_steps=planned_steps)
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in choice.steps_per_second.items())
     display.print_line(f"strategy {choice.strategy}; steps/s of all lanes: {rates}")
+    display.show_text("compiling")
     return choice.strategy
