@@ -164,6 +164,12 @@ def mean_curve(group: Group, over: str) -> tuple[np.ndarray, Estimate]:
       shortest ends.
     """
     curves = [smoothed_returns(run.rows, over=over) for run in group.runs]
+    for run, curve in zip(group.runs, curves, strict=True):
+        if not np.isfinite(curve).all():
+            raise ValueError(
+                f"{run.directory / 'metrics.jsonl'} has values whose mean return over {over} is "
+                "not finite; leave the run out"
+            )
     stop = min(x[-1] for x, _ in curves)
     start = min(stop, max(x[0] for x, _ in curves))
     grid = np.linspace(start, stop, _CURVE_POINTS)

@@ -148,6 +148,13 @@ def test_runs_without_episodes_are_refused(tmp_path):
         read_run(tmp_path / "x")
 
 
+def test_a_run_whose_mean_return_overflows_is_named(tmp_path):
+    write_run(tmp_path / "x", level=1e308)
+    group = read_groups(tmp_path)[0]
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=r"x/metrics.jsonl has values"):
+        mean_curve(group, "steps")
+
+
 def test_an_agent_that_a_sweep_kept_is_refused(tmp_path):
     path = write_run(tmp_path / "x")
     manifests.write(path, manifests.read(path) | {"trial": 7})
