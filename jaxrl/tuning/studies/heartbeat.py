@@ -108,13 +108,12 @@ class Heartbeat:
                 self._storage.record_heartbeat(trial_id(trial))
         with ignore_experimental_warnings(), find_damage():
             import_optuna().storages.fail_stale_trials(self._study)
-        for lost in lost_trials(self._study, self._num_trials).values():
+        for lost in lost_trials(indexed_trials(self._study), self._num_trials).values():
             requeue(self._study, lost)
 
 
-def lost_trials(study: Any, num_trials: int) -> dict[int, Any]:
+def lost_trials(trials: list[tuple[int, Any]], num_trials: int) -> dict[int, Any]:
     """Return the last failed trial of each index that has no other trial."""
-    trials = indexed_trials(study)
     valid = valid_trials(trials, num_trials)
     return {i: trial for i, trial in trials if i < num_trials and i not in valid}
 

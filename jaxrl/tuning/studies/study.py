@@ -252,11 +252,12 @@ class SharedStudy:
         if self._heartbeat is not None:
             self._heartbeat.check()
             states.append(self._state.RUNNING)
-            if lost_trials(self._study, self._num_trials):  # about to be in the queue again
-                return True
         own = set(self._running_ids())
-        trials = self._study.get_trials(deepcopy=False)
-        return any(t.state in states and trial_id(t) not in own for t in trials)
+        # One reading: between two, a heartbeat may fail a running trial and not yet repeat it.
+        trials = indexed_trials(self._study)
+        if self._heartbeat is not None and lost_trials(trials, self._num_trials):
+            return True  # about to be in the queue again
+        return any(t.state in states and trial_id(t) not in own for _, t in trials)
 
     def count_elsewhere(self) -> int:
         """Return how many trials other workers have begun."""

@@ -54,6 +54,23 @@ def test_a_worker_that_dies_while_it_requeues_a_trial_does_not_lose_it(studies):
     assert states(alive) == ["FAIL", "COMPLETE"]
 
 
+def test_a_trial_that_is_lost_while_the_study_is_read_is_still_unfinished(studies, monkeypatch):
+    """No state between two readings, where the trial has failed and is not repeated, is missed."""
+    slow = studies("slow", num_trials=1, heartbeat_seconds=60)
+    index, _ = slow.claim(())
+    alive = studies("alive", num_trials=1, heartbeat_seconds=60)
+    read = alive._study.get_trials
+
+    def fail_after_reading(deepcopy=True):
+        trials = read(deepcopy=True)
+        change_state(slow._storage, slow._claimed[index], "FAIL")
+        return trials
+
+    monkeypatch.setattr(alive._study, "get_trials", fail_after_reading)
+    assert alive.has_unfinished_elsewhere()
+    assert alive.has_unfinished_elsewhere()
+
+
 def test_a_repeated_trial_is_not_owned_by_the_worker_that_lost_it(studies):
     first, other = studies("a"), studies("b")
     index, values = first.claim(())
