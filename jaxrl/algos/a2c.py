@@ -5,8 +5,9 @@ With n-step returns `R_t = r_t + gamma r_{t+1} + ... + gamma^k V(s_{t+k})` insid
 
     -log pi(a|s) (R - V) + c_v (R - V)^2 / 2 - beta entropy
 
-Stepping many environments together and learning from all of them at once is what GA3C
-(Babaeizadeh et al. 2017, arXiv 1611.06256) computes with its queues, here without policy lag.
+Many environments are stepped together. A gradient step learns from all of them, or with
+`num_minibatches` from some at a time: GA3C (Babaeizadeh et al. 2017, arXiv 1611.06256) takes one
+agent's t_max transitions a step.
 `gae_lambda` below 1 replaces the n-step advantages by GAE's.
 """
 
@@ -18,20 +19,21 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.ops import normalization, optimizers, returns
+from jaxrl.networks import recurrent
+from jaxrl.ops import minibatches, normalization, optimizers, returns
 from jaxrl.ops.distributions import Categorical
+from jaxrl.ops.masks import finite_where_invalid, masked_sum, zero_invalid
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class A2CConfig(actor_critic.ActorCriticConfig):
+class A2CConfig(actor_critic.RMSPropConfig):
     """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
 
     learning_rate: float = 7e-4
@@ -39,28 +41,17 @@ class A2CConfig(actor_critic.ActorCriticConfig):
     """lambda of GAE, in [0, 1]; 1 for n-step advantages (Schulman et al. 2016)."""
     final_entropy_coef: float | None = None
     """Value that `entropy_coef` reaches linearly after `anneal_updates`; None keeps it constant."""
-    rmsprop_decay: float = 0.99
-    """Decay of RMSProp's mean of squared gradients in a gradient step, in [0, 1]."""
-    rmsprop_eps: float = 1e-5
-    """RMSProp's epsilon."""
-    rmsprop_initial: float = 0.0
-    """Initial mean of squared gradients; 1 in TensorFlow, and so in GA3C."""
     log_eps: float = 0.0
-    """Use log(pi + log_eps) for log pi in policy loss and entropy, as GA3C does (1e-6); Discrete
-    actions only."""
+    """Use log(max(pi, log_eps)) for log pi in policy loss and entropy, as GA3C's code does (1e-6);
+    Discrete actions only."""
     num_steps: int = fields.static(5)
     """Steps of each environment in a rollout, and of its longest return (t_max)."""
     min_training_batch: int = fields.static(1)
     """Least number of transitions to learn from; rollouts are collected until they hold so many."""
-    eps_inside_root: bool = fields.static(True)
-    """RMSProp's epsilon inside the root, as in A3C's paper, or outside, as in PyTorch."""
-    sum_losses: bool = fields.static(False)
-    """Sum the losses of a batch, as A3C and GA3C do, instead of averaging them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.traced_fields(self, checks.POSITIVE, "rmsprop_eps")
-        checks.traced_fields(self, checks.NOT_NEGATIVE, "log_eps", "rmsprop_initial")
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "log_eps")
         if self.final_entropy_coef is not None:
             checks.traced_fields(self, checks.NOT_NEGATIVE, "final_entropy_coef")
         if self.final_entropy_coef is not None and fields.is_zero(self.anneal_updates):
@@ -68,9 +59,8 @@ class A2CConfig(actor_critic.ActorCriticConfig):
                 f"A2CConfig.final_entropy_coef = {self.final_entropy_coef} is reached after "
                 "anneal_updates, which is 0; set both"
             )
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "gae_lambda", "rmsprop_decay")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "gae_lambda")
         checks.fields(self, checks.integer, "min_training_batch")
-        checks.fields(self, checks.flag, "eps_inside_root", "sum_losses")
 
 
 class A2CState(NamedTuple):
@@ -82,6 +72,14 @@ class A2CState(NamedTuple):
     key: Array
     num_updates: Array
     obs_statistics: normalization.RunningStatistics | None
+
+
+class Batch(NamedTuple):
+    """Rollouts of B environments to learn from."""
+
+    trajectory: Trajectory  # leaves [T, B, ...]
+    core: PyTree  # [1, B, ...] the memory before the rollout
+    last_value: Array  # [1, B] the value after it, by the policy that acted
 
 
 def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -100,8 +98,9 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         return rollouts * config.num_steps
 
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
+        minibatches.check_split(config, env, by_env=True)
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        opt_state = optimizer_of(config, 0).init(params)
+        opt_state = optimizers.annealed_rmsprop(config, 0).init(params)
         obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
         return A2CState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
@@ -115,19 +114,27 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         last_value = actor_critic.bootstrap(apply, state.params, simulation)
 
         # Advantages and learning
-        def objective(params: PyTree) -> tuple[Array, Metrics]:
-            _, (distribution, value) = apply(params, state.simulation.core, trajectory.inputs)
-            advantage = advantages(config, trajectory, jax.lax.stop_gradient(value), last_value)
-            return loss(config, distribution, value, advantage, trajectory, state.num_updates, axis)
+        def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
+            core, last_value = jax.tree.map(lambda x: x[0], (batch.core, batch.last_value))
+            _, (distribution, value) = apply(params, core, batch.trajectory.inputs)
+            advantage = advantages(
+                config, batch.trajectory, jax.lax.stop_gradient(value), last_value
+            )
+            return loss(
+                config, distribution, value, advantage, batch.trajectory, state.num_updates, axis
+            )
 
-        params, opt_state, losses = optimizers.gradient_step(
-            optimizer_of(config, state.num_updates), objective, state.params, state.opt_state, axis
-        )
+        batch = Batch(trajectory, *recurrent.one_step((state.simulation.core, last_value)))
+        (params, opt_state), losses = minibatches.learn_in_turn(
+            objective, optimizers.annealed_rmsprop(config, state.num_updates),
+            (state.params, state.opt_state), batch, config.num_minibatches, axis,
+        )  # fmt: skip
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
         # Metrics
         metrics = actor_critic.metrics(
-            env, config, state.num_updates, simulation, trajectory, axis.mean(losses)
-        )
+            env, config, state.num_updates, simulation, trajectory, axis.mean(losses),
+            gradient_steps=config.num_minibatches,
+        )  # fmt: skip
         return A2CState(
             params, opt_state, simulation, key, state.num_updates + 1, obs_statistics
         ), metrics
@@ -135,18 +142,6 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     act = partial(actor_critic.act, agent)
     return Algorithm(
         init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
-    )
-
-
-def optimizer_of(config: A2CConfig, num_updates: Array | int) -> optax.GradientTransformation:
-    """Return the optimizer of the update after `num_updates`."""
-    return optimizers.rmsprop(
-        optimizers.annealed_learning_rate(config, num_updates),
-        config.rmsprop_decay,
-        config.rmsprop_eps,
-        config.max_grad_norm,
-        config.eps_inside_root,
-        config.rmsprop_initial,
     )
 
 
@@ -184,15 +179,17 @@ def loss(
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, Metrics]:
     """Return the loss of a rollout over its valid transitions, and its parts; all `[T, N]`."""
-    valid = trajectory.valid.astype(jnp.float32)
-    count = axis.mean_count(valid)
+    valid = trajectory.valid
+    count = axis.mean_count(valid.astype(jnp.float32))
     total = jnp.float32(1 / axis.size) if config.sum_losses else count
 
     def reduce(x: Array) -> Array:
-        return (x * valid).sum() / total
+        return masked_sum(x, valid) / total
 
+    distribution = finite_where_invalid(distribution, valid)
+    value, advantage = zero_invalid((value, advantage), valid)
     if isinstance(distribution, Categorical):
-        log_prob, entropy = smoothed(distribution, trajectory.action, config.log_eps)
+        log_prob, entropy = bounded(distribution, trajectory.action, config.log_eps)
     else:
         log_prob, entropy = distribution.log_prob(trajectory.action), distribution.entropy()
     policy_loss = -reduce(log_prob * advantage)  # algorithm S3
@@ -214,14 +211,11 @@ def loss(
     }
 
 
-def smoothed(
+def bounded(
     distribution: Categorical, action: Array, log_eps: Array | float
 ) -> tuple[Array, Array]:
-    """Return `log(pi(a|s) + log_eps)` and `-sum pi log(pi + log_eps)`; exact for `log_eps = 0`."""
+    """Return `log max(pi(a|s), log_eps)` and `-sum pi log max(pi, log_eps)`."""
     log_probs = distribution.log_probs()
-    probs = jnp.exp(log_probs)
-    # Without log_eps, any positive number keeps the gradient of the unused branch finite.
-    smooth = jnp.log(probs + jnp.where(log_eps > 0, log_eps, 1.0))
-    smooth = jnp.where(log_eps > 0, smooth, log_probs)
-    chosen = jax.nn.one_hot(action, probs.shape[-1], dtype=probs.dtype)
-    return (smooth * chosen).sum(-1), -(probs * smooth).sum(-1)
+    log_bounded = jnp.maximum(log_probs, jnp.log(log_eps))  # log 0 = -inf bounds nothing
+    chosen = jax.nn.one_hot(action, log_probs.shape[-1], dtype=log_probs.dtype)
+    return (log_bounded * chosen).sum(-1), -(jnp.exp(log_probs) * log_bounded).sum(-1)

@@ -53,6 +53,33 @@ class ActorCriticConfig(build.NetworkConfig):
         checks.fields(self, checks.flag, "normalize_observations")
 
 
+@fields.config
+class RMSPropConfig(ActorCriticConfig):
+    """Hyperparameters that A2C and IMPALA share: one pass over a rollout with RMSProp."""
+
+    rmsprop_decay: float = 0.99
+    """Decay of RMSProp's mean of squared gradients in a gradient step, in [0, 1]."""
+    rmsprop_eps: float = 1e-5
+    """RMSProp's epsilon."""
+    rmsprop_initial: float = 0.0
+    """Initial mean of squared gradients; 1 in TensorFlow, and so in GA3C and Baselines."""
+    eps_inside_root: bool = fields.static(True)
+    """RMSProp's epsilon inside the root, as in A3C's paper and TensorFlow, or outside, as in
+    PyTorch and Cleanba."""
+    num_minibatches: int = fields.static(1)
+    """Parts of a rollout, each of whole environments, of one gradient step each, in turn."""
+    sum_losses: bool = fields.static(False)
+    """Sum the losses of a minibatch, as A3C, GA3C and IMPALA do, instead of averaging them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.traced_fields(self, checks.POSITIVE, "rmsprop_eps")
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "rmsprop_initial")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "rmsprop_decay")
+        checks.fields(self, checks.integer, "num_minibatches")
+        checks.fields(self, checks.flag, "eps_inside_root", "sum_losses")
+
+
 class PolicyExtras(NamedTuple):
     """Numbers that the behaviour policy gave when it acted; leaves `[T, N]`."""
 

@@ -8,7 +8,7 @@ Each update steps the environments epsilon-greedily, stores the transitions in a
 with a* the best action by the target network, or by the online one if `double` (van Hasselt et
 al. 2016); n > 1 gives n-step targets, `dueling` the head of Wang et al. 2016, `prioritized` the
 replay of Schaul et al. 2016. Returns end with episodes; truncated ones bootstrap from their true
-last observation. Errors beyond 1 count linearly, as in the paper.
+last observation. Errors beyond 1 count linearly (`huber`), as in the paper.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import optimizers
+from jaxrl.ops.masks import masked_sum, zero_invalid
 from jaxrl.replay import frames, ring, transitions
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.transitions import Batch, Layout
@@ -48,6 +49,8 @@ class DQNConfig(q_learning.QLearningConfig):
     """Probability of a random action after `exploration_steps`, in [0, 1]."""
     exploration_steps: float = 1e6
     """Environment steps over which epsilon falls linearly."""
+    huber: bool = fields.static(True)
+    """Loss of an error: half its square, linear beyond 1 (Huber); False for its square."""
     double: bool = fields.static(False)
     """Choose the target's action by the online network (van Hasselt et al. 2016)."""
     prioritized: bool = fields.static(False)
@@ -59,7 +62,7 @@ class DQNConfig(q_learning.QLearningConfig):
             raise ValueError(f"DQN has no memory, got core={self.core!r}; use jaxrl.r2d2")
         checks.traced_fields(self, checks.UNIT_INTERVAL, "initial_epsilon", "final_epsilon")
         checks.traced_fields(self, checks.POSITIVE, "exploration_steps")
-        checks.fields(self, checks.flag, "double", "prioritized")
+        checks.fields(self, checks.flag, "huber", "double", "prioritized")
 
 
 class DQNState(NamedTuple):
@@ -203,7 +206,8 @@ def objective(
     batch: Batch = sample.batch
     target = jax.lax.stop_gradient(q_targets(config, q_values, params, target_params, batch))
     value = q_learning.value_of(q_values(params, batch.obs), batch.action)
-    total, (error, losses) = loss(value, target, sample.weights * batch.valid, batch.valid, axis)
+    weights = sample.weights * batch.valid
+    total, (error, losses) = loss(config, value, target, weights, batch.valid, axis)
     priority = q_learning.priority_of(config, jnp.abs(error)) * batch.valid
     return total, (priority, losses)
 
@@ -215,21 +219,24 @@ def q_targets(
     next_values = q_values(target_params, batch.last_obs)
     chooser = q_values(params, batch.last_obs) if config.double else next_values
     bootstrap = q_learning.value_of(next_values, epsilon_greedy.greedy_actions(chooser))
-    return batch.reward + batch.discount * bootstrap
+    # After a termination the value of the last observation may be anything.
+    return batch.reward + jnp.where(batch.discount > 0, batch.discount * bootstrap, 0.0)
 
 
 def loss(
-    value: Array, target: Array, weights: Array, valid: Array, axis: Axis = SINGLE_DEVICE
-) -> tuple[Array, tuple[Array, Metrics]]:
-    """Return the Huber loss over valid transitions; the errors `[B]` and metrics."""
-    error = target - value
+    config: DQNConfig, value: Array, target: Array, weights: Array, valid: Array,
+    axis: Axis = SINGLE_DEVICE,
+) -> tuple[Array, tuple[Array, Metrics]]:  # fmt: skip
+    """Return the loss of valid transitions; the errors `[B]`, 0 for others, and metrics."""
+    error = zero_invalid(target - value, valid)
     total = axis.mean_count(valid)
-    loss = (optax.losses.huber_loss(error) * weights).sum() / total
+    losses = optax.losses.huber_loss(error) if config.huber else error**2
+    loss = (losses * weights).sum() / total
     return loss, (
         error,
         {
             "loss": loss,
-            "q_value": (value * valid).sum() / total,
-            "td_error": (jnp.abs(error) * valid).sum() / total,
+            "q_value": masked_sum(value, valid) / total,
+            "td_error": jnp.abs(error).sum() / total,
         },
     )

@@ -19,19 +19,20 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.ops import normalization, optimizers, returns
+from jaxrl.networks import recurrent
+from jaxrl.ops import minibatches, normalization, optimizers, returns
+from jaxrl.ops.masks import finite_where_invalid, masked_sum, zero_invalid
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
+from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class ImpalaConfig(actor_critic.ActorCriticConfig):
+class ImpalaConfig(actor_critic.RMSPropConfig):
     """Hyperparameters of IMPALA; `static` fields shape the program, others are traced."""
 
     learning_rate: float = 6e-4
@@ -44,10 +45,7 @@ class ImpalaConfig(actor_critic.ActorCriticConfig):
     policy_rho_bar: float = 1.0
     """Upper bound of the importance ratios in the policy gradient (section 4.2)."""
     max_grad_norm: float = 40.0
-    rmsprop_decay: float = 0.99
-    """Decay of RMSProp's mean of squared gradients in a gradient step, in [0, 1]."""
     rmsprop_eps: float = 0.01
-    """RMSProp's epsilon."""
     num_steps: int = fields.static(20)
     """Steps of each environment in a rollout (n, the unroll length)."""
     lag: int = fields.static(1)
@@ -55,15 +53,13 @@ class ImpalaConfig(actor_critic.ActorCriticConfig):
     off_policy_correction: bool = fields.static(True)
     """Whether V-trace uses importance ratios; False replaces them by 1."""
     sum_losses: bool = fields.static(True)
-    """Sum the losses of a batch, as the paper does, instead of averaging them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.traced_fields(self, checks.BOUND, "rho_bar", "c_bar", "policy_rho_bar")
-        checks.traced_fields(self, checks.POSITIVE, "rmsprop_eps")
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "trace_lambda", "rmsprop_decay")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "trace_lambda")
         checks.fields(self, checks.integer, "lag", least=0)
-        checks.fields(self, checks.flag, "off_policy_correction", "sum_losses")
+        checks.fields(self, checks.flag, "off_policy_correction")
 
 
 class ImpalaState(NamedTuple):
@@ -80,6 +76,14 @@ class ImpalaState(NamedTuple):
     obs_statistics: normalization.RunningStatistics | None
 
 
+class Batch(NamedTuple):
+    """Rollouts of B environments to learn from."""
+
+    trajectory: Trajectory  # leaves [T, B, ...]
+    core: PyTree  # [1, B, ...] the actor's memory before the rollout
+    inputs_after: Inputs  # [1, B, ...] what the network receives after it
+
+
 def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     """Return IMPALA on `env`.
 
@@ -90,11 +94,12 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
     def init(config: ImpalaConfig, key: Array, simulation: Simulation | None = None) -> ImpalaState:
+        minibatches.check_split(config, env, by_env=True)
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
-        opt_state = optimizer_of(config, 0).init(params)
+        opt_state = optimizers.annealed_rmsprop(config, 0).init(params)
         obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
         return ImpalaState(params, past, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
@@ -108,20 +113,24 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
 
         # V-trace and learning
-        def objective(params: PyTree) -> tuple[Array, Metrics]:
-            core, (distribution, values) = apply(params, state.simulation.core, trajectory.inputs)
-            after = simulation._replace(core=jax.lax.stop_gradient(core))
-            last_value = actor_critic.bootstrap(apply, params, after)
-            return loss(config, distribution, values, last_value, trajectory, axis)
+        def objective(params: PyTree, batch: Batch) -> tuple[Array, Metrics]:
+            core, inputs_after = jax.tree.map(lambda x: x[0], (batch.core, batch.inputs_after))
+            core, (distribution, values) = apply(params, core, batch.trajectory.inputs)
+            core = jax.lax.stop_gradient(core)
+            _, (_, last_value) = recurrent.apply_step(apply, params, core, inputs_after)
+            return loss(config, distribution, values, last_value, batch.trajectory, axis)
 
-        params, opt_state, losses = optimizers.gradient_step(
-            optimizer_of(config, state.num_updates), objective, state.params, state.opt_state, axis
-        )
+        batch = Batch(trajectory, *recurrent.one_step((state.simulation.core, simulation.inputs)))
+        (params, opt_state), losses = minibatches.learn_in_turn(
+            objective, optimizers.annealed_rmsprop(config, state.num_updates),
+            (state.params, state.opt_state), batch, config.num_minibatches, axis,
+        )  # fmt: skip
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
         # Metrics
         metrics = actor_critic.metrics(
             env, config, state.num_updates, simulation, trajectory, axis.mean(losses),
-            actor_lag=jnp.minimum(state.num_updates, config.lag),
+            gradient_steps=config.num_minibatches,
+            actor_lag=config.num_minibatches * jnp.minimum(state.num_updates, config.lag),
         )  # fmt: skip
         num_updates = state.num_updates + 1
         return ImpalaState(
@@ -131,14 +140,6 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     act = partial(actor_critic.act, agent)
     return Algorithm(
         init, update, act, env, network, "impala", ImpalaConfig, agent.initial_core, make=impala
-    )
-
-
-def optimizer_of(config: ImpalaConfig, num_updates: Array | int) -> optax.GradientTransformation:
-    """Return the optimizer of the update after `num_updates`."""
-    learning_rate = optimizers.annealed_learning_rate(config, num_updates)
-    return optimizers.rmsprop(
-        learning_rate, config.rmsprop_decay, config.rmsprop_eps, config.max_grad_norm
     )
 
 
@@ -163,12 +164,14 @@ def loss(
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Array, Metrics]:
     """Return the loss of a rollout over its valid transitions, and its parts; all `[T, N]`."""
-    valid = trajectory.valid.astype(jnp.float32)
-    count = axis.mean_count(valid)
+    valid = trajectory.valid
+    count = axis.mean_count(valid.astype(jnp.float32))
     total = jnp.float32(1 / axis.size) if config.sum_losses else count
 
+    distribution = finite_where_invalid(distribution, valid)
     log_prob = distribution.log_prob(trajectory.action)
     log_ratios = jax.lax.stop_gradient(log_prob) - trajectory.extras.log_prob
+    log_ratios = zero_invalid(log_ratios, valid)
     trace = returns.vtrace(
         log_ratios if config.off_policy_correction else jnp.zeros_like(log_ratios),
         trajectory.reward,
@@ -182,14 +185,15 @@ def loss(
         config.c_bar,
         config.policy_rho_bar,
     )
-    policy_loss = -(log_prob * trace.advantages * valid).sum() / total
-    value_loss = 0.5 * ((trace.targets - values) ** 2 * valid).sum() / total
-    entropy = (distribution.entropy() * valid).sum()
+    trace, values = zero_invalid((trace, values), valid)
+    policy_loss = -masked_sum(log_prob * trace.advantages, valid) / total
+    value_loss = 0.5 * masked_sum((trace.targets - values) ** 2, valid) / total
+    entropy = masked_sum(distribution.entropy(), valid)
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy / total
     return loss, {
         "loss": loss,
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy / count,
-        "importance_ratio": (jnp.exp(log_ratios) * valid).sum() / count,
+        "importance_ratio": masked_sum(jnp.exp(log_ratios), valid) / count,
     }

@@ -24,6 +24,7 @@ from jaxrl.algos import actor_critic
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.ops import minibatches, normalization, optimizers, returns
+from jaxrl.ops.masks import finite_where_invalid, masked_sum, zero_invalid
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 
@@ -174,23 +175,27 @@ def loss(
     surrogate: Surrogate = clipped_surrogate,
 ) -> tuple[Array, Metrics]:  # fmt: skip
     """Return the loss of a minibatch over its valid transitions, and its parts."""
-    trajectory, valid = batch.trajectory, batch.trajectory.valid.astype(jnp.float32)
-    total = axis.mean_count(valid)
+    trajectory, valid = batch.trajectory, batch.trajectory.valid
+    total = axis.mean_count(valid.astype(jnp.float32))
 
     def mean(x: Array) -> Array:
-        return (x * valid).sum() / total
+        return masked_sum(x, valid) / total
 
-    advantage = batch.advantage
+    distribution = finite_where_invalid(distribution, valid)
+    value, old_value, advantage, target = zero_invalid(
+        (value, batch.value, batch.advantage, batch.target), valid
+    )
     if config.normalize_advantages:
         centered = advantage - axis.mean(mean(advantage))
         advantage = centered * jax.lax.rsqrt(axis.mean(mean(centered**2)) + 1e-8)
     log_ratio = distribution.log_prob(trajectory.action) - trajectory.extras.log_prob
+    log_ratio = zero_invalid(log_ratio, valid)
     ratio = jnp.exp(log_ratio)  # eq. 6
     policy_loss = -mean(surrogate(config, ratio, advantage))  # eq. 7
-    error = (value - batch.target) ** 2  # eq. 9, L^VF
+    error = (value - target) ** 2  # eq. 9, L^VF
     if config.clip_value:
-        change = jnp.clip(value - batch.value, -config.clip_epsilon, config.clip_epsilon)
-        error = jnp.maximum(error, (batch.value + change - batch.target) ** 2)
+        change = jnp.clip(value - old_value, -config.clip_epsilon, config.clip_epsilon)
+        error = jnp.maximum(error, (old_value + change - target) ** 2)
     value_loss = 0.5 * mean(error)
     entropy = mean(distribution.entropy())
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy  # eq. 9

@@ -31,6 +31,7 @@ from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import returns
+from jaxrl.ops.masks import masked_sum, zero_invalid
 from jaxrl.replay import frames, ring, sequences
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.sequences import Layout, Row, Sequences
@@ -254,15 +255,15 @@ def loss(
       rows: `[unroll_length + 1, B]`.
       weights: `[B]`, importance weights.
     """
-    valid = (~rows.inputs.first[1:]).astype(jnp.float32)
+    valid = ~rows.inputs.first[1:]
     target = targets(config, jax.lax.stop_gradient(values), target_values, rows)
     value = q_learning.value_of(values, rows.action)[:-1]
-    error = (target - value) * valid
+    error = zero_invalid(target - value, valid)
     loss = (weights * (0.5 * error**2).sum(0)).mean()
     size = jnp.abs(error)
     mean = size.sum(0) / jnp.maximum(valid.sum(0), 1.0)
     share = config.priority_max_share
     priority = jax.lax.stop_gradient(share * size.max(0) + (1 - share) * mean)  # section 2.3
-    count = axis.mean_count(valid)
-    q_value, td_error = (value * valid).sum() / count, size.sum() / count
+    count = axis.mean_count(valid.astype(jnp.float32))
+    q_value, td_error = masked_sum(value, valid) / count, size.sum() / count
     return loss, (priority, {"loss": loss, "q_value": q_value, "td_error": td_error})

@@ -1,3 +1,3 @@
 """Pure formulas of reinforcement learning: arrays in, arrays out."""
 
-__all__ = ["distributions", "minibatches", "normalization", "optimizers", "returns"]
+__all__ = ["distributions", "masks", "minibatches", "normalization", "optimizers", "returns"]

@@ -1,4 +1,4 @@
-"""Random minibatches: epochs over a rollout, and a shuffle without a sort."""
+"""Minibatches: in turn or in shuffled epochs over a rollout, and a shuffle without a sort."""
 
 from __future__ import annotations
 
@@ -15,25 +15,57 @@ from jaxrl.types import Array, Env, Metrics, PyTree
 
 ROUNDS = 8
 
+Objective = Callable[[PyTree, Any], tuple[Array, Metrics]]
+"""`objective(params, minibatch) -> (loss, losses)`."""
+Learner = tuple[PyTree, PyTree]
+"""Parameters and the optimizer's state."""
+
+
+def learn_in_turn(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    learner: Learner,
+    batch: PyTree,
+    num_minibatches: int,
+    axis: Axis = SINGLE_DEVICE,
+) -> tuple[Learner, Metrics]:
+    """Learn from a batch once, from its minibatches one after another, in order.
+
+    A minibatch of several devices consists of one from each device.
+
+    Args:
+      batch: leaves `[L, B, ...]`, split along B into neighbours.
+
+    Returns:
+      The learner, and this device's mean losses over the minibatches.
+    """
+    if num_minibatches == 1:
+        params, opt_state, losses = gradient_step(
+            optimizer, lambda params: objective(params, batch), *learner, axis
+        )
+        return (params, opt_state), losses
+    num_rows = jax.tree.leaves(batch)[0].shape[1]
+    rows = jnp.arange(num_rows).reshape(num_minibatches, -1)
+    learner, losses = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
+    return learner, jax.tree.map(jnp.mean, losses)
+
 
 def learn_in_epochs(
-    objective: Callable[[PyTree, Any], tuple[Array, Metrics]],
+    objective: Objective,
     optimizer: optax.GradientTransformation,
-    learner: tuple[PyTree, PyTree],
+    learner: Learner,
     batch: PyTree,
     key: Array,
     sizes: tuple[int, int],
     names: tuple[str, ...],
     stop_above: tuple[str, Array | float | None] = ("", None),
     axis: Axis = SINGLE_DEVICE,
-) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:
+) -> tuple[Learner, Array, Metrics]:
     """Learn from a batch several times, each time from another split into minibatches.
 
     A minibatch of several devices consists of one from each device.
 
     Args:
-      objective: `objective(params, minibatch) -> (loss, losses)`.
-      learner: parameters and the optimizer's state.
       batch: leaves `[L, B, ...]`, split along B.
       sizes: the largest number of epochs, and the number of minibatches in each.
       names: of `losses`, which are scalars.
@@ -47,17 +79,10 @@ def learn_in_epochs(
     watched, bound = stop_above
     num_rows = jax.tree.leaves(batch)[0].shape[1]
 
-    def learn(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
-        minibatch = jax.tree.map(lambda x: x[:, rows], batch)
-        params, opt_state, losses = gradient_step(
-            optimizer, lambda params: objective(params, minibatch), *learner, axis
-        )
-        return (params, opt_state), losses
-
     def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, count, _, sums = carry
         rows = shuffled_indices(jax.random.fold_in(key, count), num_minibatches, num_rows)
-        learner, losses = jax.lax.scan(learn, learner, rows)
+        learner, losses = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
         means = axis.mean(jax.tree.map(jnp.mean, losses))
         is_above = False if bound is None else means[watched] > bound
         more = (count + 1 < num_epochs) & ~jnp.asarray(is_above)
@@ -68,6 +93,26 @@ def learn_in_epochs(
         lambda carry: carry[2], epoch, (learner, jnp.int32(0), jnp.bool_(True), nothing)
     )
     return learner, count, jax.tree.map(lambda x: x / count, sums)
+
+
+def _learn_from_rows(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    learner: Learner,
+    batch: PyTree,
+    rows: Array,
+    axis: Axis,
+) -> tuple[Learner, Metrics]:
+    """Take a gradient step on each row of places along B; return losses `[number of rows]`."""
+
+    def learn(learner: Learner, rows: Array) -> tuple[Learner, Metrics]:
+        minibatch = jax.tree.map(lambda x: x[:, rows], batch)
+        params, opt_state, losses = gradient_step(
+            optimizer, lambda params: objective(params, minibatch), *learner, axis
+        )
+        return (params, opt_state), losses
+
+    return jax.lax.scan(learn, learner, rows)
 
 
 def check_split(config: Any, env: Env, by_env: bool) -> None:

@@ -57,11 +57,12 @@ def update(
     """
     lead = valid.ndim
     batch = batch.astype(jnp.float32).reshape(-1, *batch.shape[lead:])
-    weights = valid.reshape(-1, *(1,) * (batch.ndim - 1)).astype(jnp.float32)
-    batch_count = axis.sum(weights.sum())
+    is_valid = valid.reshape(-1, *(1,) * (batch.ndim - 1))
+    batch_count = axis.sum(is_valid.sum(dtype=jnp.float32))
     safe_count = jnp.maximum(batch_count, 1.0)
-    batch_mean = axis.sum((weights * batch).sum(0)) / safe_count
-    batch_variance = axis.sum((weights * (batch - batch_mean) ** 2).sum(0)) / safe_count
+    batch_mean = axis.sum(jnp.where(is_valid, batch, 0.0).sum(0)) / safe_count
+    squares = jnp.where(is_valid, (batch - batch_mean) ** 2, 0.0)
+    batch_variance = axis.sum(squares.sum(0)) / safe_count
     count = statistics.count + batch_count
     delta = batch_mean - statistics.mean
     share = batch_count / count

@@ -87,6 +87,18 @@ def annealed_adam(config: Any, num_updates: Number) -> optax.GradientTransformat
     return adam(rate, config.adam_eps, config.max_grad_norm)
 
 
+def annealed_rmsprop(config: Any, num_updates: Number) -> optax.GradientTransformation:
+    """Return the optimizer RMSProp of the update after `num_updates`."""
+    return rmsprop(
+        annealed_learning_rate(config, num_updates),
+        config.rmsprop_decay,
+        config.rmsprop_eps,
+        config.max_grad_norm,
+        config.eps_inside_root,
+        config.rmsprop_initial,
+    )
+
+
 def linear_decay(value: Number, num_updates: Number, decay_updates: Number) -> Array:
     """Return `value`, falling linearly to 0 over `decay_updates` updates; constant if that is 0."""
     return linear_schedule(value, 0.0, num_updates, decay_updates)

@@ -45,8 +45,8 @@ def generalized_advantages(
     chex.assert_equal_shape([rewards, values, terminated, truncated])
     values_next = jnp.concatenate([values[1:], last_value[None]])
     deltas = rewards + gamma * jnp.where(terminated, 0.0, values_next) - values
-    decays = gamma * gae_lambda * ~(terminated | truncated)
-    return _decayed_sums(deltas, decays)  # eq. 16, as a recursion
+    ended = terminated | truncated
+    return _decayed_sums(deltas, gamma * gae_lambda * ~ended, ended)  # eq. 16, as a recursion
 
 
 class VTrace(NamedTuple):
@@ -96,27 +96,30 @@ def vtrace(
     chex.assert_equal_shape([log_ratios, rewards, values, terminated, truncated])
     ratios = jnp.exp(log_ratios)
     values_next = jnp.concatenate([values[1:], last_value[None]])
-    discounts = gamma * ~terminated
-    deltas = jnp.minimum(rho_bar, ratios) * (rewards + discounts * values_next - values)
+    values_next = jnp.where(terminated, 0.0, values_next)
+    deltas = jnp.minimum(rho_bar, ratios) * (rewards + gamma * values_next - values)
     ended = terminated | truncated
     decays = gamma * trace_lambda * jnp.minimum(c_bar, ratios) * ~ended
-    excess = _decayed_sums(deltas, decays)  # v_t - V_t, remark 1
+    excess = _decayed_sums(deltas, decays, ended)  # v_t - V_t, remark 1
     excess_next = jnp.concatenate([excess[1:], jnp.zeros_like(last_value)[None]])
     bootstraps = values_next + jnp.where(ended, 0.0, trace_lambda * excess_next)
-    advantages = rewards + discounts * bootstraps - values  # section 4.2, with q_{t+1}
+    advantages = rewards + gamma * bootstraps - values  # section 4.2, with q_{t+1}
     return VTrace(values + excess, jnp.minimum(policy_rho_bar, ratios) * advantages)
 
 
-def _decayed_sums(deltas: Array, decays: Array) -> Array:
-    """Return `x_t = delta_t + decay_t x_{t+1}`, `[T, N]`, with 0 after the last row."""
+def _decayed_sums(deltas: Array, decays: Array, ended: Array) -> Array:
+    """Return `x_t = delta_t + decay_t x_{t+1}`, `[T, N]`, with 0 after ends and the last row.
 
-    def accumulate(x: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        delta, decay = row
-        x = delta + decay * x
+    The row after an end is masked, and may hold anything.
+    """
+
+    def accumulate(x: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        delta, decay, is_end = row
+        x = delta + decay * jnp.where(is_end, 0.0, x)
         return x, x
 
     start = jnp.zeros_like(deltas[0])
-    return jax.lax.scan(accumulate, start, (deltas, decays), reverse=True, unroll=16)[1]
+    return jax.lax.scan(accumulate, start, (deltas, decays, ended), reverse=True, unroll=16)[1]
 
 
 def n_step_returns(

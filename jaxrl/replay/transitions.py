@@ -102,7 +102,7 @@ def read(layout: Layout, memory: Replay, slots: Array, envs: Array, gamma: Array
     return Batch(
         obs=observe(slots),
         action=rows.action[slots, envs],
-        reward=(is_included * discounts * window(rows.reward)).sum(0),
+        reward=jnp.where(is_included, discounts * window(rows.reward), 0.0).sum(0),
         discount=jnp.where(terminated, 0.0, jnp.asarray(gamma) ** length),
         last_obs=observe((slots + length) % memory.capacity),
         valid=(~seams.any(0)).astype(jnp.float32),

@@ -146,7 +146,7 @@ def test_a_masked_action_is_never_sampled_and_gives_no_nan(least):
 
     def objective(logits):
         distribution = Categorical(logits)
-        log_prob, entropy = a2c.smoothed(distribution, samples, 0.1)
+        log_prob, entropy = a2c.bounded(distribution, samples, 0.1)
         return (distribution.log_prob(samples) + distribution.entropy() + log_prob + entropy).sum()
 
     assert np.isfinite(jax.jit(jax.grad(objective))(logits)).all()
