@@ -1,4 +1,8 @@
-"""Settings to start from, by algorithm and name: data that `jaxrl train` and studies read."""
+"""Settings to start from, by algorithm and name: data that `jaxrl train` and studies read.
+
+Presets that bear the name of a paper or of a code have its settings. The pages of
+docs/algorithms compare them line by line, and `tests/test_presets.py` keeps the values.
+"""
 
 from __future__ import annotations
 
@@ -165,19 +169,23 @@ _A2C = {
             activation="relu",
         ),
     ),
-    # Losses are summed, gradients not clipped, TensorFlow's RMSProp has its epsilon of 0.1 inside
-    # the root, and log(pi + 1e-6) is bounded.
+    # A gradient step on the 5 transitions of each agent. Losses are summed, gradients not clipped,
+    # TensorFlow's RMSProp has its epsilon of 0.1 inside the root. Gym's PongDeterministic-v0 has
+    # sticky actions.
     "ga3c": Preset(
         "Atari through envpool; GA3C, Babaeizadeh et al. 2017", "Pong-v5", 10_000_000, 32,
         A2CConfig(
             torso="ga3c_cnn", learning_rate=3e-4, value_coef=1.0, max_grad_norm=math.inf,
-            rmsprop_eps=0.1, rmsprop_initial=1.0, log_eps=1e-6, sum_losses=True,
+            rmsprop_eps=0.1, rmsprop_initial=1.0, log_eps=1e-6, num_minibatches=32,
+            sum_losses=True,
         ),
-        anneal=False, atari_flags={},
+        env_options=("noop_max=1", "use_fire_reset=False"), anneal=False,
+        atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
     ),
+    # Baselines' value loss has no half, so its weight of 0.5 is 1 here.
     "baselines": Preset(
         "Atari through envpool; OpenAI Baselines, Dhariwal et al. 2017", "Pong-v5", 10_000_000, 16,
-        A2CConfig(torso="nature_cnn"), atari_flags={},
+        A2CConfig(torso="nature_cnn", value_coef=1.0, rmsprop_initial=1.0), atari_flags={},
     ),
 }
 
@@ -197,9 +205,13 @@ _IMPALA = {
             rmsprop_eps=1e-5, sum_losses=False, torso="mlp", activation="relu",
         ),
     ),
+    # Two threads of 64 environments, 4 gradient steps on 32 of them each.
     "atari": Preset(
-        "Atari through envpool; Cleanba, Huang et al. 2023: 64 x 20 steps, the deep ResNet",
-        "Pong-v5", 50_000_000, 64, ImpalaConfig(torso="impala_resnet"), atari_flags={},
+        "Atari through envpool; Cleanba, Huang et al. 2023: 128 x 20 steps, the deep ResNet",
+        "Pong-v5", 50_000_000, 128,
+        ImpalaConfig(torso="impala_resnet", eps_inside_root=False, num_minibatches=4),
+        env_options=("full_action_space=True", "noop_max=1"),
+        atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
     ),
 }
 
@@ -222,8 +234,9 @@ _DQN = {
     ),
     "atari": Preset(
         "Atari through envpool; CleanRL: a replay of a million frames, each stored once (7 GB)",
-        "Pong-v5", 10_000_000, 1, DQNConfig(torso="nature_cnn", frame_stack=4), anneal=False,
-        atari_flags={},
+        "Pong-v5", 10_000_000, 1,
+        DQNConfig(torso="nature_cnn", frame_stack=4, max_grad_norm=math.inf, huber=False),
+        anneal=False, atari_flags={},
     ),
 }
 
@@ -246,10 +259,17 @@ _R2D2 = {
             activation="relu",
         ),
     ),
-    # The value rescaling replaces the clipping of rewards.
+    # SEED RL's settings are those of its script for Atari. A step is learned from 0.75 times:
+    # 3 * 64 * 80 / (256 * 80). The target network is copied every 833 * 3 gradient steps. The value
+    # rescaling replaces the clipping of rewards.
     "atari": Preset(
         "Atari through envpool; SEED RL, Espeholt et al. 2020: replays 40 + 80 steps (7 GB)",
-        "Pong-v5", 10_000_000, 64, R2D2Config(torso="nature_cnn", frame_stack=4), anneal=False,
+        "Pong-v5", 200_000_000, 256,
+        R2D2Config(
+            torso="nature_cnn", frame_stack=4, num_steps=80, num_gradient_steps=3,
+            target_period=833, learning_starts=400_000,
+        ),
+        env_options=("full_action_space=True", "use_fire_reset=False"), anneal=False,
         atari_flags={"episodic_life": False, "reward_clip": False},
     ),
 }

@@ -224,7 +224,10 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     if algo.env.id.startswith("envpool/") and getattr(algo.env, "is_atari", False):
         preset = "atari"
     flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
-    if options := result.summary["env_options"]:
+    options = result.summary["env_options"]
+    if preset == "atari":
+        options = {"repeat_action_probability": 0.0} | options  # presets may have sticky actions
+    if options:
         texts = (f"{name}={value}" for name, value in options.items())
         flags.append(f"--env-options {shlex.join(texts)}")
     preset_values = fields.to_dict(PRESETS[args.algo][preset].config)
