@@ -131,24 +131,33 @@ def test_rollouts_are_collected_until_the_batch_is_large_enough():
     assert result.summary["updates"] == 2
 
 
-def test_the_smoothed_log_probability_is_that_of_the_formula():
+def test_the_bounded_log_probability_is_that_of_the_formula():
+    """GA3C's NetworkVP.py takes log(max(p, epsilon)) of the probabilities."""
     logits = jnp.asarray([[0.0, 1.0, -30.0], [2.0, 0.0, 1.0]])
     action = jnp.asarray([2, 0])
     probs = np.asarray(jax.nn.softmax(logits), np.float64)
     for log_eps in (1e-6, 0.1):
-        log_prob, entropy = a2c_module.smoothed(Categorical(logits), action, log_eps)
+        log_prob, entropy = a2c_module.bounded(Categorical(logits), action, log_eps)
         chosen = probs[np.arange(2), np.asarray(action)]
-        np.testing.assert_allclose(log_prob, np.log(chosen + log_eps), rtol=1e-4)
-        expected = -(probs * np.log(probs + log_eps)).sum(1)
-        np.testing.assert_allclose(entropy, expected, rtol=1e-4)
-    log_prob, entropy = a2c_module.smoothed(Categorical(logits), action, 0.0)
-    np.testing.assert_allclose(log_prob, Categorical(logits).log_prob(action), rtol=1e-6)
+        np.testing.assert_allclose(log_prob, np.log(np.maximum(chosen, log_eps)), rtol=1e-5)
+        expected = -(probs * np.log(np.maximum(probs, log_eps))).sum(1)
+        np.testing.assert_allclose(entropy, expected, rtol=1e-5)
+    log_prob, entropy = a2c_module.bounded(Categorical(logits), action, 0.0)
+    np.testing.assert_array_equal(log_prob, Categorical(logits).log_prob(action))
     np.testing.assert_allclose(entropy, Categorical(logits).entropy(), rtol=1e-6)
 
 
-def test_the_smoothed_log_probability_has_finite_gradients_for_certain_policies():
+def test_a_bounded_probability_has_no_gradient_below_its_bound():
+    def log_prob(logits):
+        return a2c_module.bounded(Categorical(logits), jnp.asarray([1]), 0.1)[0].sum()
+
+    assert (jax.grad(log_prob)(jnp.asarray([[9.0, 0.0]])) == 0).all()
+    assert (jax.grad(log_prob)(jnp.asarray([[0.0, 0.0]])) != 0).all()
+
+
+def test_the_bounded_log_probability_has_finite_gradients_for_certain_policies():
     def total(logits, log_eps):
-        return sum(x.sum() for x in a2c_module.smoothed(Categorical(logits), action, log_eps))
+        return sum(x.sum() for x in a2c_module.bounded(Categorical(logits), action, log_eps))
 
     action, logits = jnp.asarray([1]), jnp.asarray([[300.0, -300.0, 0.0]])
     for log_eps in (0.0, 1e-6):

@@ -89,6 +89,8 @@ def changed(name, *fields):
     others = {field: VALUES[field].other for field in fields if field in VALUES}
     if "core" in fields and config.core == "gru":
         others["core"] = "lstm"
+    if "num_minibatches" in fields and config.num_minibatches == 1:
+        others["num_minibatches"] = 2
     switched = {field: not getattr(config, field) for field in fields if field not in VALUES}
     return config.replace(**others | switched)
 

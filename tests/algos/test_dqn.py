@@ -39,11 +39,16 @@ def test_targets_are_those_of_the_papers(double):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_the_loss_is_huber_over_valid_transitions():
+@pytest.mark.parametrize(
+    ("huber", "expected"), [(True, 0.5 * 0.5**2 + 0.5 * 2.5), (False, 0.5**2 + 0.5 * 3.0**2)]
+)
+def test_the_loss_is_huber_or_squared_over_valid_transitions(huber, expected):
+    config = jaxrl.DQNConfig(huber=huber)
     value, target = jnp.asarray([0.0, 0.0, 0.0]), jnp.asarray([0.5, -3.0, 100.0])
     valid = jnp.asarray([1.0, 1.0, 0.0])
-    loss, _ = dqn_module.loss(value, target, jnp.asarray([1.0, 0.5, 1.0]) * valid, valid)
-    assert float(loss) == pytest.approx((0.5 * 0.5**2 + 0.5 * 2.5) / 2)
+    weights = jnp.asarray([1.0, 0.5, 1.0]) * valid
+    loss, _ = dqn_module.loss(config, value, target, weights, valid)
+    assert float(loss) == pytest.approx(expected / 2)
 
 
 def on_cartpole(name: str) -> Any:
