@@ -30,7 +30,7 @@ class Preset(NamedTuple):
     """`name=value` texts, as `--env-options` takes them."""
     anneal: bool = True
     """Whether the learning rate falls linearly to 0 over the run."""
-    atari_flags: dict[str, bool] | None = None
+    atari_flags: dict[str, bool | float] | None = None
     """Values of `AtariArguments` that differ from their defaults; None if not envpool's Atari."""
 
 

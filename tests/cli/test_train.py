@@ -73,7 +73,7 @@ def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch
 def test_presets_are_the_defaults_of_flags():
     args = train.parse("a2c", ["--gamma", "0.9", "--preset=ga3c", "--no-reward-clip"])
     assert (args.config.gamma, args.config.learning_rate) == (0.9, 3e-4)
-    assert (args.reward_clip, args.episodic_life, args.anneal) == (False, True, False)
+    assert (args.reward_clip, args.episodic_life, args.anneal) == (False, False, False)
     assert train.parse("a2c", ["--preset", "baselines"]).config.learning_rate == 7e-4
 
 

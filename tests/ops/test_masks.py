@@ -1,5 +1,7 @@
 """Masks: what is masked reaches no sum and no gradient, though it be infinite or NaN."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,11 +49,12 @@ def test_the_row_after_an_end_reaches_no_advantage_before_it(bad, is_terminated)
     ended[1, 0] = True
     terminated, truncated = (ended, ~ended & ended) if is_terminated else (~ended & ended, ended)
 
-    def advantages(bad):
-        r, v, ratio = reward.copy(), values.copy(), log_ratios.copy()
+    def advantages(bad: float) -> Any:
+        copies: Any = (reward.copy(), values.copy(), log_ratios.copy())
+        r, v, ratio = copies
         r[2, 0] = ratio[2, 0] = bad
         v[2, 0] = bad if is_terminated else v[2, 0]
-        rest = (terminated, truncated, 0.9, 0.8)
+        rest: Any = (terminated, truncated, 0.9, 0.8)
         gae = returns.generalized_advantages(r, v, v[-1], *rest)
         return gae, *returns.vtrace(ratio, r, v, v[-1], *rest)
 
