@@ -102,15 +102,13 @@ class EnvpoolPool:
     def recv(self) -> RawStep:
         obs, reward, terminated, truncated, info = self._envs.recv()
         first, self._ended = self._ended, terminated | truncated
-        reward = reward.astype(np.float32)
+        reward = np.where(first, np.float32(0), reward.astype(np.float32))
         raw_reward, game_over = reward, self._ended
         if self._is_atari:
             raw_reward = info["reward"].astype(np.float32)
             game_over = (info["terminated"] != 0) | truncated
         self._obs = self._cast(obs)
-        return RawStep(
-            self._obs, reward * ~first, self._ended, truncated, first, raw_reward, game_over
-        )
+        return RawStep(self._obs, reward, self._ended, truncated, first, raw_reward, game_over)
 
     def restart(self, where: np.ndarray) -> RawStep:
         fresh, info = self._envs.reset(np.flatnonzero(where).astype(np.int32))

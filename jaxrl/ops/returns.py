@@ -99,7 +99,7 @@ def vtrace(
     values_next = jnp.where(terminated, 0.0, values_next)
     deltas = jnp.minimum(rho_bar, ratios) * (rewards + gamma * values_next - values)
     ended = terminated | truncated
-    decays = gamma * trace_lambda * jnp.minimum(c_bar, ratios) * ~ended
+    decays = jnp.where(ended, 0.0, gamma * trace_lambda * jnp.minimum(c_bar, ratios))
     excess = _decayed_sums(deltas, decays, ended)  # v_t - V_t, remark 1
     excess_next = jnp.concatenate([excess[1:], jnp.zeros_like(last_value)[None]])
     bootstraps = values_next + jnp.where(ended, 0.0, trace_lambda * excess_next)

@@ -142,7 +142,7 @@ class VectorPool:
             obs = self._restore_last(obs, ended & ~first, ended, info)
             # An episode of a single step was not shown: the next episode begins here.
             self.ended = ended = ended & ~first
-        reward = reward.astype(np.float32) * ~first
+        reward = np.where(first, np.float32(0), reward.astype(np.float32))
         return RawStep(obs, reward, ended, truncated & ~terminated & ended, first, reward, ended)
 
     def _restore_last(
