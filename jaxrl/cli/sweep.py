@@ -225,8 +225,9 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
         preset = "atari"
     flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
     options = result.summary["env_options"]
-    if preset == "atari":
-        options = {"repeat_action_probability": 0.0} | options  # presets may have sticky actions
+    sticky = "repeat_action_probability"
+    if sticky in (PRESETS[args.algo][preset].atari_flags or {}) and sticky not in options:
+        flags.append("--repeat-action-probability 0.0")
     if options:
         texts = (f"{name}={value}" for name, value in options.items())
         flags.append(f"--env-options {shlex.join(texts)}")

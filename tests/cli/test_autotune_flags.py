@@ -27,8 +27,8 @@ def test_each_backend_has_its_own_settings():
         assert knobs["num_envs"] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
         for start in starts:
             assert all(value in knobs[name] for name, value in start.items())
-    with pytest.raises(ValueError, match="A2CConfig has no such field"):
-        autotune_flags.list_settings(jaxrl.make("CartPole-v1"), jaxrl.A2CConfig(), ALSO)
+    with pytest.raises(ValueError, match="DQNConfig has no such field"):
+        autotune_flags.list_settings(jaxrl.make("CartPole-v1"), jaxrl.DQNConfig(), ALSO)
 
 
 def test_a_resumed_run_keeps_its_settings(tmp_path):

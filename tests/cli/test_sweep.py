@@ -63,8 +63,12 @@ def test_a_sweep_without_a_score_films_nothing_and_has_its_page(jaxrl_command, t
 
 
 @pytest.mark.parametrize(
-    ("algo", "env_id"), [("ppo", "gymnasium/ALE/Pong-v5"), ("r2d2", "Pong-v5"), ("dqn", "Pong-v5")]
-)
+    ("algo", "env_id"),
+    [
+        ("ppo", "gymnasium/ALE/Pong-v5"), ("r2d2", "Pong-v5"), ("dqn", "Pong-v5"),
+        ("a2c", "Pong-v5"), ("impala", "Pong-v5"),
+    ],
+)  # fmt: skip
 def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id):
     pytest.importorskip("ale_py")
     env = sweep.make_environment(env_id, 2, ("noop_max=5",) if algo == "ppo" else ())
@@ -78,6 +82,8 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
     trained = train.parse(algo, flags)
     assert arguments.parse_env_options(trained.env_options) == env.options
     assert env.options["episodic_life"] is True
+    if env_id == "Pong-v5":
+        assert train.read_env_options(trained)["repeat_action_probability"] == 0
     defaults = jaxrl.ppo(env).config_class if algo == "ppo" else type(trained.config)
     assert trained.config == defaults(gamma=0.9, torso="mlp")
 
