@@ -8,6 +8,7 @@ from jaxrl.algos.a2c import A2CConfig, a2c
 from jaxrl.algos.dqn import DQNConfig, dqn
 from jaxrl.algos.impala import ImpalaConfig, impala
 from jaxrl.algos.ppo import PPOConfig, ppo
+from jaxrl.algos.pqn import PQNConfig, pqn
 from jaxrl.algos.r2d2 import R2D2Config, r2d2
 from jaxrl.envs import make
 from jaxrl.envs.check import check_env
@@ -35,6 +36,7 @@ __all__ = [
     "Memory",
     "MultiDiscrete",
     "PPOConfig",
+    "PQNConfig",
     "R2D2Config",
     "RunResult",
     "TimeStep",
@@ -51,6 +53,7 @@ __all__ = [
     "networks",
     "population",
     "ppo",
+    "pqn",
     "r2d2",
     "rerun",
     "run",

@@ -13,6 +13,7 @@ from jaxrl.algos.a2c import A2CConfig
 from jaxrl.algos.dqn import DQNConfig
 from jaxrl.algos.impala import ImpalaConfig
 from jaxrl.algos.ppo import PPOConfig
+from jaxrl.algos.pqn import PQNConfig
 from jaxrl.algos.r2d2 import R2D2Config
 
 
@@ -240,6 +241,31 @@ _DQN = {
     ),
 }
 
+# Gallici et al. 2024's code, purejaxql.
+_PQN = {
+    "cartpole": Preset(
+        "classic control; Gallici et al. 2024's code", "CartPole-v1", 500_000, 32,
+        PQNConfig(
+            learning_rate=1e-4, trace_lambda=0.95, reward_scale=0.1, final_epsilon=0.2,
+            exploration_steps=100_000, num_steps=64, num_epochs=4, num_minibatches=16,
+            hidden_sizes=(256, 256), activation="relu",
+        ),
+    ),
+    "minatar": Preset(
+        "MinAtar with a CNN; Gallici et al. 2024's code", "Breakout-MinAtar", 10_000_000, 128,
+        PQNConfig(
+            learning_rate=5e-4, exploration_steps=1_000_000, num_minibatches=32, torso="minatar_cnn"
+        ),
+    ),
+    "atari": Preset(
+        "Atari through envpool; Gallici et al. 2024's code", "Pong-v5", 50_000_000, 128,
+        PQNConfig(
+            final_epsilon=0.001, exploration_steps=5_000_000, num_minibatches=32, torso="nature_cnn"
+        ),
+        anneal=False, atari_flags={},
+    ),
+}
+
 _R2D2 = {
     "cartpole": Preset(
         "classic control", "CartPole-v1", 300_000, 16,
@@ -281,6 +307,7 @@ PRESETS = {
     "a2c": _A2C | {"atari": _A2C["ga3c"]},
     "impala": _IMPALA,
     "dqn": _DQN,
+    "pqn": _PQN,
     "r2d2": _R2D2,
 }
 """Presets by algorithm and name."""

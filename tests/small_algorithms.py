@@ -38,6 +38,8 @@ CONFIGS: dict[str, Any] = {
     "dqn-prioritized": jaxrl.DQNConfig(
         **REPLAY | EXPLORING, n_step=2, double=True, dueling=True, prioritized=True
     ),
+    "pqn": jaxrl.PQNConfig(**ON_POLICY_PPO | EXPLORING, layer_norm=False),
+    "pqn-lstm": jaxrl.PQNConfig(**ON_POLICY_PPO | EXPLORING | LSTM),
     "r2d2": jaxrl.R2D2Config(**REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2),
 }
 WITH_MEMORY = [name for name, config in CONFIGS.items() if config.core]
@@ -78,6 +80,8 @@ def algorithm(name, env_id="CartPole-v1", num_envs=2):
 def network_of(algo, config):
     """Return the network that an algorithm builds from its config."""
     spaces = algo.env.observation_space, algo.env.action_space
+    if isinstance(config, jaxrl.PQNConfig):
+        return build.q_network(*spaces, config, dueling=False)
     if isinstance(config, QLearningConfig):
         return build.q_network(*spaces, config, config.dueling)
     return build.actor_critic(*spaces, config)

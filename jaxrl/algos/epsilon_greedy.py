@@ -63,6 +63,7 @@ def act(
 
     Args:
       epsilon_of: `epsilon_of(config)`, the probability of a random action unless `greedy`.
+      state: the algorithm's, with `params`, and with `obs_statistics` if it standardizes.
       memory: a `Memory`, or `()` at the start of episodes.
     """
 
@@ -72,7 +73,8 @@ def act(
         draw = exploration_noise(agent.env.action_space, len(q_values), epsilon_of(config))
         return explore(q_values, draw(key))
 
-    return agent.act(config, state.params, memory, obs, choose)
+    obs_statistics = getattr(state, "obs_statistics", None)
+    return agent.act(config, state.params, memory, obs, choose, obs_statistics)
 
 
 def collect(
@@ -83,17 +85,19 @@ def collect(
     simulation: Simulation,
     key: Array,
     num_steps: int,
+    extras_of: Callable[[Array], PyTree] = lambda q_values: None,
 ) -> tuple[Simulation, Trajectory]:
     """Return the simulation after an epsilon-greedy rollout, and the rollout.
 
     Args:
       apply: gives action values `[T, N, A]`.
       epsilon: one number, or one for each of all devices' environments.
+      extras_of: `extras_of(q_values [N, A])`, what the rollout keeps of the action values.
     """
 
-    def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, None]:
+    def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PyTree]:
         core, values = recurrent.apply_step(apply, params, core, inputs)
-        return core, explore(values, noise), None
+        return core, explore(values, noise), extras_of(values)
 
     draw = exploration_noise(env.action_space, env.num_envs * axis_of(env).size, epsilon)
     return rollout(env, policy, draw, simulation, key, num_steps)

@@ -35,7 +35,7 @@ class SweepArguments:
 
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """YAML file of flags and their values; other flags change them."""
-    algo: Literal["ppo", "a2c", "impala", "dqn", "r2d2"] = "a2c"
+    algo: Literal["ppo", "a2c", "impala", "dqn", "pqn", "r2d2"] = "a2c"
     env_id: str = "Pong-v5"
     num_envs: int = 16
     """Environments of each agent."""

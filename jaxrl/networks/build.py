@@ -47,6 +47,8 @@ class NetworkConfig(fields.Config):
     """Widths of the dense layers, in units; None for the torso's default."""
     activation: str | None = fields.static(None)
     """"tanh", "relu" or "swish"; None for the torso's default."""
+    layer_norm: bool = fields.static(False)
+    """Normalize the features of each layer of the torso before its activation (Ba et al. 2016)."""
     compute_dtype: str = fields.static("float32")
     """Type in which the torso computes: "float32" or "bfloat16". Parameters stay float32."""
     core: str | None = fields.static(None)
@@ -64,7 +66,7 @@ class NetworkConfig(fields.Config):
         checks.fields(self, checks.choice, "compute_dtype", choices=("float32", "bfloat16"))
         checks.fields(self, checks.choice, "core", choices=(None, *CORES))
         checks.fields(self, checks.integer, "core_size")
-        checks.fields(self, checks.flag, "use_last_action_reward")
+        checks.fields(self, checks.flag, "use_last_action_reward", "layer_norm")
 
     def make_torso(self, space: ObservationSpace) -> nn.Module:
         """Return the torso for observations of `space`; of a `Dict`, a torso for each part."""
@@ -72,7 +74,8 @@ class NetworkConfig(fields.Config):
             return DictTorso(tuple((name, self.make_torso(part)) for name, part in space.parts))
         name = choose_torso(space.shape) if self.torso == "auto" else self.torso
         dtype = jnp.dtype(self.compute_dtype)
-        return make_torso(name, space.shape, self.hidden_sizes, self.activation, dtype)
+        sizes, activation = self.hidden_sizes, self.activation
+        return make_torso(name, space.shape, sizes, activation, dtype, self.layer_norm)
 
 
 class FeedForward(nn.Module):

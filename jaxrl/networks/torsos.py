@@ -2,8 +2,10 @@
 
 Images are channels-last; uint8 observations are scaled by 1/255. Weights are orthogonal (Saxe et
 al. 2014, arXiv 1312.6120), scaled by sqrt(2). Torsos have the attributes `hidden_sizes`, widths of
-the dense layers in units; `activation`, one of `ACTIVATIONS`, after each layer; and `dtype`, in
-which they compute. Parameters are float32.
+the dense layers in units; `activation`, one of `ACTIVATIONS`, after each layer; `dtype`, in which
+they compute; and `layer_norm`: whether each layer's features are normalized before the activation
+(Ba et al. 2016, arXiv 1607.06450), those of a convolution at each place by itself. Parameters are
+float32.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ class MLP(nn.Module):
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     dtype: Any = jnp.float32
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
         x = _as_float(obs, self.dtype).reshape(obs.shape[0], -1)
         for size in self.hidden_sizes:
             x = nn.Dense(size, kernel_init=_KERNEL_INIT, dtype=self.dtype)(x)
-            x = ACTIVATIONS[self.activation](x)
+            x = ACTIVATIONS[self.activation](_normalizer(self)(x))
         return x
 
 
@@ -55,6 +58,7 @@ class ConvNet(nn.Module):
     hidden_sizes: tuple[int, ...]
     activation: str = "relu"
     dtype: Any = jnp.float32
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
@@ -64,15 +68,16 @@ class ConvNet(nn.Module):
             )
             for features, size, stride in self.convolutions
         ]
+        normalizers = [_normalizer(self) for _ in layers]
 
         def convolved(images: Array) -> Array:
             x = _as_float(images, self.dtype)
-            for layer in layers:
-                x = ACTIVATIONS[self.activation](layer(x))
+            for layer, normalized in zip(layers, normalizers, strict=True):
+                x = ACTIVATIONS[self.activation](normalized(layer(x)))
             return x
 
         x = jnp.concatenate([convolved(images) for images in convolution.blocks(obs)])
-        return MLP(self.hidden_sizes, self.activation, self.dtype)(x)
+        return MLP(self.hidden_sizes, self.activation, self.dtype, self.layer_norm)(x)
 
 
 class ImpalaResNet(nn.Module):
@@ -84,15 +89,17 @@ class ImpalaResNet(nn.Module):
     hidden_sizes: tuple[int, ...] = (256,)
     activation: str = "relu"
     dtype: Any = jnp.float32
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
         activation = ACTIVATIONS[self.activation]
 
         def convolve(x: Array, features: int) -> Array:
-            return Conv(
-                features, (3, 3), padding="SAME", kernel_init=_KERNEL_INIT, dtype=self.dtype
-            )(x)
+            x = Conv(features, (3, 3), padding="SAME", kernel_init=_KERNEL_INIT, dtype=self.dtype)(
+                x
+            )
+            return _normalizer(self)(x)
 
         x = _as_float(obs, self.dtype)
         for features in (16, 32, 32):
@@ -100,7 +107,7 @@ class ImpalaResNet(nn.Module):
             for _ in range(2):
                 block = convolve(activation(x), features)
                 x = x + convolve(activation(block), features)
-        return MLP(self.hidden_sizes, self.activation, self.dtype)(activation(x))
+        return MLP(self.hidden_sizes, self.activation, self.dtype, self.layer_norm)(activation(x))
 
 
 class DictTorso(nn.Module):
@@ -115,6 +122,11 @@ class DictTorso(nn.Module):
     @nn.compact
     def __call__(self, obs: dict[str, Array]) -> Array:
         return jnp.concatenate([torso(obs[name]) for name, torso in self.torsos], -1)
+
+
+def _normalizer(torso: Any) -> Callable[[Array], Array]:
+    """Return what a torso does to the features of a layer before the activation."""
+    return nn.LayerNorm(dtype=torso.dtype) if torso.layer_norm else lambda x: x
 
 
 def _as_float(obs: Array, dtype: Any) -> Array:
@@ -165,6 +177,7 @@ def make_torso(
     hidden_sizes: tuple[int, ...] | None,
     activation: str | None,
     dtype: Any,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """Build a torso by name; None for its default sizes and activation.
 
@@ -173,7 +186,7 @@ def make_torso(
     """
     if name == "mlp":
         sizes = (64, 64) if hidden_sizes is None else hidden_sizes
-        return MLP(sizes, activation or "tanh", dtype)
+        return MLP(sizes, activation or "tanh", dtype, layer_norm)
     convolutions, default_sizes, smallest = _IMAGE_TORSOS[name]
     if len(shape) != 3 or min(shape[:2]) < smallest:
         raise ValueError(
@@ -183,5 +196,5 @@ def make_torso(
         )
     sizes = default_sizes if hidden_sizes is None else hidden_sizes
     if convolutions is None:
-        return ImpalaResNet(sizes, activation or "relu", dtype)
-    return ConvNet(convolutions, sizes, activation or "relu", dtype)
+        return ImpalaResNet(sizes, activation or "relu", dtype, layer_norm)
+    return ConvNet(convolutions, sizes, activation or "relu", dtype, layer_norm)

@@ -28,6 +28,14 @@ def adam(learning_rate: Number, eps: Number, max_grad_norm: Number) -> optax.Gra
     return _complete(optax.chain(clip, optax.scale_by_adam(eps=eps)), learning_rate)
 
 
+def radam(
+    learning_rate: Number, eps: Number, max_grad_norm: Number
+) -> optax.GradientTransformation:
+    """Return RAdam (Liu et al. 2020) after clipping gradients by their global norm."""
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    return _complete(optax.chain(clip, optax.scale_by_radam(eps=eps)), learning_rate)
+
+
 def rmsprop(
     learning_rate: Number,
     decay: Number,

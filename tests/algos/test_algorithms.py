@@ -190,7 +190,11 @@ def actor(algo):
 @everything
 def test_acting_is_greedy_without_chance_and_samples_with_it(name):
     config, state, obs = CONFIGS[name], start(name), jnp.zeros((64, 4))
-    chance = {"dqn": {"final_epsilon": 1.0}, "r2d2": {"epsilon_base": 1.0}}
+    chance = {
+        "dqn": {"final_epsilon": 1.0},
+        "pqn": {"final_epsilon": 1.0},
+        "r2d2": {"epsilon_base": 1.0},
+    }
     exploring = config.replace(**chance.get(algorithm(name).name, {}))
 
     def act(config, key, greedy):
@@ -255,6 +259,7 @@ def test_acting_step_by_step_equals_the_unrolled_sequence(name):
         "ppo-gru",
         pytest.param("a2c-lstm", marks=pytest.mark.slow),
         pytest.param("impala-lstm", marks=pytest.mark.slow),
+        pytest.param("pqn-lstm", marks=pytest.mark.slow),
         "r2d2",
     ],
 )

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 everything = pytest.mark.parametrize("name", CONFIGS)
 
 # The algorithms with the most features: together they use every field.
-NAMES = ["ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "r2d2"]
+NAMES = ["ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "pqn-lstm", "r2d2"]
 FOR_MEMORY = ("core", "core_size", "use_last_action_reward")
 FOR_IMAGES = ("torso", "frame_stack")
 
@@ -58,6 +58,7 @@ VALUES = {
     "log_eps": Values(1e-2, (-1e-6,), (0.0, 1e-30, 1.0)),
     "min_training_batch": Values(16, (0,)),
     "trace_lambda": Values(0.5, (1.5,), (0.0,)),
+    "reward_scale": Values(0.5, (0.0, -1.0), (1e-8, 1e8)),
     "rho_bar": Values(0.5, (0.0,), (1e-8, math.inf)),
     "c_bar": Values(0.5, (math.nan,), (1e-8, math.inf)),
     "policy_rho_bar": Values(0.5, (-1.0,), (1e-8, math.inf)),
@@ -141,7 +142,7 @@ def program(name, env_id, *fields):
 def setting(name, field):
     """Return the algorithm and environment that show a field's effect and are traced fastest."""
     # Not IMPALA's: without a lag there is nothing to correct.
-    without_memory = {"ppo-gru": "ppo", "a2c-lstm": "a2c"}
+    without_memory = {"ppo-gru": "ppo", "a2c-lstm": "a2c", "pqn-lstm": "pqn"}
     name = name if field in FOR_MEMORY else without_memory.get(name, name)
     return name, "frames" if field in FOR_IMAGES else "CartPole-v1"
 
@@ -248,6 +249,7 @@ def test_dqn_with_a_memory_is_refused_by_name():
             "R2D2Config.frame_stack = 4, .* gymnax/Breakout-MinAtar have dtype",
         ),
         ("dqn", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),
+        ("pqn", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),
         ("r2d2", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),
     ],
 )  # fmt: skip

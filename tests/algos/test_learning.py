@@ -25,6 +25,9 @@ DQN = jaxrl.DQNConfig(
     target_period=25, num_steps=2, num_gradient_steps=2, batch_size=64, replay_size=4_000,
     double=True,
 )  # fmt: skip
+PQN = jaxrl.PQNConfig(
+    learning_rate=3e-3, trace_lambda=0.9, final_epsilon=0.5, exploration_steps=2_000,
+)  # fmt: skip
 R2D2 = jaxrl.R2D2Config(
     core_size=16, hidden_sizes=(16,), learning_rate=3e-3, adam_eps=1e-6, max_grad_norm=10.0,
     epsilon_base=0.7, epsilon_exponent=1.0, learning_starts=200, target_period=25, num_steps=4,
@@ -45,6 +48,7 @@ LEARNERS = {
     "a2c": Learner(jaxrl.a2c, A2C, 500),
     "impala": Learner(jaxrl.impala, IMPALA, 500),
     "dqn": Learner(jaxrl.dqn, DQN, 1000),
+    "pqn": Learner(jaxrl.pqn, PQN, 150),
     "r2d2": Learner(jaxrl.r2d2, R2D2, 1000),
 }
 all_learners = pytest.mark.parametrize("name", LEARNERS)
@@ -98,7 +102,7 @@ def test_the_policy_uses_the_observation(name):
     assert value(algo, config, state, [[-1.0], [1.0]]) == pytest.approx([1, 1], abs=tolerance)
 
 
-@pytest.mark.parametrize("name", ["a2c", "impala", "dqn", "r2d2"])
+@pytest.mark.parametrize("name", ["a2c", "impala", "dqn", "pqn", "r2d2"])
 def test_a_time_limit_is_not_a_death(name):
     config = LEARNERS[name].config.replace(gamma=0.8)
     algo, config, state, _ = solve(name, "probe/TimeLimit-v0", config, factor=2, limit=5)
@@ -153,6 +157,7 @@ REMEMBERING = {
     "impala": Learner(
         jaxrl.impala, IMPALA.replace(**MEMORY | {"core": "lstm"}, learning_rate=3e-3), 1500
     ),
+    "pqn": Learner(jaxrl.pqn, PQN.replace(**MEMORY, num_minibatches=2, final_epsilon=0.1), 300),
     "r2d2": Learner(jaxrl.r2d2, R2D2, 1500),
 }
 
@@ -179,7 +184,7 @@ def test_without_a_memory_recall_is_chance():
 
 # --- CartPole ------------------------------------------------------------------------------------
 
-SEEDS = {"a2c": 2, "impala": 2, "dqn": 1, "r2d2": 1}
+SEEDS = {"a2c": 2, "impala": 2, "dqn": 1, "pqn": 2, "r2d2": 1}
 
 
 @pytest.mark.parametrize("name", SEEDS)

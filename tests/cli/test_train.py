@@ -27,6 +27,7 @@ TINY = {
     "a2c": (),
     "impala": (),
     "dqn": ("--replay-size", 100, "--batch-size", 2),
+    "pqn": ("--num-minibatches", 2, "--num-epochs", 1),
     "r2d2": ("--replay-size", 200, "--batch-size", 2, "--core-size", 8),
 }
 
@@ -80,7 +81,7 @@ def test_presets_are_the_defaults_of_flags():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "takes an algorithm first, one of ppo, a2c, impala, dqn, r2d2, got 'nothing'"),
+        ([], "takes an algorithm first, one of ppo, a2c, impala, dqn, pqn, r2d2, got 'nothing'"),
         (["sarsa"], "got 'sarsa'; --list shows the presets"),
         (["ppo", "--preset=other"], "'other'"),
         (["ppo", "--preset", "cartpole", "--episodic-life"], "--episodic-life"),

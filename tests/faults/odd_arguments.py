@@ -32,7 +32,7 @@ def config(rng: random.Random, directory: Path) -> Case:
 
     import jaxrl
 
-    name = rng.choice(("ppo", "a2c", "impala", "dqn", "r2d2"))
+    name = rng.choice(("ppo", "a2c", "impala", "dqn", "pqn", "r2d2"))
     base = small_algorithms.CONFIGS[name]
     values = odd(rng, [field.name for field in dataclasses.fields(base)], 2)
     traces = rng.random() < 0.2
@@ -188,7 +188,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "doctor": ("unheard",),
 }  # fmt: skip
 POSITIONAL = {
-    "train": ("ppo", "a2c", "dqn", "impala", "r2d2"),
+    "train": ("ppo", "a2c", "dqn", "impala", "pqn", "r2d2"),
     "play": ("run", "none", "empty"),
     "compare": ("run", "none", "empty"),
     "envs": ("CartPole-v1", "probe", "[", "no such", "é"),

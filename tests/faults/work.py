@@ -28,7 +28,8 @@ from faults.jobs import (
 from faults.outcomes import Damage, Verdict
 
 ALGORITHMS = (
-    "ppo", "ppo-gru", "a2c", "a2c-lstm", "impala", "impala-lstm", "dqn", "dqn-prioritized", "r2d2",
+    "ppo", "ppo-gru", "a2c", "a2c-lstm", "impala", "impala-lstm", "dqn", "dqn-prioritized", "pqn",
+    "pqn-lstm", "r2d2",
 )  # fmt: skip
 PURE = ("CartPole-v1", "probe/TimeLimit-v0", "probe/Recall-v0")
 SIMULATED = "envpool/CartPole-v1"

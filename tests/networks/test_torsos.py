@@ -114,6 +114,25 @@ def test_hidden_sizes_and_activation_can_be_chosen():
     assert (features == 0).any()
 
 
+def test_features_are_normalized_before_the_activation():
+    torso = make("mlp", (3,), hidden_sizes=(8,), activation="relu", layer_norm=True)
+    obs = jax.random.normal(jax.random.key(1), (50, 3))
+    features, variables = jax.jit(torso.init_with_output)(KEY, obs)
+    x = np.asarray(obs @ variables["params"]["Dense_0"]["kernel"])
+    x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+    np.testing.assert_allclose(features, np.maximum(x, 0), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ga3c_cnn", "impala_resnet"])
+def test_a_convolution_is_normalized_at_each_place_by_itself(name):
+    torso = make(name, (20, 20, 2), hidden_sizes=(7,), layer_norm=True)
+    shapes = jax.eval_shape(torso.init, KEY, jnp.zeros((1, 20, 20, 2)))["params"]
+    sizes = {key: x["bias"].shape[0] for key, x in shapes.items() if "LayerNorm" in key}
+    convolutions = [x["bias"].shape[0] for key, x in shapes.items() if "Conv" in key]
+    assert sorted(sizes.values()) == sorted(convolutions)
+    assert shapes["MLP_0"]["LayerNorm_0"]["scale"].shape == (7,)
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "layers"), [("mlp", (3,), set()), ("minatar_cnn", MINATAR, {"Conv_0"})]
 )

@@ -19,7 +19,7 @@ from jaxrl.training.loggers import read_jsonl
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-NAMES = ["ppo", "ppo-gru", "a2c", "impala", "dqn", "r2d2"]
+NAMES = ["ppo", "ppo-gru", "a2c", "impala", "dqn", "pqn", "r2d2"]
 CHANGES = {"impala": {"lag": 2}, "dqn": {"replay_size": 128}, "r2d2": {"replay_size": 128}}
 CONFIGS = {name: small_algorithms.CONFIGS[name].replace(**CHANGES.get(name, {})) for name in NAMES}
 POOLS = {
