@@ -21,6 +21,16 @@ import numpy as np
 
 RENAMED_FIELDS = {"sees_last": "use_last_action_reward"}
 """Current names of fields by the names in files that older versions wrote."""
+ADDED_FIELDS: dict[str, dict[str, Any]] = {
+    "a2c": {"layer_norm": False, "num_minibatches": 1},
+    "dqn": {"layer_norm": False, "huber": True},
+    "impala": {
+        "layer_norm": False, "num_minibatches": 1, "eps_inside_root": True, "rmsprop_initial": 0.0,
+    },
+    "ppo": {"layer_norm": False},
+    "r2d2": {"layer_norm": False},
+}
+"""By algorithm, the values of fields that older versions did not have: what these versions did."""
 RENAMED_MODULES = {"jaxrl.envs.unpackaged:": "jaxrl.envs.external_simulators:"}
 """The same for modules in the ids of environments."""
 
@@ -149,7 +159,10 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
 
 
 def with_current_names(saved: Any) -> Any:
-    """Return JSON data with the current names of renamed fields (keys) and modules (texts)."""
+    """Return JSON data with the current names of renamed fields (keys) and modules (texts).
+
+    Configs get the fields that the algorithm had not yet.
+    """
     if isinstance(saved, str):
         for old, new in RENAMED_MODULES.items():
             saved = saved.replace(old, new)
@@ -157,4 +170,7 @@ def with_current_names(saved: Any) -> Any:
         return [with_current_names(value) for value in saved]
     if not isinstance(saved, dict):
         return saved
-    return {RENAMED_FIELDS.get(k, k): with_current_names(value) for k, value in saved.items()}
+    saved = {RENAMED_FIELDS.get(k, k): with_current_names(value) for k, value in saved.items()}
+    if isinstance(saved.get("config"), dict) and isinstance(saved.get("algorithm"), str):
+        saved["config"] = ADDED_FIELDS.get(saved["algorithm"], {}) | saved["config"]
+    return saved
