@@ -25,7 +25,10 @@ ADDED_FIELDS: dict[str, dict[str, Any]] = {
     "a2c": {"layer_norm": False, "num_minibatches": 1},
     "dqn": {"layer_norm": False, "huber": True},
     "impala": {
-        "layer_norm": False, "num_minibatches": 1, "eps_inside_root": True, "rmsprop_initial": 0.0,
+        "layer_norm": False,
+        "num_minibatches": 1,
+        "eps_inside_root": True,
+        "rmsprop_initial": 0.0,
     },
     "ppo": {"layer_norm": False},
     "r2d2": {"layer_norm": False},

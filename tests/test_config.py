@@ -15,7 +15,7 @@ from toy_algorithm import ToyConfig, toy
 import jaxrl
 from jaxrl import PPOConfig
 from jaxrl.algos import ALGORITHMS
-from jaxrl.config import from_dict, is_static, to_dict, with_current_names
+from jaxrl.config import ADDED_FIELDS, from_dict, is_static, to_dict, with_current_names
 
 TRACED = {
     "learning_rate", "anneal_updates", "gamma", "gae_lambda", "clip_epsilon", "value_coef",
@@ -167,6 +167,17 @@ def test_old_names_of_fields_and_modules_are_brought_up_to_date():
         "trials": [{"values": {"use_last_action_reward": True}}],
         "n": 3,
     }
+
+
+@pytest.mark.parametrize("name", ADDED_FIELDS)
+def test_configs_of_older_versions_get_the_fields_that_they_had_not(name):
+    config_class = ALGORITHMS[name](jaxrl.make("CartPole-v1", 4)).config_class
+    current = to_dict(config_class())
+    older = {field: value for field, value in current.items() if field not in ADDED_FIELDS[name]}
+    found = with_current_names({"algorithm": name, "config": older})
+    assert found["config"] == current
+    changed = with_current_names({"algorithm": name, "config": older | {"layer_norm": True}})
+    assert changed["config"]["layer_norm"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values())

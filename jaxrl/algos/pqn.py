@@ -29,6 +29,7 @@ from jaxrl.algos import actor_critic, epsilon_greedy, q_learning
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import build, recurrent
 from jaxrl.ops import minibatches, normalization, optimizers, returns
+from jaxrl.ops.masks import masked_sum, zero_invalid
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
@@ -205,9 +206,9 @@ def loss(q_values: Array, batch: Batch, axis: Axis = SINGLE_DEVICE) -> tuple[Arr
     total = axis.mean_count(valid.astype(jnp.float32))
 
     def mean(x: Array) -> Array:
-        return jnp.where(valid, x, 0).sum() / total
+        return masked_sum(x, valid) / total
 
     value = q_learning.value_of(q_values, batch.trajectory.action)
-    error = jnp.where(valid, value - batch.target, 0)
+    error = zero_invalid(value - batch.target, valid)
     loss = 0.5 * mean(error**2)
     return loss, {"loss": loss, "q_value": mean(value), "td_error": mean(jnp.abs(error))}
