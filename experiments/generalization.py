@@ -33,7 +33,7 @@ import jaxrl
 from jaxrl import config as fields
 from jaxrl.analysis import statistics
 from jaxrl.analysis.records import mean_returns_by_part, save_record
-from jaxrl.cli.arguments import LargeInteger, exit_with_message
+from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.presets import PRESETS
 from jaxrl.rollouts.simulation import Simulation, start

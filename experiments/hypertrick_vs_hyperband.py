@@ -40,8 +40,8 @@ from rich.table import Table
 import jaxrl
 from jaxrl import tuning
 from jaxrl.analysis.records import save_record
-from jaxrl.cli.arguments import exit_with_message, set_fields
-from jaxrl.cli.sweep_flags import make_environment
+from jaxrl.cli.flags.arguments import exit_with_message, set_fields
+from jaxrl.cli.flags.sweep import make_environment
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations

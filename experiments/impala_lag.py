@@ -23,7 +23,7 @@ from rich.table import Table
 
 import jaxrl
 from jaxrl.analysis.records import mean_returns_by_part, save_record
-from jaxrl.cli.arguments import LargeInteger, exit_with_message
+from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 from jaxrl.cli import train
-from jaxrl.cli.arguments import exit_with_message
+from jaxrl.cli.flags.arguments import exit_with_message
 
 if __name__ == "__main__":
     with exit_with_message():

@@ -19,7 +19,7 @@ import tyro
 
 import jaxrl
 from jaxrl.analysis.records import save_record
-from jaxrl.cli.arguments import exit_with_message
+from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import plot_curve, read_jsonl, smoothed_returns

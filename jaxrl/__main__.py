@@ -13,6 +13,7 @@ COMMANDS = {
     "sweep": "search hyperparameters",
     "report": "show a study with the trials of all its workers on one HTML page",
     "compare": "compare runs on one HTML page",
+    "reproduce": "repeat a recorded result and compare",
     "submit": "submit a command to a cluster",
     "doctor": "check whether this machine can train",
     "envs": "list environments with their spaces",
@@ -25,11 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print("usage: jaxrl COMMAND [flags]; jaxrl COMMAND --help lists its flags\n")
-        print("\n".join(f"  {command:8} {purpose}" for command, purpose in COMMANDS.items()))
+        print("\n".join(f"  {command:9} {purpose}" for command, purpose in COMMANDS.items()))
         return 0
     if name not in COMMANDS:
         sys.exit(f"error: jaxrl has no command {name!r}; it has {', '.join(COMMANDS)}")
-    from jaxrl.cli.arguments import exit_with_message
+    from jaxrl.cli.flags.arguments import exit_with_message
 
     command = importlib.import_module(f"jaxrl.cli.{name}")
     try:

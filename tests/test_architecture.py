@@ -25,6 +25,7 @@ FLOORS = (
     {"tuning.studies"},
     {"tuning.sweeps"},
     {"analysis"},
+    {"cli.flags"},
     {"cli"},
 )
 """Folders and root modules from the lowest floor up; an import goes to a lower floor."""

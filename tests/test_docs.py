@@ -14,11 +14,12 @@ from jaxrl import tuning
 from jaxrl.__main__ import COMMANDS
 from jaxrl.algos import ALGORITHMS
 from jaxrl.cli.compare import CompareArguments
+from jaxrl.cli.flags.sweep import SweepArguments
+from jaxrl.cli.flags.train import AtariArguments
 from jaxrl.cli.play import PlayArguments
 from jaxrl.cli.report import ReportArguments
+from jaxrl.cli.reproduce import ReproduceArguments
 from jaxrl.cli.submit import SubmitArguments
-from jaxrl.cli.sweep_flags import SweepArguments
-from jaxrl.cli.train_flags import AtariArguments
 from jaxrl.files import schema
 from jaxrl.presets import PRESETS
 from jaxrl.training.progress import Progress
@@ -29,6 +30,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 ARGUMENTS = (
     AtariArguments, SweepArguments, SubmitArguments, PlayArguments, ReportArguments,
     CompareArguments,
+    ReproduceArguments,
 )  # fmt: skip
 
 

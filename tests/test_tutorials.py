@@ -18,9 +18,9 @@ import jaxrl
 from jaxrl.__main__ import COMMANDS
 from jaxrl.cli import train
 from jaxrl.cli.compare import CompareArguments
+from jaxrl.cli.flags.sweep import SweepArguments, make_scheduler, make_space
 from jaxrl.cli.play import PlayArguments
 from jaxrl.cli.report import ReportArguments
-from jaxrl.cli.sweep_flags import SweepArguments, make_scheduler, make_space
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md"))
 ARGUMENTS: dict[str, Any] = {

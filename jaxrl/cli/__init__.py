@@ -1,16 +1,14 @@
 """The command line: `jaxrl` and its subcommands."""
 
 __all__ = [
-    "arguments",
-    "autotune_flags",
     "compare",
     "doctor",
     "envs",
+    "flags",
     "play",
     "report",
+    "reproduce",
     "submit",
     "sweep",
-    "sweep_flags",
     "train",
-    "train_flags",
 ]

@@ -15,7 +15,7 @@ import tyro
 
 from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.analysis.comparison_page import summary_line, write_comparison
-from jaxrl.cli.arguments import printable
+from jaxrl.cli.flags.arguments import printable
 
 
 @dataclasses.dataclass

@@ -24,7 +24,7 @@ from jaxrl.analysis.video import (
     write_caption,
     write_video,
 )
-from jaxrl.cli.arguments import find_own_modules
+from jaxrl.cli.flags.arguments import find_own_modules
 from jaxrl.envs.host.errors import SimulatorError, message_in
 from jaxrl.training.evaluate import Evaluation, evaluate, frames, split_episodes
 from jaxrl.training.policy import LoadedPolicy, load_policy

@@ -31,7 +31,7 @@ from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
-from jaxrl.cli.arguments import (
+from jaxrl.cli.flags.arguments import (
     flags_of,
     naming_flags,
     parse_env_options,
@@ -39,15 +39,15 @@ from jaxrl.cli.arguments import (
     set_fields,
     split_pairs,
 )
-from jaxrl.cli.autotune_flags import find_fastest, powers_of_two
-from jaxrl.cli.play import play_episodes, record_episode
-from jaxrl.cli.sweep_flags import (
+from jaxrl.cli.flags.autotune import find_fastest, powers_of_two
+from jaxrl.cli.flags.sweep import (
     FLAGS_OF_ARGUMENTS,
     SweepArguments,
     make_environment,
     make_scheduler,
     make_space,
 )
+from jaxrl.cli.play import play_episodes, record_episode
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.envs import make
 from jaxrl.presets import PRESETS

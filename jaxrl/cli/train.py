@@ -28,22 +28,22 @@ from rich.table import Table
 
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.video import check_video
-from jaxrl.cli.arguments import (
+from jaxrl.cli.flags.arguments import (
     find_own_modules,
     flags_of,
     naming_flags,
     parse_with_file,
     with_current_flags,
 )
-from jaxrl.cli.autotune_flags import find_fastest, list_settings, read_chosen
-from jaxrl.cli.play import record_episode
-from jaxrl.cli.train_flags import (
+from jaxrl.cli.flags.autotune import find_fastest, list_settings, read_chosen
+from jaxrl.cli.flags.train import (
     AtariArguments,
     TrainArguments,
     check_flags,
     joins_processes,
     read_env_options,
 )
+from jaxrl.cli.play import record_episode
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make

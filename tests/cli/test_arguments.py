@@ -6,8 +6,8 @@ import pytest
 import tyro
 
 import jaxrl
-from jaxrl.cli import arguments
-from jaxrl.cli.sweep_flags import parse_distribution
+from jaxrl.cli.flags import arguments
+from jaxrl.cli.flags.sweep import parse_distribution
 
 pytestmark = pytest.mark.smoke
 

@@ -7,7 +7,8 @@ import re
 import pytest
 
 import jaxrl
-from jaxrl.cli import autotune_flags, train
+from jaxrl.cli import train
+from jaxrl.cli.flags import autotune as autotune_flags
 from jaxrl.training.autotune import AutotuneResult
 
 ALSO = ("num_envs", "num_minibatches")

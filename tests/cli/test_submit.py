@@ -13,7 +13,7 @@ import tyro
 from waiting import wait_until
 
 from jaxrl.cli import submit, sweep
-from jaxrl.cli.sweep_flags import make_scheduler
+from jaxrl.cli.flags.sweep import make_scheduler
 
 SWEEP = ("--", "train.py", "--storage", "postgresql://user@host/db")
 

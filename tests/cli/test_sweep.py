@@ -12,7 +12,9 @@ import jaxrl
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
-from jaxrl.cli import arguments, autotune_flags, sweep, train
+from jaxrl.cli import sweep, train
+from jaxrl.cli.flags import arguments
+from jaxrl.cli.flags import autotune as autotune_flags
 from jaxrl.presets import PRESETS
 from jaxrl.training.autotune import AutotuneResult
 

@@ -12,7 +12,7 @@ from simulators import Faulty
 
 import jaxrl
 from jaxrl.cli import train
-from jaxrl.cli.train_flags import read_env_options
+from jaxrl.cli.flags.train import read_env_options
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl

@@ -13,7 +13,7 @@ from written_runs import write_run
 import jaxrl
 from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.analysis.comparison_page import write_comparison
-from jaxrl.cli.autotune_flags import read_chosen
+from jaxrl.cli.flags.autotune import read_chosen
 from jaxrl.config import from_dict
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jaxrl import tuning
-from jaxrl.cli.arguments import (
+from jaxrl.cli.flags.arguments import (
     LargeInteger,
     find_own_modules,
     parse_env_options,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jaxrl import checks
-from jaxrl.cli.arguments import LargeInteger, parse_env_options
+from jaxrl.cli.flags.arguments import LargeInteger, parse_env_options
 from jaxrl.envs.host_adapter import POOL_OPTIONS
 
 

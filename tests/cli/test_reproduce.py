@@ -1,0 +1,89 @@
+"""`jaxrl reproduce`: repeat recorded runs, and judge their scores."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.cli.reproduce import LEAST_MARGIN, agreement
+from jaxrl.training import manifest as manifests
+from jaxrl.training.progress import read_summary
+
+ROOT = Path(__file__).parents[2]
+CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Write the record of two short runs; return its path and content."""
+    algo, entries = jaxrl.ppo(jaxrl.make("CartPole-v1", 4)), []
+    for seed in (1, 2):
+        run_dir = tmp_path / f"recorded-{seed}"
+        jaxrl.run(
+            algo, CONFIG, seed=seed, total_steps=1280, run_dir=run_dir, num_evaluations=0,
+            progress_bar=False,
+        )  # fmt: skip
+        entries.append({"manifest": manifests.read(run_dir), "summary": read_summary(run_dir)})
+    content = {"random_policy": {"mean_return": 22.0}, "runs": entries}
+    path = tmp_path / "experiments" / "results" / "short.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    return path, content
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_command, tmp_path):
+    path, content = record
+    repeated = jaxrl_command("reproduce", "short")
+    assert repeated.returncode == 0, repeated.stderr
+    assert repeated.stdout.rstrip().endswith(": reproduced")
+    for seed, entry in zip((1, 2), content["runs"], strict=True):
+        summary = read_summary(tmp_path / "runs" / "reproduce" / "short" / f"seed{seed}")
+        assert summary["mean_return"] == entry["summary"]["mean_return"]
+        entry["summary"]["mean_return"] += 200
+    path.write_text(json.dumps(content))
+    false = jaxrl_command("reproduce", path)  # the runs are there already
+    assert false.returncode == 1
+    assert "NOT reproduced" in false.stdout
+    one = jaxrl_command("reproduce", path, "--seeds", 3)
+    assert "has no seeds [3]; it has [1, 2]" in one.stderr
+
+
+def test_damaged_records_are_refused_by_name(record, jaxrl_command):
+    path, content = record
+    del content["runs"][0]["manifest"]["env"]
+    path.write_text(json.dumps(content))
+    for command in (("short",), (path,)):
+        refused = jaxrl_command("reproduce", *command)
+        assert refused.returncode == 1
+        assert "short.json is damaged: a run's manifest: it lacks env" in refused.stderr
+    missing = jaxrl_command("reproduce", "nothing")
+    assert "nothing.json" in missing.stderr
+
+
+def test_the_interval_has_the_coverage_that_it_claims():
+    """Of 2,000 pairs of normal samples, the mean of the second lies within the first's interval."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2000):
+        recorded, new = rng.normal(100, 15, 5), rng.normal(100, 15, 3)
+        bounds = agreement(3, list(recorded), 0.0)
+        assert bounds is not None
+        hits += bounds.low <= new.mean() <= bounds.high
+    assert hits / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_scores_without_spread_have_the_least_margin_and_one_has_none():
+    bounds = agreement(2, [500.0, 500.0, 500.0], 20.0)
+    assert bounds == pytest.approx((500 - LEAST_MARGIN * 480, 500 + LEAST_MARGIN * 480))
+    assert agreement(1, [7.0], 0.0) is None
+
+
+@pytest.mark.learning
+def test_a_recorded_result_is_reproduced(jaxrl_command):
+    """With the versions of packages that are installed, not those of the record."""
+    results = ROOT / "experiments" / "results"
+    repeated = jaxrl_command("reproduce", "cartpole-ppo", "--results", results, "--seeds", 1, 2)
+    assert repeated.returncode == 0, repeated.stdout
