@@ -1,4 +1,7 @@
-"""Calls of host simulators from inside a compiled program, by JAX's `io_callback`.
+"""Calls of host simulators from inside a compiled program.
+
+On a CPU JAX's `buffer_callback` hands over the program's own memory, in which results are written;
+on other devices `io_callback` copies arrays to the host and back.
 
 The state of host environments is a token: the number of a `PoolGroup`, and how often it was called.
 The state is linear, and the host checks that: a state that is used twice, or whose pools are
@@ -26,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 
 from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.envs.host.pools import HostTime, PoolGroup, RawStep
@@ -68,7 +72,7 @@ def init(make_group: Callable[..., PoolGroup], obs: PyTree, seeds: Array) -> tup
 
     def callback(members: Array, seeds: Array) -> tuple[Array, RawStep]:
         numbers = jax.ShapeDtypeStruct(members.shape, np.dtype(np.int32))
-        return io_callback(on_host, (numbers, step_shapes(obs, len(seeds))), members, seeds)
+        return _call_host(on_host, (numbers, step_shapes(obs, len(seeds))), members, seeds)
 
     number, first = _fold(callback)(jnp.zeros(1, jnp.int32), seeds)
     return HostState(number, jnp.zeros(1, jnp.int32)), first
@@ -104,7 +108,7 @@ def call(
 
         counts = jax.ShapeDtypeStruct(calls.shape, np.dtype(np.int32))
         answer = jax.tree.map(of_members, shapes)
-        return io_callback(on_host, (counts, answer), numbers, calls, *args)
+        return _call_host(on_host, (counts, answer), numbers, calls, *args)
 
     calls, answer = _fold(callback)(state.pool, state.calls, *args)
     return HostState(state.pool, calls), answer
@@ -116,6 +120,38 @@ def step_shapes(obs: PyTree, num_envs: int) -> RawStep:
     number = jax.ShapeDtypeStruct((num_envs,), np.dtype(np.float32))
     many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), obs)
     return RawStep(many, number, flag, flag, flag, number, flag)
+
+
+def _call_host(function: Callable[..., PyTree], shapes: PyTree, *args: Array) -> PyTree:
+    """Return `function(*args)`, called once on the host with arrays of NumPy.
+
+    Args:
+      shapes: shapes and dtypes of the answer.
+    """
+
+    def write(_: object, results: PyTree, *args: Any) -> None:
+        # XLA uses the memory of arguments and results again as soon as this call ends.
+        answer = function(*(np.asarray(x).copy() for x in args))
+        jax.tree.map(_copy, answer, results)
+
+    def with_buffers(*args: Array) -> PyTree:
+        return buffer_callback(write, shapes, has_side_effect=True)(*args)
+
+    def with_copies(*args: Array) -> PyTree:
+        return io_callback(function, shapes, *args)
+
+    return jax.lax.platform_dependent(*args, cpu=with_buffers, default=with_copies)
+
+
+def _copy(array: np.ndarray, buffer: Any) -> None:
+    """Copy a result to XLA's buffer for it, which must have the same shape and dtype."""
+    result = np.asarray(buffer)
+    if (array.shape, array.dtype) != (result.shape, result.dtype):
+        raise ValueError(
+            f"a pool must return {result.dtype}{list(result.shape)}, got "
+            f"{array.dtype}{list(array.shape)}"
+        )
+    result[...] = array
 
 
 def _fold(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
