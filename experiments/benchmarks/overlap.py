@@ -19,8 +19,8 @@ learns, or after. Learning is the time of an update beyond its rollout, with a s
 no time. The hidden share is the time that sending ahead saves, over the smaller of learning and one
 step of the simulator.
 
-The last table has real Atari: A2C on Pong with GA3C's small network, 5 steps an update, and envpool
-alone with as many threads.
+The last table has real Atari: A2C on Pong with GA3C's small network, 5 steps an update, a program
+that only steps the environments, and envpool alone with as many threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rich.table import Table
 import jaxrl
 from sleeping import SleepingEnv, draw_times, simulator_alone
 from timing import RESULTS, alternate, median_and_range, medians, write_results
-from trainer import Trainer, rollouts
+from trainer import Trainer, random_steps, rollouts
 
 UPDATES_SECONDS = 0.3
 """Third table: approximate length of a measurement."""
@@ -232,7 +232,10 @@ def measure_atari(args: Args) -> dict[str, Any]:
             simulator.step(action)
         return steps * args.atari_envs / (time.perf_counter() - began)
 
-    candidates: dict[str, Callable[[], float]] = {"envpool alone": alone}
+    candidates: dict[str, Callable[[], float]] = {
+        "envpool alone": alone,
+        "steps alone": random_steps(jaxrl.make("Pong-v5", **sizes), steps),
+    }
     candidates |= {pools_text(number): training(number) for number in (1, *args.num_pools)}
     measured = alternate(candidates, args.repeats)
     raw = measured["envpool alone"]["median"]

@@ -65,3 +65,33 @@ def rollouts(env: jaxrl.Env, torso: str, num_steps: int) -> Callable[[], float]:
         return (time.perf_counter() - began) / num_steps * 1e3
 
     return measure
+
+
+def random_steps(env: jaxrl.Env, num_steps: int) -> Callable[[], float]:
+    """Return a measurement of a program that only steps environments, with random actions.
+
+    Returns:
+      A function that returns steps a second, of all environments together.
+    """
+
+    def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        state, total = carry
+        action = jax.random.randint(key, (env.num_envs,), 0, env.action_space.n)
+        state, timestep = env.step(key, state, action)
+        return (state, total + timestep.reward.sum()), None
+
+    @jax.jit
+    def run(state: Any, key: jax.Array) -> Any:
+        keys = jax.random.split(key, num_steps)
+        return jax.lax.scan(step, (state, jnp.float32(0)), keys)[0]
+
+    state, _ = jax.jit(env.init)(jax.random.key(0))
+
+    def measure() -> float:
+        nonlocal state
+        began = time.perf_counter()
+        state, total = run(state, jax.random.key(0))
+        total.block_until_ready()
+        return num_steps * env.num_envs / (time.perf_counter() - began)
+
+    return measure

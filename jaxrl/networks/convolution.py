@@ -50,6 +50,9 @@ MAX_BLOCKS = 4
 BLOCK_SIZE = 400_000
 """Least size of a block, in numbers: 15 images of Atari."""
 
+SMALL_BLOCK = 30_000
+"""Size of a small block, in pixels: 4 images of Atari."""
+
 
 def blocks(images: jax.Array) -> list[jax.Array]:
     """Split a batch into parts that each go through several convolutions one after another.
@@ -64,6 +67,16 @@ def blocks(images: jax.Array) -> list[jax.Array]:
         return [images]
     number = min(images.size // BLOCK_SIZE, MAX_BLOCKS, len(images))
     return jnp.array_split(images, max(number, 1))
+
+
+def small_block(images: jax.Array) -> int:
+    """Return how many images pass together through a deep network.
+
+    On a CPU these are so few that their activations stay in its caches; elsewhere all of them.
+    """
+    if jax.default_backend() != "cpu":
+        return len(images)
+    return max(1, SMALL_BLOCK // math.prod(images.shape[1:3]))
 
 
 class Conv(nn.Module):

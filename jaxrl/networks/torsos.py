@@ -83,7 +83,9 @@ class ConvNet(nn.Module):
 class ImpalaResNet(nn.Module):
     """The deep network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, fig. 3), without LSTM.
 
-    Each of its three groups is a convolution, a pooling and two residual blocks.
+    Each of its three groups is a convolution, a pooling and two residual blocks. On a CPU a batch
+    passes in small parts that stay in its caches, and the gradient computes their activations
+    again.
     """
 
     hidden_sizes: tuple[int, ...] = (256,)
@@ -93,21 +95,40 @@ class ImpalaResNet(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
+        size = convolution.small_block(obs)
+        if self.is_initializing() or size >= len(obs):
+            x = self._convolved(obs)
+        else:
+            number = -(-len(obs) // size)
+            padded = jnp.pad(obs, ((0, number * size - len(obs)), *[(0, 0)] * 3))
+            convolved = nn.remat(ImpalaResNet._convolved, prevent_cse=False)
+            # The carry is not used.
+            in_turn = nn.scan(
+                lambda torso, _, images: (None, convolved(torso, images)),
+                variable_broadcast="params",
+                split_rngs={"params": False},
+            )
+            _, parts = in_turn(self, None, padded.reshape(number, size, *obs.shape[1:]))
+            x = parts.reshape(-1, *parts.shape[2:])[: len(obs)]
+        return MLP(self.hidden_sizes, self.activation, self.dtype, self.layer_norm)(x)
+
+    def _convolved(self, images: Array) -> Array:
+        """Return the activations after all groups, `[B, H, W, C]`."""
         activation = ACTIVATIONS[self.activation]
 
         def convolve(x: Array, features: int) -> Array:
-            x = Conv(features, (3, 3), padding="SAME", kernel_init=_KERNEL_INIT, dtype=self.dtype)(
-                x
+            conv = Conv(
+                features, (3, 3), padding="SAME", kernel_init=_KERNEL_INIT, dtype=self.dtype
             )
-            return _normalizer(self)(x)
+            return _normalizer(self)(conv(x))
 
-        x = _as_float(obs, self.dtype)
+        x = _as_float(images, self.dtype)
         for features in (16, 32, 32):
             x = max_pool(convolve(x, features), (3, 3), (2, 2), "SAME")
             for _ in range(2):
                 block = convolve(activation(x), features)
                 x = x + convolve(activation(block), features)
-        return MLP(self.hidden_sizes, self.activation, self.dtype, self.layer_norm)(activation(x))
+        return activation(x)
 
 
 class DictTorso(nn.Module):

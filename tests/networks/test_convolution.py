@@ -254,3 +254,10 @@ def test_blocks_have_nearly_equal_sizes(monkeypatch, number, sizes):
     assert len(convolution.blocks(images)) == min(number, convolution.MAX_BLOCKS)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert len(convolution.blocks(images)) == 1
+
+
+def test_small_blocks_depend_on_the_size_of_images(monkeypatch):
+    assert convolution.small_block(jnp.zeros((9, 84, 84, 4))) == 4
+    assert convolution.small_block(jnp.zeros((9, 1000, 1000, 1))) == 1
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert convolution.small_block(jnp.zeros((9, 84, 84, 4))) == 9

@@ -163,6 +163,52 @@ def test_blocks_of_images_give_what_the_whole_batch_does(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("population", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_the_residual_network_gives_the_same_in_small_blocks(monkeypatch, population, dtype):
+    torso = make("impala_resnet", (9, 8, 2), hidden_sizes=(8,))
+    images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (7, 9, 8, 2)), dtype)
+    keys = jax.random.split(KEY, 2)
+    params = jax.vmap(torso.init, (0, None))(keys, images)
+    if not population:
+        params = jax.tree.map(lambda x: x[0], params)
+
+    def total(params):
+        features: Any = torso.apply(params, images)
+        return (features * jnp.arange(7.0)[:, None]).sum(), features
+
+    def with_blocks_of(size):
+        monkeypatch.setattr(convolution, "SMALL_BLOCK", size * 9 * 8)
+        assert convolution.small_block(images) == size
+        gradient = jax.grad(total, has_aux=True)
+        program = jax.jit(jax.vmap(gradient) if population else gradient)
+        assert ("while" in program.lower(params).as_text()) == (size < 7)
+        return program(params)
+
+    whole = with_blocks_of(7)
+    for size in (1, 3):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max()),
+            with_blocks_of(size),
+            whole,
+        )
+
+
+def test_the_memory_of_a_deep_network_does_not_grow_with_the_batch():
+    torso = make("impala_resnet", ATARI)
+    params = jax.eval_shape(torso.init, KEY, jnp.zeros((1, *ATARI)))
+
+    def megabytes(number):
+        def total(params, images):
+            return (torso.apply(params, images) ** 2).sum()
+
+        images = jax.ShapeDtypeStruct((number, *ATARI), np.uint8)
+        program = jax.jit(jax.grad(total)).lower(params, images).compile()
+        return program.memory_analysis().temp_size_in_bytes / 1e6
+
+    assert megabytes(64) < 50  # 378 at once
+
+
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     torso = make("mlp", (4, 4, 2))
     image = np.random.default_rng(0).integers(0, 256, (5, 4, 4, 2), np.uint8)

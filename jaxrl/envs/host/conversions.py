@@ -49,7 +49,8 @@ def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
         given = obs if isinstance(obs, dict) else {str(i): part for i, part in enumerate(obs)}
         return {name: gather(part, raw[name], given[name]) for name, part in _parts(space).items()}
     obs = np.asarray(obs)
-    obs = obs - getattr(space, "start", 0)
+    if hasattr(space, "start"):
+        obs = obs - space.start
     if hasattr(space, "nvec"):
         columns = obs.reshape(len(obs), -1).T
         one_hot = [np.eye(n)[x] for n, x in zip(space.nvec.flat, columns, strict=True)]
