@@ -67,7 +67,7 @@ def rollouts(env: jaxrl.Env, torso: str, num_steps: int) -> Callable[[], float]:
     return measure
 
 
-def random_steps(env: jaxrl.Env, num_steps: int) -> Callable[[], float]:
+def random_steps(env: Any, num_steps: int) -> Callable[[], float]:
     """Return a measurement of a program that only steps environments, with random actions.
 
     Returns:

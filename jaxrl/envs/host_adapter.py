@@ -119,7 +119,7 @@ class HostAdapter(Adapter, abc.ABC):
     ) -> tuple[HostState, Array, TimeStep]:
         """Begin a step of one of the k pools, and wait for the step of another one.
 
-        Both are one call of the host, since each callback costs a third of a millisecond.
+        Both are one call of the host, since each takes about a tenth of a millisecond.
 
         Args:
           sent: the pool to step, or `NONE` (`jaxrl.envs.host.pools`).
