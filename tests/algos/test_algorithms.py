@@ -212,7 +212,7 @@ def test_acting_is_greedy_without_chance_and_samples_with_it(name):
 def random_params(params):
     """Return parameters of a size at which outputs and memory differ from step to step."""
     leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(7), len(leaves))
+    keys = jax.random.split(jax.random.key(8), len(leaves))
     drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(structure, drawn)
 
