@@ -96,6 +96,8 @@ def manifests_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str,
         except ValueError as error:
             raise ValueError(f"{path} is damaged: a run's manifest: {error}") from error
         schema.require(path, manifest, manifests.ARGUMENTS)
+        if manifest["seed"] in found:
+            raise ValueError(f"{path} is damaged: two of its runs have the seed {manifest['seed']}")
         found[manifest["seed"]] = manifest
     return found
 

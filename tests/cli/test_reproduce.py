@@ -53,6 +53,9 @@ def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_c
 
 def test_damaged_records_are_refused_by_name(record, jaxrl_command):
     path, content = record
+    path.write_text(json.dumps(content | {"runs": content["runs"][:1] * 2}))
+    twice = jaxrl_command("reproduce", path)
+    assert "two of its runs have the seed 1" in twice.stderr
     del content["runs"][0]["manifest"]["env"]
     path.write_text(json.dumps(content))
     for command in (("short",), (path,)):
