@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from faults.outcomes import Damage, Outcome, Verdict
+from jaxrl.envs.host.errors import SimulatorError
 
-NAMED: tuple[type[Exception], ...] = (ValueError, OSError, ImportError, FloatingPointError)
+NAMED: tuple[type[Exception], ...] = (
+    ValueError, OSError, ImportError, FloatingPointError, SimulatorError,
+)  # fmt: skip
 """The documented types of errors."""
 PRELOADED = (
     "jaxrl", "jaxrl.tuning.sweeps.loop", "jaxrl.cli.train", "jaxrl.cli.sweep", "optuna",

@@ -102,7 +102,9 @@ class Workers:
         except BaseException as error:
             self.close()
             if isinstance(error, TimeoutError):
-                raise SimulatorError(f"{id}: no worker started within {timeout:g} s") from error
+                raise SimulatorError(
+                    f"{id}: no worker started within {timeout:g} s (`timeout`)"
+                ) from error
             if not isinstance(error, EOFError | ConnectionError):
                 raise
             raise SimulatorError(

@@ -245,6 +245,12 @@ FAULTS = {
 
 
 @pytest.mark.process
+def test_a_timeout_too_short_to_start_workers_is_named():
+    with pytest.raises(SimulatorError, match=r"no worker started within .* \(`timeout`\)"):
+        jaxrl.make("gymnasium/CartPole-v1", N, timeout=1e-9)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("num_pools", [1, 2])
 def test_the_program_reports_a_fault_and_ends_all_pools(fault, num_pools):
