@@ -161,13 +161,12 @@ _PPO = {
 _A2C = {
     "cartpole": Preset(
         "classic control", "CartPole-v1", 500_000, 16,
-        A2CConfig(learning_rate=3e-3, gae_lambda=0.95),
+        A2CConfig(entropy_coef=0.01, num_steps=5, rmsprop_decay=0.99),
     ),
     "minatar": Preset(
         "MinAtar with MLPs", "Breakout-MinAtar", 10_000_000, 64,
         A2CConfig(
-            learning_rate=3e-3, gae_lambda=0.95, entropy_coef=0.05, num_steps=16, torso="mlp",
-            activation="relu",
+            entropy_coef=0.05, rmsprop_decay=0.99, torso="mlp", activation="relu",
         ),
     ),
     # A gradient step on the 5 transitions of each agent. Losses are summed, gradients not clipped,
@@ -176,9 +175,9 @@ _A2C = {
     "ga3c": Preset(
         "Atari through envpool; GA3C, Babaeizadeh et al. 2017", "Pong-v5", 10_000_000, 32,
         A2CConfig(
-            torso="ga3c_cnn", learning_rate=3e-4, value_coef=1.0, max_grad_norm=math.inf,
-            rmsprop_eps=0.1, rmsprop_initial=1.0, log_eps=1e-6, num_minibatches=32,
-            sum_losses=True,
+            torso="ga3c_cnn", learning_rate=3e-4, gae_lambda=1.0, value_coef=1.0,
+            entropy_coef=0.01, max_grad_norm=math.inf, rmsprop_decay=0.99, rmsprop_eps=0.1,
+            rmsprop_initial=1.0, log_eps=1e-6, num_steps=5, num_minibatches=32, sum_losses=True,
         ),
         env_options=("noop_max=1", "use_fire_reset=False"), anneal=False,
         atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
@@ -186,31 +185,34 @@ _A2C = {
     # Baselines' value loss has no half, so its weight of 0.5 is 1 here.
     "baselines": Preset(
         "Atari through envpool; OpenAI Baselines, Dhariwal et al. 2017", "Pong-v5", 10_000_000, 16,
-        A2CConfig(torso="nature_cnn", value_coef=1.0, rmsprop_initial=1.0), atari_flags={},
+        A2CConfig(
+            torso="nature_cnn", learning_rate=7e-4, gae_lambda=1.0, value_coef=1.0,
+            entropy_coef=0.01, rmsprop_decay=0.99, rmsprop_initial=1.0, num_steps=5,
+        ),
+        atari_flags={},
     ),
 }
 
 _IMPALA = {
     "cartpole": Preset(
         "classic control", "CartPole-v1", 500_000, 16,
-        ImpalaConfig(
-            learning_rate=3e-3, trace_lambda=0.95, max_grad_norm=0.5,
-            rmsprop_decay=0.999,  # with 0.99 one seed in fifty falls back and does not recover
-            rmsprop_eps=1e-5, sum_losses=False,
-        ),
+        ImpalaConfig(entropy_coef=0.01, num_steps=20),
     ),
     "minatar": Preset(
         "MinAtar with MLPs", "Breakout-MinAtar", 10_000_000, 64,
         ImpalaConfig(
-            learning_rate=3e-3, trace_lambda=0.95, entropy_coef=0.05, max_grad_norm=0.5,
-            rmsprop_eps=1e-5, sum_losses=False, torso="mlp", activation="relu",
+            entropy_coef=0.05, rmsprop_decay=0.99, num_steps=20, torso="mlp", activation="relu",
         ),
     ),
     # Two threads of 64 environments, 4 gradient steps on 32 of them each.
     "atari": Preset(
         "Atari through envpool; Cleanba, Huang et al. 2023: 128 x 20 steps, the deep ResNet",
         "Pong-v5", 50_000_000, 128,
-        ImpalaConfig(torso="impala_resnet", eps_inside_root=False, num_minibatches=4),
+        ImpalaConfig(
+            torso="impala_resnet", learning_rate=6e-4, trace_lambda=1.0, entropy_coef=0.01,
+            max_grad_norm=40.0, rmsprop_decay=0.99, rmsprop_eps=0.01, eps_inside_root=False,
+            num_steps=20, num_minibatches=4, sum_losses=True,
+        ),
         env_options=("full_action_space=True", "noop_max=1"),
         atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
     ),

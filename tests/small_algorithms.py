@@ -18,7 +18,13 @@ SMALL: dict[str, Any] = {
     "num_steps": 4, "hidden_sizes": (8,), "learning_rate": 0.05, "anneal_updates": 100
 }  # fmt: skip
 ADAM: dict[str, Any] = SMALL | {"adam_eps": 0.1}
-RMSPROP: dict[str, Any] = SMALL | {"rmsprop_eps": 0.1}
+RMSPROP: dict[str, Any] = SMALL | {
+    "rmsprop_eps": 0.1, "rmsprop_decay": 0.99, "entropy_coef": 0.01
+}  # fmt: skip
+A2C: dict[str, Any] = RMSPROP | {"gae_lambda": 1.0}
+IMPALA: dict[str, Any] = RMSPROP | {
+    "trace_lambda": 1.0, "max_grad_norm": 40.0, "sum_losses": True
+}  # fmt: skip
 LSTM: dict[str, Any] = {"core": "lstm", "core_size": 8, "use_last_action_reward": True}
 # The replay is full after 4 updates, the target network moves after 2.
 REPLAY: dict[str, Any] = ADAM | {
@@ -30,10 +36,10 @@ EXPLORING: dict[str, Any] = {"final_epsilon": 0.1, "exploration_steps": 40.0}
 CONFIGS: dict[str, Any] = {
     "ppo": jaxrl.PPOConfig(**ON_POLICY_PPO),
     "ppo-gru": jaxrl.PPOConfig(**ON_POLICY_PPO | LSTM | {"core": "gru", "target_kl": 10.0}),
-    "a2c": jaxrl.A2CConfig(**RMSPROP),
-    "a2c-lstm": jaxrl.A2CConfig(**RMSPROP | LSTM | {"final_entropy_coef": 0.0, "log_eps": 1e-6}),
-    "impala": jaxrl.ImpalaConfig(**RMSPROP, lag=0),
-    "impala-lstm": jaxrl.ImpalaConfig(**RMSPROP | LSTM),
+    "a2c": jaxrl.A2CConfig(**A2C),
+    "a2c-lstm": jaxrl.A2CConfig(**A2C | LSTM | {"final_entropy_coef": 0.0, "log_eps": 1e-6}),
+    "impala": jaxrl.ImpalaConfig(**IMPALA, lag=0),
+    "impala-lstm": jaxrl.ImpalaConfig(**IMPALA | LSTM),
     "dqn": jaxrl.DQNConfig(**REPLAY | EXPLORING),
     "dqn-prioritized": jaxrl.DQNConfig(
         **REPLAY | EXPLORING, n_step=2, double=True, dueling=True, prioritized=True

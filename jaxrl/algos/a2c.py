@@ -36,16 +36,13 @@ from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 class A2CConfig(actor_critic.RMSPropConfig):
     """Hyperparameters of A2C. Plain fields are traced leaves; `static` ones shape the program."""
 
-    learning_rate: float = 7e-4
-    gae_lambda: float = 1.0
+    gae_lambda: float = 0.95
     """lambda of GAE, in [0, 1]; 1 for n-step advantages (Schulman et al. 2016)."""
     final_entropy_coef: float | None = None
     """Value that `entropy_coef` reaches linearly after `anneal_updates`; None keeps it constant."""
     log_eps: float = 0.0
     """Use log(max(pi, log_eps)) for log pi in policy loss and entropy, as GA3C's code does (1e-6);
     Discrete actions only."""
-    num_steps: int = fields.static(5)
-    """Steps of each environment in a rollout, and of its longest return (t_max)."""
     min_training_batch: int = fields.static(1)
     """Least number of transitions to learn from; rollouts are collected until they hold so many."""
 

@@ -57,7 +57,9 @@ class ActorCriticConfig(build.NetworkConfig):
 class RMSPropConfig(ActorCriticConfig):
     """Hyperparameters that A2C and IMPALA share: one pass over a rollout with RMSProp."""
 
-    rmsprop_decay: float = 0.99
+    learning_rate: float = 3e-3
+    entropy_coef: float = 0.003
+    rmsprop_decay: float = 0.999
     """Decay of RMSProp's mean of squared gradients in a gradient step, in [0, 1]."""
     rmsprop_eps: float = 1e-5
     """RMSProp's epsilon."""
@@ -66,6 +68,7 @@ class RMSPropConfig(ActorCriticConfig):
     eps_inside_root: bool = fields.static(True)
     """RMSProp's epsilon inside the root, as in A3C's paper and TensorFlow, or outside, as in
     PyTorch and Cleanba."""
+    num_steps: int = fields.static(16)
     num_minibatches: int = fields.static(1)
     """Parts of a rollout, each of whole environments, of one gradient step each, in turn."""
     sum_losses: bool = fields.static(False)

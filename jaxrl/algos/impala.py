@@ -35,8 +35,7 @@ from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree, Trajecto
 class ImpalaConfig(actor_critic.RMSPropConfig):
     """Hyperparameters of IMPALA; `static` fields shape the program, others are traced."""
 
-    learning_rate: float = 6e-4
-    trace_lambda: float = 1.0
+    trace_lambda: float = 0.95
     """lambda of V-trace, in [0, 1]: decay of the traces (Espeholt et al. 2018, remark 2)."""
     rho_bar: float = 1.0
     """Upper bound of the importance ratios in temporal differences (eq. 1)."""
@@ -44,15 +43,10 @@ class ImpalaConfig(actor_critic.RMSPropConfig):
     """Upper bound of the importance ratios in traces (eq. 1)."""
     policy_rho_bar: float = 1.0
     """Upper bound of the importance ratios in the policy gradient (section 4.2)."""
-    max_grad_norm: float = 40.0
-    rmsprop_eps: float = 0.01
-    num_steps: int = fields.static(20)
-    """Steps of each environment in a rollout (n, the unroll length)."""
     lag: int = fields.static(1)
     """Updates by which the actors' parameters lag the learner's."""
     off_policy_correction: bool = fields.static(True)
     """Whether V-trace uses importance ratios; False replaces them by 1."""
-    sum_losses: bool = fields.static(True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

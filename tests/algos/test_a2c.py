@@ -81,7 +81,12 @@ def gradient_by_hand(config: Any, params: Any, trajectory: Any, last_value: Any)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gradient_is_the_one_by_hand(seed, sum_losses):
     config = jaxrl.A2CConfig(
-        num_steps=T, gamma=0.9, value_coef=0.7, entropy_coef=0.3, sum_losses=sum_losses
+        gae_lambda=1.0,
+        num_steps=T,
+        gamma=0.9,
+        value_coef=0.7,
+        entropy_coef=0.3,
+        sum_losses=sum_losses,
     )
     trajectory, last_value = random_trajectory(seed)
     network = Linear()

@@ -15,10 +15,13 @@ from jaxrl.networks import recurrent
 from jaxrl.ops import returns
 
 PPO = jaxrl.PPOConfig(num_steps=32, num_minibatches=4, learning_rate=3e-3, entropy_coef=0.0)
-A2C = jaxrl.A2CConfig(learning_rate=1e-2, rmsprop_eps=1e-8, entropy_coef=0.001, num_steps=8)
+A2C = jaxrl.A2CConfig(
+    learning_rate=1e-2, gae_lambda=1.0, rmsprop_decay=0.99, rmsprop_eps=1e-8, entropy_coef=0.001,
+    num_steps=8,
+)  # fmt: skip
 IMPALA = jaxrl.ImpalaConfig(
-    learning_rate=1e-2, rmsprop_eps=1e-8, entropy_coef=0.001, num_steps=8, sum_losses=False,
-    max_grad_norm=0.5,
+    learning_rate=1e-2, trace_lambda=1.0, rmsprop_decay=0.99, rmsprop_eps=1e-8,
+    entropy_coef=0.001, num_steps=8,
 )  # fmt: skip
 DQN = jaxrl.DQNConfig(
     learning_rate=3e-3, exploration_steps=2_000, final_epsilon=0.5, learning_starts=200,
