@@ -81,13 +81,9 @@ def gradient_by_hand(config: Any, params: Any, trajectory: Any, last_value: Any)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gradient_is_the_one_by_hand(seed, sum_losses):
     config = jaxrl.A2CConfig(
-        gae_lambda=1.0,
-        num_steps=T,
-        gamma=0.9,
-        value_coef=0.7,
-        entropy_coef=0.3,
+        num_steps=T, gamma=0.9, gae_lambda=1.0, value_coef=0.7, entropy_coef=0.3,
         sum_losses=sum_losses,
-    )
+    )  # fmt: skip
     trajectory, last_value = random_trajectory(seed)
     network = Linear()
     params = network.init(jax.random.key(seed), jnp.zeros((1, D)))
