@@ -219,26 +219,24 @@ _IMPALA = {
 }
 
 _DQN = {
-    "cartpole": Preset(
-        "classic control", "CartPole-v1", 300_000, 8,
-        DQNConfig(
-            learning_rate=1e-3, exploration_steps=50_000, final_epsilon=0.02, learning_starts=1_000,
-            target_period=200, num_steps=1, batch_size=64, replay_size=100_000, n_step=3,
-            double=True, prioritized=True, activation="relu",
-        ),
-    ),
+    "cartpole": Preset("classic control", "CartPole-v1", 500_000, 8, DQNConfig()),
     "minatar": Preset(
         "MinAtar with an MLP", "Breakout-MinAtar", 2_000_000, 16,
         DQNConfig(
-            learning_rate=5e-4, exploration_steps=200_000, learning_starts=5_000, num_steps=1,
-            batch_size=64, replay_size=100_000, n_step=3, double=True, torso="mlp",
-            hidden_sizes=(128, 128), activation="relu",
+            learning_rate=5e-4, exploration_steps=200_000, learning_starts=5_000, target_period=250,
+            num_gradient_steps=1, replay_size=100_000, torso="mlp", hidden_sizes=(128, 128),
+            activation="relu", layer_norm=False,
         ),
     ),
     "atari": Preset(
         "Atari through envpool; CleanRL: a replay of a million frames, each stored once (7 GB)",
         "Pong-v5", 10_000_000, 1,
-        DQNConfig(torso="nature_cnn", frame_stack=4, max_grad_norm=math.inf, huber=False),
+        DQNConfig(
+            learning_rate=1e-4, exploration_steps=1e6, learning_starts=80_000, target_period=250,
+            num_steps=4, num_gradient_steps=1, batch_size=32, n_step=1, double=False,
+            torso="nature_cnn", layer_norm=False, frame_stack=4, max_grad_norm=math.inf,
+            huber=False,
+        ),
         anneal=False, atari_flags={},
     ),
 }
@@ -248,21 +246,23 @@ _PQN = {
     "cartpole": Preset(
         "classic control; Gallici et al. 2024's code", "CartPole-v1", 500_000, 32,
         PQNConfig(
-            learning_rate=1e-4, trace_lambda=0.95, reward_scale=0.1, final_epsilon=0.2,
-            exploration_steps=100_000, num_steps=64, num_epochs=4, num_minibatches=16,
-            hidden_sizes=(256, 256), activation="relu",
+            learning_rate=1e-4, adam_eps=1e-8, trace_lambda=0.95, reward_scale=0.1,
+            final_epsilon=0.2, exploration_steps=100_000, num_steps=64, num_epochs=4,
+            num_minibatches=16, hidden_sizes=(256, 256), activation="relu",
         ),
     ),
     "minatar": Preset(
         "MinAtar with a CNN; Gallici et al. 2024's code", "Breakout-MinAtar", 10_000_000, 128,
         PQNConfig(
-            learning_rate=5e-4, exploration_steps=1_000_000, num_minibatches=32, torso="minatar_cnn"
+            learning_rate=5e-4, adam_eps=1e-8, exploration_steps=1_000_000, num_epochs=2,
+            num_minibatches=32, torso="minatar_cnn",
         ),
     ),
     "atari": Preset(
         "Atari through envpool; Gallici et al. 2024's code", "Pong-v5", 50_000_000, 128,
         PQNConfig(
-            final_epsilon=0.001, exploration_steps=5_000_000, num_minibatches=32, torso="nature_cnn"
+            learning_rate=2.5e-4, adam_eps=1e-8, final_epsilon=0.001, exploration_steps=5_000_000,
+            num_epochs=2, num_minibatches=32, torso="nature_cnn",
         ),
         anneal=False, atari_flags={},
     ),
@@ -272,16 +272,16 @@ _R2D2 = {
     "cartpole": Preset(
         "classic control", "CartPole-v1", 300_000, 16,
         R2D2Config(
-            core_size=64, learning_rate=1e-3, num_gradient_steps=2, max_grad_norm=10.0, gamma=0.99,
+            core_size=64, learning_rate=1e-3, num_gradient_steps=2, gamma=0.99,
             epsilon_base=0.3, epsilon_exponent=4.0, learning_starts=2_000, target_period=50,
-            num_steps=5, burn_in=5, unroll_length=10, replay_size=100_000, hidden_sizes=(64,),
-            activation="relu",
+            layer_norm=False, num_steps=5, burn_in=5, unroll_length=10, replay_size=100_000,
+            hidden_sizes=(64,), activation="relu",
         ),
     ),
     "minatar": Preset(
         "MinAtar with an MLP and an LSTM", "Breakout-MinAtar", 2_000_000, 16,
         R2D2Config(
-            core_size=128, learning_rate=1e-3, max_grad_norm=10.0, gamma=0.99,
+            core_size=128, learning_rate=1e-3, num_gradient_steps=1, layer_norm=False,
             learning_starts=10_000, target_period=250, num_steps=10, burn_in=5, unroll_length=15,
             n_step=3, batch_size=32, replay_size=100_000, torso="mlp", hidden_sizes=(128,),
             activation="relu",
@@ -294,8 +294,9 @@ _R2D2 = {
         "Atari through envpool; SEED RL, Espeholt et al. 2020: replays 40 + 80 steps (7 GB)",
         "Pong-v5", 200_000_000, 256,
         R2D2Config(
-            torso="nature_cnn", frame_stack=4, num_steps=80, num_gradient_steps=3,
-            target_period=833, learning_starts=400_000,
+            torso="nature_cnn", layer_norm=False, core_size=512, learning_rate=1e-4,
+            max_grad_norm=80.0, gamma=0.997, frame_stack=4, num_steps=80, burn_in=40,
+            unroll_length=80, num_gradient_steps=3, target_period=833, learning_starts=400_000,
         ),
         env_options=("full_action_space=True", "use_fire_reset=False"), anneal=False,
         atari_flags={"episodic_life": False, "reward_clip": False},

@@ -28,7 +28,8 @@ IMPALA: dict[str, Any] = RMSPROP | {
 LSTM: dict[str, Any] = {"core": "lstm", "core_size": 8, "use_last_action_reward": True}
 # The replay is full after 4 updates, the target network moves after 2.
 REPLAY: dict[str, Any] = ADAM | {
-    "replay_size": 32, "batch_size": 4, "learning_starts": 8, "target_period": 2
+    "replay_size": 32, "batch_size": 4, "learning_starts": 8, "target_period": 2,
+    "num_gradient_steps": 1, "layer_norm": False,
 }  # fmt: skip
 ON_POLICY_PPO: dict[str, Any] = ADAM | {"num_minibatches": 2, "num_epochs": 2}
 EXPLORING: dict[str, Any] = {"final_epsilon": 0.1, "exploration_steps": 40.0}
@@ -40,13 +41,15 @@ CONFIGS: dict[str, Any] = {
     "a2c-lstm": jaxrl.A2CConfig(**A2C | LSTM | {"final_entropy_coef": 0.0, "log_eps": 1e-6}),
     "impala": jaxrl.ImpalaConfig(**IMPALA, lag=0),
     "impala-lstm": jaxrl.ImpalaConfig(**IMPALA | LSTM),
-    "dqn": jaxrl.DQNConfig(**REPLAY | EXPLORING),
+    "dqn": jaxrl.DQNConfig(**REPLAY | EXPLORING, n_step=1, double=False),
     "dqn-prioritized": jaxrl.DQNConfig(
         **REPLAY | EXPLORING, n_step=2, double=True, dueling=True, prioritized=True
     ),
     "pqn": jaxrl.PQNConfig(**ON_POLICY_PPO | EXPLORING, layer_norm=False),
     "pqn-lstm": jaxrl.PQNConfig(**ON_POLICY_PPO | EXPLORING | LSTM),
-    "r2d2": jaxrl.R2D2Config(**REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2),
+    "r2d2": jaxrl.R2D2Config(
+        **REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2, gamma=0.997, max_grad_norm=80.0
+    ),
 }
 WITH_MEMORY = [name for name, config in CONFIGS.items() if config.core]
 

@@ -47,11 +47,11 @@ class DQNConfig(q_learning.QLearningConfig):
     """Probability of a random action at the start, in [0, 1]."""
     final_epsilon: float = 0.01
     """Probability of a random action after `exploration_steps`, in [0, 1]."""
-    exploration_steps: float = 1e6
+    exploration_steps: float = 5e4
     """Environment steps over which epsilon falls linearly."""
     huber: bool = fields.static(True)
     """Loss of an error: half its square, linear beyond 1 (Huber); False for its square."""
-    double: bool = fields.static(False)
+    double: bool = fields.static(True)
     """Choose the target's action by the online network (van Hasselt et al. 2016)."""
     prioritized: bool = fields.static(False)
     """Draw transitions by priority (Schaul et al. 2016) instead of uniformly."""

@@ -39,12 +39,12 @@ from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 class PQNConfig(build.NetworkConfig):
     """Hyperparameters of PQN. Plain fields are traced leaves; `static` ones shape the program."""
 
-    learning_rate: float = 2.5e-4
+    learning_rate: float = 1e-3
     """Step size of the optimizer, before annealing."""
     anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
-    adam_eps: float = 1e-8
-    """Epsilon of the optimizer, RAdam."""
+    adam_eps: float = 1e-2
+    """Epsilon of the optimizer, RAdam. A large one makes steps small where gradients are."""
     max_grad_norm: float = 10.0
     """Global norm to which gradients are clipped; inf for no clipping."""
     gamma: float = 0.99
@@ -57,11 +57,11 @@ class PQNConfig(build.NetworkConfig):
     """Probability of a random action at the start, in [0, 1]."""
     final_epsilon: float = 0.05
     """Probability of a random action after `exploration_steps`, in [0, 1]."""
-    exploration_steps: float = 1e5
+    exploration_steps: float = 5e4
     """Environment steps over which epsilon falls linearly."""
     num_steps: int = fields.static(32)
     """Steps of each environment in a rollout."""
-    num_epochs: int = fields.static(2)
+    num_epochs: int = fields.static(4)
     """Passes over a rollout in an update."""
     num_minibatches: int = fields.static(4)
     """Parts of a rollout in an epoch: transitions, or whole environments if there is a memory."""

@@ -27,7 +27,7 @@ from jaxrl.types import Array, Env, Metrics, PyTree, Trajectory
 class QLearningConfig(build.NetworkConfig):
     """Hyperparameters that the algorithms share; the defaults are DQN's."""
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
     """Step size of the optimizer, before annealing."""
     anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
@@ -37,26 +37,27 @@ class QLearningConfig(build.NetworkConfig):
     """Global norm to which gradients are clipped; inf for no clipping."""
     gamma: float = 0.99
     """Discount of a reward one step later, in [0, 1]."""
-    learning_starts: float = 80_000.0
+    learning_starts: float = 1000.0
     """Environment steps before the first gradient step."""
-    target_period: float = 250
+    target_period: float = 100
     """Updates between copies of the parameters to the target network; rounded."""
     priority_exponent: float = 0.6
     """alpha of prioritized replay, in [0, 1] (Schaul et al. 2016, eq. 1)."""
     importance_exponent: float = 0.4
     """beta of prioritized replay, in [0, 1] (Schaul et al. 2016, section 3.4)."""
-    num_steps: int = fields.static(4)
+    num_steps: int = fields.static(1)
     """Steps of each environment in an update."""
-    num_gradient_steps: int = fields.static(1)
+    num_gradient_steps: int = fields.static(2)
     """Gradient steps in an update."""
-    batch_size: int = fields.static(32)
+    batch_size: int = fields.static(64)
     """Transitions of a gradient step."""
     replay_size: int = fields.static(1_000_000)
     """Steps kept, over all environments."""
     frame_stack: int = fields.static(1)
     """Frames in an observation; the replay stores each frame once (Atari: 4). 1 for no stacks."""
-    n_step: int = fields.static(1)
+    n_step: int = fields.static(3)
     """Rewards that a target sums, in steps (Sutton & Barto 2018, eq. 7.1)."""
+    layer_norm: bool = fields.static(True)
     dueling: bool = fields.static(False)
     """Whether the head is a dueling one (Wang et al. 2016)."""
 

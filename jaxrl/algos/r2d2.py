@@ -45,26 +45,25 @@ class R2D2Config(q_learning.QLearningConfig):
     """Hyperparameters of R2D2. Plain fields are traced leaves; `static` ones shape the program."""
 
     core: str | None = fields.static("lstm")
-    core_size: int = fields.static(512)
+    core_size: int = fields.static(64)
     use_last_action_reward: bool = fields.static(True)
+    learning_rate: float = 1e-3
     adam_eps: float = 1e-3
-    max_grad_norm: float = 80.0
-    gamma: float = 0.997
     epsilon_base: float = 0.4
     """Environment i of N explores with epsilon `base ^ (1 + i / (N - 1) (exponent - 1))`."""
     epsilon_exponent: float = 8.0
     """Exponent of that schedule (Horgan et al. 2018)."""
-    learning_starts: float = 200_000.0
-    target_period: float = 2500
+    learning_starts: float = 2000.0
+    target_period: float = 50
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     priority_max_share: float = 0.9
     """The largest error's share in a sequence's priority; the mean error has the rest."""
-    num_steps: int = fields.static(40)
+    num_steps: int = fields.static(5)
     """Steps of each environment in an update, and between the beginnings of sequences."""
-    burn_in: int = fields.static(40)
+    burn_in: int = fields.static(5)
     """Steps of a sequence that only bring the memory up to date."""
-    unroll_length: int = fields.static(80)
+    unroll_length: int = fields.static(10)
     """Steps of a sequence to learn from, after the burn-in."""
     n_step: int = fields.static(5)
     batch_size: int = fields.static(64)

@@ -59,8 +59,12 @@ def small(**fields: Any) -> Any:
     base: dict[str, Any] = {
         "num_steps": 2,
         "replay_size": 400,
+        "num_gradient_steps": 1,
         "batch_size": 8,
+        "n_step": 1,
+        "learning_rate": 1e-4,
         "hidden_sizes": (8,),
+        "layer_norm": False,
     }
     return jaxrl.DQNConfig(**(base | {"learning_starts": 40, "target_period": 5} | fields))
 
@@ -110,7 +114,7 @@ def test_learning_goes_on_past_what_32_bits_count(name):
     update = jax.jit(algo.update)
     for _ in range(3):
         state, metrics = update(config, state)
-        assert int(metrics["gradient_steps"]) == 1
+        assert int(metrics["gradient_steps"]) == config.num_gradient_steps
 
 
 @pytest.mark.parametrize("period", [5, 4.6])  # a search may draw any number

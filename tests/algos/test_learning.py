@@ -26,13 +26,15 @@ IMPALA = jaxrl.ImpalaConfig(
 DQN = jaxrl.DQNConfig(
     learning_rate=3e-3, exploration_steps=2_000, final_epsilon=0.5, learning_starts=200,
     target_period=25, num_steps=2, num_gradient_steps=2, batch_size=64, replay_size=4_000,
-    double=True,
+    n_step=1, double=True, layer_norm=False,
 )  # fmt: skip
 PQN = jaxrl.PQNConfig(
-    learning_rate=3e-3, trace_lambda=0.9, final_epsilon=0.5, exploration_steps=2_000,
+    learning_rate=3e-3, adam_eps=1e-8, trace_lambda=0.9, final_epsilon=0.5,
+    exploration_steps=2_000, num_epochs=2,
 )  # fmt: skip
 R2D2 = jaxrl.R2D2Config(
     core_size=16, hidden_sizes=(16,), learning_rate=3e-3, adam_eps=1e-6, max_grad_norm=10.0,
+    gamma=0.997, layer_norm=False,
     epsilon_base=0.7, epsilon_exponent=1.0, learning_starts=200, target_period=25, num_steps=4,
     burn_in=4, unroll_length=8, n_step=2, num_gradient_steps=2, batch_size=32, replay_size=8_000,
 )  # fmt: skip
