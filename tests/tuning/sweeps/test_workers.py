@@ -81,10 +81,12 @@ def is_midway(trials):
 
 
 def is_suspended_within_a_trial(process, url):
-    """Suspend a worker; let it continue if it runs no trial at the moment."""
+    """Suspend a worker; let it continue if it runs no trial at the moment, or just takes one."""
     process.send_signal(signal.SIGSTOP)
     running = [t for t in read_trials(url) if t.state.name == "RUNNING"]
-    if KILLED in {t.user_attrs.get("worker") for t in running}:
+    owners = {t.user_attrs.get("worker") for t in running}
+    # A trial has no owner yet while a worker takes it.
+    if KILLED in owners and None not in owners:
         return True
     process.send_signal(signal.SIGCONT)
     return False
