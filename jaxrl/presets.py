@@ -159,10 +159,7 @@ _PPO = {
 }
 
 _A2C = {
-    "cartpole": Preset(
-        "classic control", "CartPole-v1", 500_000, 16,
-        A2CConfig(entropy_coef=0.01, num_steps=5, rmsprop_decay=0.99),
-    ),
+    "cartpole": Preset("classic control", "CartPole-v1", 500_000, 16, A2CConfig()),
     "minatar": Preset(
         "MinAtar with MLPs", "Breakout-MinAtar", 10_000_000, 64,
         A2CConfig(
@@ -194,10 +191,7 @@ _A2C = {
 }
 
 _IMPALA = {
-    "cartpole": Preset(
-        "classic control", "CartPole-v1", 500_000, 16,
-        ImpalaConfig(entropy_coef=0.01, num_steps=20),
-    ),
+    "cartpole": Preset("classic control", "CartPole-v1", 500_000, 16, ImpalaConfig()),
     "minatar": Preset(
         "MinAtar with MLPs", "Breakout-MinAtar", 10_000_000, 64,
         ImpalaConfig(
@@ -269,15 +263,7 @@ _PQN = {
 }
 
 _R2D2 = {
-    "cartpole": Preset(
-        "classic control", "CartPole-v1", 300_000, 16,
-        R2D2Config(
-            core_size=64, learning_rate=1e-3, num_gradient_steps=2, gamma=0.99,
-            epsilon_base=0.3, epsilon_exponent=4.0, learning_starts=2_000, target_period=50,
-            layer_norm=False, num_steps=5, burn_in=5, unroll_length=10, replay_size=100_000,
-            hidden_sizes=(64,), activation="relu",
-        ),
-    ),
+    "cartpole": Preset("classic control", "CartPole-v1", 1_000_000, 16, R2D2Config()),
     "minatar": Preset(
         "MinAtar with an MLP and an LSTM", "Breakout-MinAtar", 2_000_000, 16,
         R2D2Config(
