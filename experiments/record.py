@@ -3,8 +3,8 @@
     python experiments/record.py breakout-minatar-ppo runs/ppo-Breakout-MinAtar-seed*
 
 The JSON holds each run's manifest (exact command, config, versions, hardware), its summary, its
-curve thinned to at most 200 points, and an evaluation over whole episodes, with that of a uniformly
-random policy to compare with.
+curve thinned to at most 200 points, and a greedy evaluation over whole episodes, with that of a
+uniformly random policy to compare with.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def describe(returns: np.ndarray) -> dict[str, float]:
 def describe_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str, Any]:
     """Return a run's manifest, summary, thinned curve and evaluation."""
     policy = jaxrl.load_policy(run_dir, trust_imports=trust_imports)
+    scores = play_episodes(policy, episodes, seed=0, greedy=True)
     steps, returns = smoothed_returns(read_jsonl(run_dir / "metrics.jsonl"))
     kept = np.unique(np.linspace(0, len(steps) - 1, 200).astype(int))
     return {
@@ -82,7 +83,7 @@ def describe_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str,
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": [round(float(x), 3) for x in returns[kept]],
         },
-        "evaluation": describe(np.asarray(play_episodes(policy, episodes, 0).episode_return)),
+        "evaluation": {"greedy": True} | describe(scores.episode_return),
     }
 
 
@@ -95,7 +96,7 @@ def main(args: Args) -> None:
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
     returns = play_episodes(random_policy, args.episodes, seed=0).episode_return
-    baseline = describe(np.asarray(returns))
+    baseline = describe(returns)
     final = [run["summary"]["mean_return"] for run in runs]
     result = {
         "name": args.name,

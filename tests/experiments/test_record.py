@@ -3,6 +3,7 @@
 import json
 
 import jax
+import numpy as np
 import pytest
 
 import jaxrl
@@ -20,6 +21,14 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     assert result["mean_return_by_seed"]["1"] == result["mean_return"] > 5
     assert result["random_policy"]["episodes"] == result["runs"][0]["evaluation"]["episodes"] == 5
     assert (tmp_path / "cartpole.png").exists()
+    table = experiment("score_table")
+    cells = table.row("cartpole", result).split(" | ")
+    assert cells[:4] == ["| CartPole-v1", "PPO", "0.000512M", "1"]
+    assert cells[4].startswith(f"[{result['mean_return']:.1f}](../../experiments/results/cartpole.")
+    assert cells[5] == f"{result['runs'][0]['evaluation']['mean_return']:.1f} |"
+    result["runs"][0]["evaluation"]["greedy"] = False
+    with pytest.raises(ValueError, match="evaluations of cartpole are not greedy"):
+        table.row("cartpole", result)
     with pytest.raises(ValueError, match="there are no runs to record"):
         record.main(record.Args("none", (), results=tmp_path))
 
@@ -33,3 +42,12 @@ def test_the_random_policy_ignores_observations(experiment, env_id):
     low, high = space.bounds() if isinstance(space, jaxrl.Box) else (0, space.n - 1)
     assert ((actions >= low) & (actions <= high)).all()
     assert actions.std() > 0
+
+
+def test_scores_are_summarized_by_their_number(experiment):
+    summarize = experiment("score_table").summarize
+    assert summarize(np.array([3.25])) == "3.2"
+    assert summarize(np.array([1.0, 2.0, 6.0])) == "3.0 (1.0 to 6.0)"
+    assert summarize(np.full(5, 7.0)) == "7.0 (7.0 to 7.0)"
+    center = float(summarize(np.array([0.0, 1.0, 2.0, 3.0, 100.0])).split()[0])
+    assert center == 2.0  # without the lowest and the highest

@@ -1,0 +1,77 @@
+"""Print a table of recorded scores: the rows of docs/algorithms/scores.md.
+
+    python experiments/score_table.py asterix-minatar-ppo asterix-minatar-pqn
+
+A score is that of the last 100 training episodes, and that of greedy evaluation over whole episodes
+beside it. Of five seeds or more it is their interquartile mean with a 95% bootstrap interval
+(Agarwal et al. 2021); of fewer their mean, lowest and highest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from jaxrl.analysis import statistics
+from jaxrl.cli.flags.arguments import exit_with_message
+
+HEAD = """\
+| environment | algorithm | steps | seeds | last 100 training episodes | greedy, 100 episodes |
+|---|---|---|---|---|---|"""
+
+
+@dataclasses.dataclass
+class Args:
+    """Print a table of recorded scores."""
+
+    names: tyro.conf.Positional[tuple[str, ...]]
+    """Names of the records, in the order of the rows."""
+    results: Path = Path(__file__).parent / "results"
+    """Directory of the records."""
+
+
+def summarize(scores: np.ndarray) -> str:
+    """Return the scores `[num_seeds]` as text: a center, and an interval if there are several."""
+    if len(scores) == 1:
+        return f"{scores[0]:.1f}"
+    if len(scores) < 5:
+        return f"{scores.mean():.1f} ({scores.min():.1f} to {scores.max():.1f})"
+    center, low, high = statistics.estimate(statistics.interquartile_mean, scores[:, None])
+    return f"{center:.1f} ({low:.1f} to {high:.1f})"
+
+
+def row(name: str, record: dict[str, Any]) -> str:
+    """Return a record's row of the table, with a link to its file."""
+    runs = record["runs"]
+    if not all(run["evaluation"].get("greedy") for run in runs):
+        raise ValueError(f"the evaluations of {name} are not greedy; record its runs again")
+    training = np.array([run["summary"]["mean_return"] for run in runs])
+    greedy = np.array([run["evaluation"]["mean_return"] for run in runs])
+    manifest = runs[0]["manifest"]
+    link = f"[{summarize(training)}](../../experiments/results/{name}.json)"
+    cells = (
+        manifest["env"]["id"].rpartition("/")[2],
+        manifest["algorithm"].upper(),
+        f"{manifest['total_steps'] / 1e6:.3g}M",
+        str(len(runs)),
+        link,
+        summarize(greedy),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def main(args: Args) -> None:
+    """Print the table."""
+    print(HEAD)
+    for name in args.names:
+        print(row(name, json.loads((args.results / f"{name}.json").read_text())))
+
+
+if __name__ == "__main__":
+    with exit_with_message():
+        main(tyro.cli(Args))
