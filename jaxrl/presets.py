@@ -70,11 +70,8 @@ _PPO = {
         ),
     ),
     "minatar": Preset(
-        "MinAtar with an MLP of 64-64 for each head, which is cheaper on a CPU than the CNN",
-        "Breakout-MinAtar", 10_000_000, 64,
-        PPOConfig(
-            learning_rate=2e-3, num_steps=128, num_minibatches=32, torso="mlp", activation="relu"
-        ),
+        "MinAtar with a CNN", "Breakout-MinAtar", 10_000_000, 64,
+        PPOConfig(learning_rate=2e-3, num_steps=128, num_minibatches=32, torso="minatar_cnn"),
     ),
     "huang": Preset(
         "Atari through envpool; Huang et al. 2022", "Pong-v5", 10_000_000, 8, PPO_FOR_ATARI,
@@ -161,9 +158,10 @@ _PPO = {
 _A2C = {
     "cartpole": Preset("classic control", "CartPole-v1", 500_000, 16, A2CConfig()),
     "minatar": Preset(
-        "MinAtar with MLPs", "Breakout-MinAtar", 10_000_000, 64,
+        "MinAtar with a CNN: gradient steps on 32 transitions", "Breakout-MinAtar", 10_000_000, 16,
         A2CConfig(
-            entropy_coef=0.05, rmsprop_decay=0.99, torso="mlp", activation="relu",
+            learning_rate=4e-3, entropy_coef=0.03, rmsprop_decay=0.99, num_minibatches=8,
+            torso="minatar_cnn",
         ),
     ),
     # A gradient step on the 5 transitions of each agent. Losses are summed, gradients not clipped,
@@ -193,9 +191,10 @@ _A2C = {
 _IMPALA = {
     "cartpole": Preset("classic control", "CartPole-v1", 500_000, 16, ImpalaConfig()),
     "minatar": Preset(
-        "MinAtar with MLPs", "Breakout-MinAtar", 10_000_000, 64,
+        "MinAtar with a CNN: gradient steps on 40 transitions", "Breakout-MinAtar", 10_000_000, 16,
         ImpalaConfig(
-            entropy_coef=0.05, rmsprop_decay=0.99, num_steps=20, torso="mlp", activation="relu",
+            learning_rate=8e-3, entropy_coef=0.03, rmsprop_decay=0.99, num_steps=20,
+            num_minibatches=8, torso="minatar_cnn",
         ),
     ),
     # Two threads of 64 environments, 4 gradient steps on 32 of them each.
