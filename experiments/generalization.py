@@ -1,15 +1,12 @@
-"""Generalization: how agents that were trained on K levels score on levels that they never saw; and
-a test that the maze needs a memory.
+"""Generalization: how agents that were trained on K levels score on levels that they never saw.
 
     python experiments/generalization.py maze
     python experiments/generalization.py procgen --env-id envpool/StarpilotEasy-v0
-    python experiments/generalization.py memory
 
 As in Cobbe et al. 2020 (arXiv 1912.01588): agents memorize few levels and fail on others, and the
 gap closes as K grows. The levels of mazes are data, so the agents of all K and seeds are one
 vmapped program. Procgen's levels are options of its simulator: its agents train one after another,
-and `--resume` continues with the agent that was training. `memory` trains agents with and without a
-recurrent core on an unlimited number of mazes.
+and `--resume` continues with the agent that was training.
 
 Prints a table, and writes a JSON and a picture under runs/results/.
 """
@@ -30,9 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl import config as fields
 from jaxrl.analysis import statistics
-from jaxrl.analysis.records import mean_returns_by_part, save_record
+from jaxrl.analysis.records import save_record
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.presets import PRESETS
@@ -73,14 +69,6 @@ class Args:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Memory(Args):
-    """Agents with and without a memory, on all mazes."""
-
-    size: int = 9
-    """Sides of the mazes."""
-
-
-@dataclasses.dataclass(kw_only=True)
 class Maze(Args):
     """Agents trained on K mazes, all at once."""
 
@@ -117,11 +105,11 @@ def start_on_levels(env: MazeEnv, key: jax.Array, levels: jax.Array) -> Simulati
 
 def train(
     algo: jaxrl.Algorithm, config: Any, seeds: jax.Array, levels: jax.Array, total_steps: int
-) -> tuple[Any, np.ndarray]:
+) -> Any:
     """Train P agents with their seeds `[P]` and levels `[P, 2]` as one program.
 
     Returns:
-      States, leaves `[P, ...]`, and mean returns over equal parts of the training `[P, parts]`.
+      States, leaves `[P, ...]`.
     """
     num_updates = count_updates(algo, config, total_steps)
     config = config.replace(anneal_updates=num_updates)
@@ -130,12 +118,11 @@ def train(
         key, env_key = jax.random.split(jax.random.key(seed))
         state = algo.init(config, key, start_on_levels(algo.env, env_key, levels))
         update = lambda state, _: algo.update(config, state)  # noqa: E731
-        return jax.lax.scan(update, state, length=num_updates)
+        return jax.lax.scan(update, state, length=num_updates)[0]
 
     print(f"training {len(seeds)} agents at once, {total_steps:,} steps each")
     options = jaxrl.compiler_options(algo, config)
-    states, metrics = jax.jit(jax.vmap(learn), compiler_options=options)(seeds, levels)
-    return states, mean_returns_by_part(metrics)
+    return jax.jit(jax.vmap(learn), compiler_options=options)(seeds, levels)
 
 
 def count_updates(algo: jaxrl.Algorithm, config: Any, total_steps: int) -> int:
@@ -171,7 +158,7 @@ def study_maze(args: Maze) -> None:
     # levels too.
     training = jnp.stack([seeds * max(args.levels), numbers], 1)
     unseen = jnp.stack(jnp.broadcast_arrays(*unseen_levels(args, seeds)), 1)
-    states, _ = train(algo, args.config, seeds, training, args.total_steps)
+    states = train(algo, args.config, seeds, training, args.total_steps)
     sets = jnp.stack([training, unseen], 1)
     scores = mean_returns(algo, args.config, states, sets, args.episodes)
     report("maze", algo, args, scores.reshape(len(args.levels), args.seeds, 2))
@@ -220,45 +207,6 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
 def make_procgen(args: Procgen, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
     """Return Procgen environments; `num_levels` 0 means all levels."""
     return jaxrl.make(args.env_id, args.num_envs, start_level=first_level, num_levels=num_levels)
-
-
-def study_memory(args: Memory) -> None:
-    """Train agents with and without a recurrent core; print, record and draw their returns."""
-    algo = jaxrl.ppo(jaxrl.make("maze/FindAndReturn-v0", args.num_envs, size=args.size))
-    recurrent = args.config
-    same_depth = (*(recurrent.hidden_sizes or ()), recurrent.core_size)
-    feed_forward = recurrent.replace(core=None, hidden_sizes=same_depth)
-    all_levels = jnp.zeros((args.seeds, 2), jnp.int32)
-    table = Table("agent", "return after training, by seed", "mean and 95% interval")
-    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    results = []
-    for name, config in (("recurrent", recurrent), ("feed-forward", feed_forward)):
-        states, curves = train(algo, config, jnp.arange(args.seeds), all_levels, args.total_steps)
-        scores = mean_returns(algo, config, states, all_levels[:, None], args.episodes)[:, 0]
-        steps = np.linspace(0, args.total_steps, curves.shape[1] + 1)[1:]
-        line = axes.plot(steps, curves.mean(0), label=name)[0]
-        axes.plot(steps, curves.T, color=line.get_color(), linewidth=0.7, alpha=0.4)
-        by_seed = ", ".join(f"{score:.2f}" for score in scores)
-        table.add_row(name, by_seed, format_summary(summarize(scores)))
-        results.append(
-            {
-                "agent": name,
-                "config": fields.to_dict(config),
-                "final_return": summarize(scores),
-                "curve_by_seed": curves.round(3).tolist(),
-            }
-        )
-    Console().print(table)
-    axes.set(
-        title=f"Find and return in unlimited mazes, {args.seeds} seeds",
-        xlabel="environment steps",
-        ylabel="mean return (2: found and returned)",
-        ylim=(0, 2.05),
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(save_record(args.results, "maze-memory", describe(algo, args, results)))
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -314,19 +262,17 @@ def report(name: str, algo: jaxrl.Algorithm, args: Maze | Procgen, scores: np.nd
     figure.savefig(picture)
 
 
-def main(args: Maze | Procgen | Memory) -> None:
+def main(args: Maze | Procgen) -> None:
     """Run the study that the flags name."""
     for name in ("seeds", "total_steps", "episodes", "levels"):
         if np.min(getattr(args, name, 1), initial=1) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
     if isinstance(args, Maze):
         study_maze(args)
-    elif isinstance(args, Procgen):
-        study_procgen(args)
     else:
-        study_memory(args)
+        study_procgen(args)
 
 
 if __name__ == "__main__":
     with exit_with_message():
-        main(tyro.cli(Maze | Procgen | Memory))
+        main(tyro.cli(Maze | Procgen))

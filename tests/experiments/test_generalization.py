@@ -67,17 +67,6 @@ def test_agents_are_tested_on_the_levels_asked_for(study, small):
 
 
 @pytest.mark.slow
-def test_agents_with_and_without_a_memory_are_compared(study, small, tmp_path):
-    study.main(study.Memory(size=5, **small))
-    result = read(tmp_path, "maze-memory")
-    assert [x["config"]["core"] for x in result["settings"]] == ["gru", None]
-    assert [x["config"]["hidden_sizes"] for x in result["settings"]] == [[8], [8, 8]]
-    for agent in result["settings"]:
-        assert np.shape(agent["curve_by_seed"]) == (2, 4)
-        assert len(agent["final_return"]["by_seed"]) == 2
-
-
-@pytest.mark.slow
 def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
     try:
         jaxrl.make("envpool/CoinrunEasy-v0")

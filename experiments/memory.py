@@ -1,0 +1,197 @@
+"""Agents with and without a memory on tasks that need one.
+
+    python experiments/memory.py chain       # recall a bit that was seen ten steps before
+    python experiments/memory.py cartpole    # CartPole whose velocities are hidden
+    python experiments/memory.py maze        # find a place, and return to it from elsewhere
+
+PPO, IMPALA and R2D2 with an LSTM, and the same without: for R2D2, which is made for a memory, DQN
+with its settings. All seeds of an agent are one vmapped program.
+
+Prints a table, and writes a JSON and a picture under runs/results/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from gymnax.environments import spaces
+from gymnax.environments.classic_control.cartpole import CartPole
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import jaxrl
+from jaxrl import config as fields
+from jaxrl.algos import ALGORITHMS
+from jaxrl.analysis import statistics
+from jaxrl.analysis.records import mean_returns_by_part, save_record
+from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
+from jaxrl.training import manifest as manifests
+
+
+class PositionsOnly(CartPole):
+    """CartPole that shows the cart's place and the pole's angle, but not how fast they change."""
+
+    def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
+        return super().get_obs(state, params, key)[jnp.array([0, 2])]
+
+    def observation_space(self, params: Any) -> spaces.Box:
+        high = super().observation_space(params).high[jnp.array([0, 2])]
+        return spaces.Box(-high, high, (2,), jnp.float32)
+
+
+gymnax.register("PositionsOnly-v0", PositionsOnly)
+
+
+class Task(NamedTuple):
+    """A task that needs a memory."""
+
+    env_id: str
+    options: dict[str, Any]
+    total_steps: int
+    """Environment steps of each agent."""
+    solved: float
+    """Mean return of an agent that remembers."""
+
+
+TASKS = {
+    "chain": Task("gymnax/MemoryChain-bsuite", {"memory_length": 10}, 1_000_000, 0.95),
+    "cartpole": Task("gymnax/PositionsOnly-v0", {}, 1_000_000, 475),
+    "maze": Task("maze/FindAndReturn-v0", {"size": 7}, 2_000_000, 1.8),
+}
+
+NETWORK = {"torso": "mlp", "hidden_sizes": (128,), "activation": "relu"}
+RECURRENT = {
+    "ppo": jaxrl.PPOConfig(
+        learning_rate=3e-3, gamma=0.98, num_steps=64, num_epochs=2, num_minibatches=2,
+        core="lstm", **NETWORK,
+    ),
+    "impala": jaxrl.ImpalaConfig(
+        learning_rate=2e-3, gamma=0.98, num_steps=64, num_minibatches=4, entropy_coef=0.01,
+        rmsprop_decay=0.99, core="lstm", **NETWORK,
+    ),
+    "r2d2": jaxrl.R2D2Config(
+        core_size=128, gamma=0.98, num_steps=10, burn_in=10, unroll_length=20,
+        num_gradient_steps=4, **NETWORK,
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Args:
+    """Agents with and without a memory on a task that needs one."""
+
+    task: tyro.conf.Positional[Literal["chain", "cartpole", "maze"]]
+    algorithms: tuple[Literal["ppo", "impala", "r2d2"], ...] = ("ppo", "impala", "r2d2")
+    seeds: int = 5
+    total_steps: LargeInteger | None = None
+    """Environment steps of each agent; the task's by default."""
+    num_envs: int = 64
+    episodes: int = 100
+    """Whole episodes on which each agent is evaluated, by its greedy policy."""
+    results: Path = Path("runs") / "results"
+    """Directory of the JSON and the picture."""
+
+
+def without_memory(name: str) -> tuple[str, Any]:
+    """Return the algorithm and the config that differ by the memory alone."""
+    config = RECURRENT[name]
+    # As deep as the network with the memory.
+    hidden_sizes = (*NETWORK["hidden_sizes"], config.core_size)
+    if name != "r2d2":
+        return name, config.replace(core=None, hidden_sizes=hidden_sizes)
+    shared = {field.name for field in dataclasses.fields(jaxrl.DQNConfig)}
+    values = {k: v for k, v in vars(config).items() if k in shared}
+    own = {"core": None, "use_last_action_reward": False, "hidden_sizes": hidden_sizes}
+    # As many transitions as sequences hold.
+    own |= {"batch_size": config.batch_size * config.unroll_length}
+    return "dqn", jaxrl.DQNConfig(**values | own)
+
+
+def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
+    """Train an agent of each seed as one program.
+
+    Returns:
+      Mean returns of the greedy policies `[seeds]`, and over equal parts of the training
+      `[seeds, parts]`.
+    """
+    task = TASKS[args.task]
+    algo = ALGORITHMS[name](jaxrl.make(task.env_id, args.num_envs, **task.options))
+    total_steps = args.total_steps or task.total_steps
+    num_updates = -(-total_steps // (args.num_envs * algo.num_steps(config)))
+    config = config.replace(anneal_updates=num_updates)
+    env = algo.env.for_evaluation(args.episodes)
+
+    def learn(key: jax.Array) -> tuple[jax.Array, jaxrl.Metrics]:
+        state, metrics = jaxrl.train(algo, config, key, num_updates)
+        scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy=True)
+        return scores.episode_return.mean(), metrics
+
+    keys = jax.random.split(jax.random.key(0), args.seeds)
+    options = jaxrl.compiler_options(algo, config)
+    scores, metrics = jax.jit(jax.vmap(learn), compiler_options=options)(keys)
+    return np.asarray(scores, np.float64), mean_returns_by_part(metrics)
+
+
+def summarize(scores: np.ndarray) -> dict[str, Any]:
+    """Return the mean over seeds `[seeds]`, with its 95% bootstrap interval."""
+    estimate = statistics.estimate(statistics.mean, scores[:, None])
+    rounded = {name: round(float(x), 3) for name, x in estimate._asdict().items()}
+    return rounded | {"by_seed": scores.round(3).tolist()}
+
+
+def main(args: Args) -> None:
+    """Train all agents; print, record and draw their returns."""
+    for name in ("seeds", "num_envs", "episodes"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
+    task = TASKS[args.task]
+    total_steps = args.total_steps or task.total_steps
+    table = Table("algorithm", "memory", "return of the greedy policy, by seed", "mean", "95%")
+    figure = Figure(figsize=(4 * len(args.algorithms), 3.6), dpi=120, layout="constrained")
+    panels = figure.subplots(1, len(args.algorithms), sharey=True, squeeze=False)[0]
+    results = []
+    for algorithm, axes in zip(args.algorithms, panels, strict=True):
+        for name, config in ((algorithm, RECURRENT[algorithm]), without_memory(algorithm)):
+            scores, curves = train(name, config, args)
+            summary = summarize(scores)
+            by_seed = ", ".join(f"{score:.2f}" for score in scores)
+            interval = f"{summary['low']:.2f} to {summary['high']:.2f}"
+            core = config.core or "none"
+            table.add_row(name.upper(), core, by_seed, f"{summary['value']:.2f}", interval)
+            steps = np.linspace(0, total_steps, curves.shape[1] + 1)[1:]
+            label = f"{name.upper()}, {config.core or 'no memory'}"
+            line = axes.plot(steps, np.ma.masked_invalid(curves).mean(0), label=label)[0]
+            axes.plot(steps, curves.T, color=line.get_color(), linewidth=0.7, alpha=0.4)
+            results.append(
+                {
+                    "algorithm": name,
+                    "config": fields.to_dict(config),
+                    "greedy_return": summary,
+                    "curve_by_seed": curves.round(3).tolist(),
+                }
+            )
+        axes.axhline(task.solved, color="black", linewidth=0.7, linestyle="dotted")
+        axes.set(xlabel="environment steps")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    panels[0].set(ylabel="mean training return")
+    figure.suptitle(f"{task.env_id}, {args.seeds} seeds; dotted: solved")
+    Console().print(table)
+    algo = jaxrl.ppo(jaxrl.make(task.env_id, args.num_envs, **task.options))
+    arguments = {"total_steps": total_steps, "seeds": args.seeds, "episodes": args.episodes}
+    manifest = manifests.describe(algo, RECURRENT["ppo"], arguments)
+    record = {"manifest": manifest, "solved": task.solved, "agents": results}
+    figure.savefig(save_record(args.results, f"memory-{args.task}", record))
+
+
+if __name__ == "__main__":
+    with exit_with_message():
+        main(tyro.cli(Args))
