@@ -71,7 +71,10 @@ _PPO = {
     ),
     "minatar": Preset(
         "MinAtar with a CNN", "Breakout-MinAtar", 10_000_000, 64,
-        PPOConfig(learning_rate=2e-3, num_steps=128, num_minibatches=32, torso="minatar_cnn"),
+        PPOConfig(
+            learning_rate=2e-3, num_steps=128, num_epochs=2, num_minibatches=128,
+            torso="minatar_cnn",
+        ),
     ),
     "huang": Preset(
         "Atari through envpool; Huang et al. 2022", "Pong-v5", 10_000_000, 8, PPO_FOR_ATARI,
