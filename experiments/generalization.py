@@ -2,11 +2,12 @@
 
     python experiments/generalization.py maze
     python experiments/generalization.py procgen --env-id envpool/StarpilotEasy-v0
+    python experiments/generalization.py miniworld --env-id MiniWorld-FourRooms-v0
 
 As in Cobbe et al. 2020 (arXiv 1912.01588): agents memorize few levels and fail on others, and the
 gap closes as K grows. The levels of mazes are data, so the agents of all K and seeds are one
-vmapped program. Procgen's levels are options of its simulator: its agents train one after another,
-and `--resume` continues with the agent that was training.
+vmapped program. The levels of Procgen and MiniWorld are options of their simulators: their agents
+train one after another, and `--resume` continues with the agent that was training.
 
 Prints a table, and writes a JSON and a picture under runs/results/.
 """
@@ -51,6 +52,9 @@ IN_MAZES = jaxrl.PPOConfig(
 )
 IN_PROCGEN = PRESETS["ppo"]["procgen"].config.replace(torso="impala_resnet")
 """Settings of Cobbe et al., with fewer steps."""
+IN_MINIWORLD = jaxrl.PPOConfig(
+    learning_rate=5e-4, num_steps=64, num_minibatches=4, torso="ga3c_cnn", core="lstm"
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -79,19 +83,35 @@ class Maze(Args):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Procgen(Args):
-    """Agents trained on K levels of one of Procgen's games, one after another."""
+class Simulated(Args):
+    """Agents trained on K levels of a simulator, one after another."""
 
-    env_id: str = "envpool/CoinrunEasy-v0"
     levels: tuple[int, ...] = (1, 4, 16, 64, 256)
     """The values of K."""
     seeds: int = 3
-    total_steps: LargeInteger = 5_000_000
     runs: Path = Path("runs")
     """Parent of the agents' run directories."""
     resume: bool = False
     """Continue with the agents in these directories."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Procgen(Simulated):
+    """Agents trained on K levels of one of Procgen's games."""
+
+    env_id: str = "envpool/CoinrunEasy-v0"
+    total_steps: LargeInteger = 5_000_000
     config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_PROCGEN
+
+
+@dataclasses.dataclass(kw_only=True)
+class MiniWorld(Simulated):
+    """Agents trained on K layouts of MiniWorld's rooms, seen in first person."""
+
+    env_id: str = "MiniWorld-FourRooms-v0"
+    total_steps: LargeInteger = 300_000
+    num_envs: int = 16
+    config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_MINIWORLD
 
 
 # --- populations in mazes ------------------------------------------------------------------------
@@ -164,28 +184,29 @@ def study_maze(args: Maze) -> None:
     report("maze", algo, args, scores.reshape(len(args.levels), args.seeds, 2))
 
 
-def unseen_levels(args: Maze | Procgen, seed: Any) -> tuple[Any, int]:
+def unseen_levels(args: Maze | Simulated, seed: Any) -> tuple[Any, int]:
     """Return the first test level of a seed, which no agent trains on, and their number."""
     return args.seeds * max(args.levels) + seed * UNSEEN, UNSEEN
 
 
-def study_procgen(args: Procgen) -> None:
-    """Train and test the agents of all K and seeds one after another."""
+def study_simulator(args: Procgen | MiniWorld) -> None:
+    """Train and test the agents of all K and seeds, one after another."""
     scores = [
-        [procgen_scores(args, number, seed) for seed in range(args.seeds)] for number in args.levels
+        [scores_of_agent(args, number, seed) for seed in range(args.seeds)]
+        for number in args.levels
     ]
-    report(game_name(args), jaxrl.ppo(make_procgen(args)), args, np.array(scores))
+    report(game_name(args), jaxrl.ppo(make_levels(args)), args, np.array(scores))
 
 
-def game_name(args: Procgen) -> str:
+def game_name(args: Procgen | MiniWorld) -> str:
     """Return the name of the game in the names of files."""
     return args.env_id.rpartition("/")[2].lower()
 
 
-def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
+def scores_of_agent(args: Procgen | MiniWorld, number: int, seed: int) -> list[float]:
     """Return one agent's mean returns on its training levels and on unseen ones."""
     training = (seed * max(args.levels), number)
-    algo = jaxrl.ppo(make_procgen(args, *training))
+    algo = jaxrl.ppo(make_levels(args, *training))
     config = args.config.replace(anneal_updates=count_updates(algo, args.config, args.total_steps))
     run_dir = args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
     print(run_dir)
@@ -198,15 +219,19 @@ def procgen_scores(args: Procgen, number: int, seed: int) -> list[float]:
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
     scores = []
     for levels in (training, unseen_levels(args, seed)):
-        env = make_procgen(args, *levels).for_evaluation(args.episodes)
+        env = make_levels(args, *levels).for_evaluation(args.episodes)
         episodes = evaluate(algo, config, state, env, jax.random.key(0))
         scores.append(float(episodes.episode_return.mean()))
     return scores
 
 
-def make_procgen(args: Procgen, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
-    """Return Procgen environments; `num_levels` 0 means all levels."""
-    return jaxrl.make(args.env_id, args.num_envs, start_level=first_level, num_levels=num_levels)
+def make_levels(args: Procgen | MiniWorld, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
+    """Return environments on some levels of a simulator; `num_levels` 0 means all."""
+    if isinstance(args, Procgen):
+        options = {"start_level": first_level, "num_levels": num_levels}
+        return jaxrl.make(args.env_id, args.num_envs, **options)
+    options = {"first_level": first_level, "num_levels": num_levels, "env_id": args.env_id}
+    return jaxrl.make("gymnasium/miniworld_levels:miniworld", args.num_envs, **options)
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -232,7 +257,7 @@ def describe(algo: jaxrl.Algorithm, args: Args, results: list[dict[str, Any]]) -
     return {"manifest": manifests.describe(algo, args.config, arguments), "settings": results}
 
 
-def report(name: str, algo: jaxrl.Algorithm, args: Maze | Procgen, scores: np.ndarray) -> None:
+def report(name: str, algo: jaxrl.Algorithm, args: Maze | Simulated, scores: np.ndarray) -> None:
     """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels."""
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
     names = ("training levels", "unseen levels", "gap")
@@ -262,7 +287,7 @@ def report(name: str, algo: jaxrl.Algorithm, args: Maze | Procgen, scores: np.nd
     figure.savefig(picture)
 
 
-def main(args: Maze | Procgen) -> None:
+def main(args: Maze | Procgen | MiniWorld) -> None:
     """Run the study that the flags name."""
     for name in ("seeds", "total_steps", "episodes", "levels"):
         if np.min(getattr(args, name, 1), initial=1) < 1:
@@ -270,9 +295,9 @@ def main(args: Maze | Procgen) -> None:
     if isinstance(args, Maze):
         study_maze(args)
     else:
-        study_procgen(args)
+        study_simulator(args)
 
 
 if __name__ == "__main__":
     with exit_with_message():
-        main(tyro.cli(Maze | Procgen))
+        main(tyro.cli(Maze | Procgen | MiniWorld))

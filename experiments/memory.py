@@ -78,8 +78,7 @@ RECURRENT = {
         rmsprop_decay=0.99, core="lstm", **NETWORK,
     ),
     "r2d2": jaxrl.R2D2Config(
-        core_size=128, gamma=0.98, num_steps=10, burn_in=10, unroll_length=20,
-        num_gradient_steps=4, **NETWORK,
+        gamma=0.98, num_steps=10, burn_in=5, unroll_length=15, batch_size=32, **NETWORK,
     ),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ def test_an_agent_without_a_memory_differs_by_it_alone(study, name):
     changed = {k for k, v in vars(config).items() if k in recurrent and recurrent[k] != v}
     of_sequences = {"batch_size", "use_last_action_reward"} if other == "dqn" else set()
     assert changed == {"core", "hidden_sizes"} | of_sequences
-    assert config.hidden_sizes == (*study.RECURRENT[name].hidden_sizes, 128)
+    assert config.hidden_sizes == (128, study.RECURRENT[name].core_size)
 
 
 def test_the_velocities_of_cartpole_are_hidden(study):
