@@ -85,6 +85,18 @@ def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
     assert [row["num_levels"] for row in result["settings"]] == [1, 2]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("miniworld")
+def test_miniworld_is_studied_by_its_layouts(study, small, tmp_path):
+    config = study.IN_MINIWORLD.replace(core_size=8, num_minibatches=2, **SMALL)
+    flags = small | {"seeds": 1, "total_steps": 64, "num_envs": 2, "episodes": 2}
+    flags |= {"config": config, "runs": tmp_path / "runs", "env_id": "MiniWorld-OneRoomS6Fast-v0"}
+    study.main(study.MiniWorld(levels=(1, 2), **flags))
+    result = read(tmp_path, "generalization-miniworld-onerooms6fast-v0")
+    assert [row["num_levels"] for row in result["settings"]] == [1, 2]
+    assert result["manifest"]["env"]["options"]["env_id"] == "MiniWorld-OneRoomS6Fast-v0"
+
+
 def test_bad_flags_are_refused(study):
     with pytest.raises(ValueError, match=r"--levels must be >= 1, got \(0,\)"):
         study.main(study.Maze(levels=(0,)))
