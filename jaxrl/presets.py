@@ -217,11 +217,10 @@ _IMPALA = {
 _DQN = {
     "cartpole": Preset("classic control", "CartPole-v1", 500_000, 8, DQNConfig()),
     "minatar": Preset(
-        "MinAtar with an MLP", "Breakout-MinAtar", 2_000_000, 16,
+        "MinAtar with a CNN", "Breakout-MinAtar", 2_000_000, 16,
         DQNConfig(
-            learning_rate=5e-4, exploration_steps=200_000, learning_starts=5_000, target_period=250,
-            num_gradient_steps=1, replay_size=100_000, torso="mlp", hidden_sizes=(128, 128),
-            activation="relu", layer_norm=False,
+            learning_rate=2.5e-4, exploration_steps=200_000, learning_starts=5_000,
+            target_period=250, batch_size=32, replay_size=100_000, torso="minatar_cnn",
         ),
     ),
     "atari": Preset(
