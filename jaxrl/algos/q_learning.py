@@ -27,7 +27,7 @@ from jaxrl.types import Array, Env, Metrics, PyTree, Trajectory
 class QLearningConfig(build.NetworkConfig):
     """Hyperparameters that the algorithms share; the defaults are DQN's."""
 
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-4
     """Step size of the optimizer, before annealing."""
     anneal_updates: float = 0
     """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
@@ -39,7 +39,7 @@ class QLearningConfig(build.NetworkConfig):
     """Discount of a reward one step later, in [0, 1]."""
     learning_starts: float = 1000.0
     """Environment steps before the first gradient step."""
-    target_period: float = 100
+    target_period: float = 200
     """Updates between copies of the parameters to the target network; rounded."""
     priority_exponent: float = 0.6
     """alpha of prioritized replay, in [0, 1] (Schaul et al. 2016, eq. 1)."""

@@ -223,7 +223,7 @@ def test_cartpole_is_solved_by_every_seed(name, preset):
 
 @pytest.mark.parametrize(
     ("name", "is_preset"),
-    [*((name, False) for name in (*ACTOR_CRITICS, "pqn")), ("ppo", True)],
+    [*((name, False) for name in (*ACTOR_CRITICS, "dqn", "pqn")), ("ppo", True)],
 )
 def test_cartpole_is_solved_for_five_of_five_seeds_in_one_program(preset, name, is_preset):
     """Mean return >= 475 over the last 100 episodes within 500k steps, by default and preset."""
