@@ -146,6 +146,40 @@ def summarize(scores: np.ndarray) -> dict[str, Any]:
     return rounded | {"by_seed": scores.round(3).tolist()}
 
 
+def draw(args: Args, total_steps: int, agents: list[dict[str, Any]]) -> Figure:
+    """Return the training curves, with a panel for each algorithm and its counterpart."""
+    figure = Figure(figsize=(4 * len(args.algorithms), 3.6), dpi=120, layout="constrained")
+    panels = figure.subplots(1, len(args.algorithms), sharey=True, squeeze=False)[0]
+    for i, axes in enumerate(panels):
+        for agent in agents[2 * i : 2 * i + 2]:
+            curves = np.array(agent["curve_by_seed"], np.float64)
+            steps = np.linspace(0, total_steps, curves.shape[1] + 1)[1:]
+            label = f"{agent['algorithm'].upper()}, {agent['config']['core'] or 'no memory'}"
+            line = axes.plot(steps, np.ma.masked_invalid(curves).mean(0), label=label)[0]
+            axes.plot(steps, curves.T, color=line.get_color(), linewidth=0.7, alpha=0.4)
+        axes.axhline(TASKS[args.task].solved, color="black", linewidth=0.7, linestyle="dotted")
+        axes.set(xlabel="environment steps")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    panels[0].set(ylabel="mean training return")
+    figure.suptitle(f"{TASKS[args.task].env_id}, {args.seeds} seeds; dotted: solved")
+    return figure
+
+
+def print_table(agents: list[dict[str, Any]]) -> None:
+    """Print the scores of all agents."""
+    table = Table("algorithm", "memory", "return of the greedy policy, by seed", "mean", "95%")
+    for agent in agents:
+        score = agent["greedy_return"]
+        by_seed = ", ".join(f"{x:.2f}" for x in score["by_seed"])
+        interval = f"{score['low']:.2f} to {score['high']:.2f}"
+        memory = agent["config"]["core"] or "none"
+        table.add_row(
+            agent["algorithm"].upper(), memory, by_seed, f"{score['value']:.2f}", interval
+        )
+    Console().print(table)
+
+
 def main(args: Args) -> None:
     """Train all agents; print, record and draw their returns."""
     for name in ("seeds", "num_envs", "episodes"):
@@ -153,42 +187,27 @@ def main(args: Args) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
     task = TASKS[args.task]
     total_steps = args.total_steps or task.total_steps
-    table = Table("algorithm", "memory", "return of the greedy policy, by seed", "mean", "95%")
-    figure = Figure(figsize=(4 * len(args.algorithms), 3.6), dpi=120, layout="constrained")
-    panels = figure.subplots(1, len(args.algorithms), sharey=True, squeeze=False)[0]
-    results = []
-    for algorithm, axes in zip(args.algorithms, panels, strict=True):
+    agents = []
+    for algorithm in args.algorithms:
         for name, config in ((algorithm, RECURRENT[algorithm]), without_memory(algorithm)):
+            print(f"training {args.seeds} agents of {name.upper()}, {total_steps:,} steps each")
             scores, curves = train(name, config, args)
-            summary = summarize(scores)
-            by_seed = ", ".join(f"{score:.2f}" for score in scores)
-            interval = f"{summary['low']:.2f} to {summary['high']:.2f}"
-            core = config.core or "none"
-            table.add_row(name.upper(), core, by_seed, f"{summary['value']:.2f}", interval)
-            steps = np.linspace(0, total_steps, curves.shape[1] + 1)[1:]
-            label = f"{name.upper()}, {config.core or 'no memory'}"
-            line = axes.plot(steps, np.ma.masked_invalid(curves).mean(0), label=label)[0]
-            axes.plot(steps, curves.T, color=line.get_color(), linewidth=0.7, alpha=0.4)
-            results.append(
+            agents.append(
                 {
                     "algorithm": name,
                     "config": fields.to_dict(config),
-                    "greedy_return": summary,
-                    "curve_by_seed": curves.round(3).tolist(),
+                    "greedy_return": summarize(scores),
+                    # JSON has no NaN, which parts without an ended episode have.
+                    "curve_by_seed": np.where(np.isnan(curves), None, curves.round(3)).tolist(),
                 }
             )
-        axes.axhline(task.solved, color="black", linewidth=0.7, linestyle="dotted")
-        axes.set(xlabel="environment steps")
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-    panels[0].set(ylabel="mean training return")
-    figure.suptitle(f"{task.env_id}, {args.seeds} seeds; dotted: solved")
-    Console().print(table)
+    print_table(agents)
     algo = jaxrl.ppo(jaxrl.make(task.env_id, args.num_envs, **task.options))
     arguments = {"total_steps": total_steps, "seeds": args.seeds, "episodes": args.episodes}
     manifest = manifests.describe(algo, RECURRENT["ppo"], arguments)
-    record = {"manifest": manifest, "solved": task.solved, "agents": results}
-    figure.savefig(save_record(args.results, f"memory-{args.task}", record))
+    record = {"manifest": manifest, "solved": task.solved, "agents": agents}
+    picture = save_record(args.results, f"memory-{args.task}", record)
+    draw(args, total_steps, agents).savefig(picture)
 
 
 if __name__ == "__main__":
