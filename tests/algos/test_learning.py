@@ -189,19 +189,19 @@ def test_without_a_memory_recall_is_chance():
 
 # --- CartPole ------------------------------------------------------------------------------------
 
-SEEDS = {"a2c": 2, "impala": 2, "dqn": 1, "pqn": 2, "r2d2": 1}
+SEEDS = {"pqn": 2, "r2d2": 1}
 
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_cartpole_is_solved_by_every_seed(name, preset):
-    """Mean return >= 450 over 32 whole episodes: at the end, or for the greedy policies of
-    Q-learning, which come and go, at one of ten times within the steps allowed."""
+    """Mean return >= 450 of the greedy policy over 32 whole episodes, at one of ten times within
+    the steps allowed: policies of Q-learning come and go. Presets that are defaults have the next
+    test."""
     cartpole = preset(name, "cartpole")
     algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=cartpole.num_envs))
     num_updates = cartpole.total_steps // (cartpole.num_envs * algo.num_steps(cartpole.config))
     config = cartpole.config.replace(anneal_updates=num_updates)
-    greedy = name not in ACTOR_CRITICS
-    num_parts = 10 if greedy else 1
+    num_parts = 10
 
     @jax.jit
     @jax.vmap
@@ -209,7 +209,7 @@ def test_cartpole_is_solved_by_every_seed(name, preset):
         update = lambda state, _: algo.update(config, state)  # noqa: E731
         state, _ = jax.lax.scan(update, state, length=num_updates // num_parts)
         env = algo.env.for_evaluation(32)
-        scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy)
+        scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy=True)
         return state, scores.episode_return.mean()
 
     keys = jax.random.split(jax.random.key(0), SEEDS[name])
