@@ -34,6 +34,7 @@ from jaxrl.analysis import statistics
 from jaxrl.analysis.records import mean_returns_by_part, save_record
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.training import manifest as manifests
+from jaxrl.types import Metrics
 
 
 class PositionsOnly(CartPole):
@@ -43,7 +44,7 @@ class PositionsOnly(CartPole):
         return super().get_obs(state, params, key)[jnp.array([0, 2])]
 
     def observation_space(self, params: Any) -> spaces.Box:
-        high = super().observation_space(params).high[jnp.array([0, 2])]
+        high = jnp.asarray(super().observation_space(params).high)[jnp.array([0, 2])]
         return spaces.Box(-high, high, (2,), jnp.float32)
 
 
@@ -67,8 +68,8 @@ TASKS = {
     "maze": Task("maze/FindAndReturn-v0", {"size": 7}, 2_000_000, 1.8),
 }
 
-NETWORK = {"torso": "mlp", "hidden_sizes": (128,), "activation": "relu"}
-RECURRENT = {
+NETWORK: dict[str, Any] = {"torso": "mlp", "hidden_sizes": (128,), "activation": "relu"}
+RECURRENT: dict[str, Any] = {
     "ppo": jaxrl.PPOConfig(
         learning_rate=3e-3, gamma=0.98, num_steps=64, num_epochs=2, num_minibatches=2,
         core="lstm", **NETWORK,
@@ -108,10 +109,10 @@ def without_memory(name: str) -> tuple[str, Any]:
         return name, config.replace(core=None, hidden_sizes=hidden_sizes)
     shared = {field.name for field in dataclasses.fields(jaxrl.DQNConfig)}
     values = {k: v for k, v in vars(config).items() if k in shared}
-    own = {"core": None, "use_last_action_reward": False, "hidden_sizes": hidden_sizes}
+    values |= {"core": None, "use_last_action_reward": False, "hidden_sizes": hidden_sizes}
     # As many transitions as sequences hold.
-    own |= {"batch_size": config.batch_size * config.unroll_length}
-    return "dqn", jaxrl.DQNConfig(**values | own)
+    values["batch_size"] = config.batch_size * config.unroll_length
+    return "dqn", jaxrl.DQNConfig(**values)
 
 
 def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +129,7 @@ def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
     config = config.replace(anneal_updates=num_updates)
     env = algo.env.for_evaluation(args.episodes)
 
-    def learn(key: jax.Array) -> tuple[jax.Array, jaxrl.Metrics]:
+    def learn(key: jax.Array) -> tuple[jax.Array, Metrics]:
         state, metrics = jaxrl.train(algo, config, key, num_updates)
         scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy=True)
         return scores.episode_return.mean(), metrics
@@ -198,7 +199,10 @@ def main(args: Args) -> None:
                     "config": fields.to_dict(config),
                     "greedy_return": summarize(scores),
                     # JSON has no NaN, which parts without an ended episode have.
-                    "curve_by_seed": np.where(np.isnan(curves), None, curves.round(3)).tolist(),
+                    "curve_by_seed": [
+                        [None if np.isnan(x) else round(float(x), 3) for x in curve]
+                        for curve in curves
+                    ],
                 }
             )
     print_table(agents)

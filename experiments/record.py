@@ -83,7 +83,7 @@ def describe_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str,
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": [round(float(x), 3) for x in returns[kept]],
         },
-        "evaluation": {"greedy": True} | describe(scores.episode_return),
+        "evaluation": {"greedy": True} | describe(np.asarray(scores.episode_return)),
     }
 
 
@@ -96,7 +96,7 @@ def main(args: Args) -> None:
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
     returns = play_episodes(random_policy, args.episodes, seed=0).episode_return
-    baseline = describe(returns)
+    baseline = describe(np.asarray(returns))
     final = [run["summary"]["mean_return"] for run in runs]
     result = {
         "name": args.name,
