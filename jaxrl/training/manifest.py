@@ -79,12 +79,20 @@ def check_options(env: Env) -> None:
 def provenance() -> dict[str, Any]:
     """Return the origin of results: command, time, versions, commit and machine."""
     return {
-        "command": redact_command([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "command": redact_command(_command()),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "git_commit": _git_commit(),
         "hardware": _hardware(),
     }
+
+
+def _command() -> list[str]:
+    """Return this process's command line, with the environment's programs by their names."""
+    python, *arguments = sys.orig_argv
+    if arguments and Path(arguments[0]).absolute().parent == Path(sys.executable).parent:
+        return [Path(arguments[0]).name, *arguments[1:]]
+    return [Path(python).name, *arguments]
 
 
 @functools.cache

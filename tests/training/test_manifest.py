@@ -1,6 +1,7 @@
 """Manifests: from its manifest, a run can be repeated."""
 
 import json
+import sys
 
 import gymnasium
 import numpy as np
@@ -85,3 +86,22 @@ def test_a_missing_or_damaged_manifest_is_named(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         manifests.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["{env}/bin/jaxrl", "train", "ppo"], "jaxrl train ppo"),
+        (["bin/jaxrl", "train", "ppo"], "jaxrl train ppo"),
+        (["experiments/record.py", "x"], "python experiments/record.py x"),
+        (["-m", "jaxrl", "train"], "python -m jaxrl train"),
+        ([], "python"),
+    ],
+)
+def test_a_command_names_programs_without_their_place(monkeypatch, tmp_path, arguments, command):
+    python = str(tmp_path / "bin" / "python")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", python)
+    argv = [python, *(argument.format(env=tmp_path) for argument in arguments)]
+    monkeypatch.setattr(sys, "orig_argv", argv)
+    assert manifests.provenance()["command"] == command
