@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from jaxrl.training.progress import Progress
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+SCORES = DOCS / "algorithms" / "minatar.md"
 ARGUMENTS = (
     AtariArguments, SweepArguments, SubmitArguments, PlayArguments, ReportArguments,
     CompareArguments,
@@ -66,6 +68,15 @@ def test_links_lead_to_files(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\((?!\w+:|#)([^)\s#]+)", text):
         assert (page.parent / link).is_file(), link
+
+
+def test_scores_are_those_of_the_records(experiment):
+    """Rows of docs/algorithms/minatar.md are what experiments/score_table.py prints."""
+    rows = re.findall(r"^\|.*/results/([\w-]+)\.json.*$", SCORES.read_text(), re.MULTILINE)
+    assert rows
+    for name in rows:
+        record = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text())
+        assert experiment("score_table").row(name, record) in SCORES.read_text().splitlines()
 
 
 def test_every_public_name_has_its_reference():
