@@ -75,7 +75,7 @@ RECURRENT: dict[str, Any] = {
         core="lstm", **NETWORK,
     ),
     "impala": jaxrl.ImpalaConfig(
-        learning_rate=2e-3, gamma=0.98, num_steps=64, num_minibatches=4, entropy_coef=0.01,
+        learning_rate=2e-3, gamma=0.98, num_steps=20, num_minibatches=8, entropy_coef=0.01,
         rmsprop_decay=0.99, core="lstm", **NETWORK,
     ),
     "r2d2": jaxrl.R2D2Config(
@@ -134,7 +134,7 @@ def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
         scores = jaxrl.evaluate(algo, config, state, env, key, 1, greedy=True)
         return scores.episode_return.mean(), metrics
 
-    keys = jax.random.split(jax.random.key(0), args.seeds)
+    keys = jax.random.split(jax.random.key(1), args.seeds)  # settings were chosen with key 0
     options = jaxrl.compiler_options(algo, config)
     scores, metrics = jax.jit(jax.vmap(learn), compiler_options=options)(keys)
     return np.asarray(scores, np.float64), mean_returns_by_part(metrics)
