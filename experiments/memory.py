@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from generalization import summarize
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis import statistics
 from jaxrl.analysis.records import mean_returns_by_part, save_record
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.training import manifest as manifests
@@ -138,13 +138,6 @@ def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
     options = jaxrl.compiler_options(algo, config)
     scores, metrics = jax.jit(jax.vmap(learn), compiler_options=options)(keys)
     return np.asarray(scores, np.float64), mean_returns_by_part(metrics)
-
-
-def summarize(scores: np.ndarray) -> dict[str, Any]:
-    """Return the mean over seeds `[seeds]`, with its 95% bootstrap interval."""
-    estimate = statistics.estimate(statistics.mean, scores[:, None])
-    rounded = {name: round(float(x), 3) for name, x in estimate._asdict().items()}
-    return rounded | {"by_seed": scores.round(3).tolist()}
 
 
 def draw(args: Args, total_steps: int, agents: list[dict[str, Any]]) -> Figure:

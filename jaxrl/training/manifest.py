@@ -89,10 +89,10 @@ def provenance() -> dict[str, Any]:
 
 def _command() -> list[str]:
     """Return this process's command line, with the environment's programs by their names."""
-    python, *arguments = sys.orig_argv
-    if arguments and Path(arguments[0]).absolute().parent == Path(sys.executable).parent:
+    python, arguments = Path(sys.executable), sys.orig_argv[1:]
+    if arguments and Path(arguments[0]).absolute().parent == python.parent:
         return [Path(arguments[0]).name, *arguments[1:]]
-    return [Path(python).name, *arguments]
+    return [python.name, *arguments]
 
 
 @functools.cache
