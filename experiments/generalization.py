@@ -28,8 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl.analysis import statistics
-from jaxrl.analysis.records import save_record
+from jaxrl.analysis.records import save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.presets import PRESETS
@@ -238,13 +237,6 @@ def make_levels(args: Procgen | MiniWorld, first_level: int = 0, num_levels: int
 # --- results -------------------------------------------------------------------------------------
 
 
-def summarize(scores: np.ndarray) -> dict[str, Any]:
-    """Return the mean over seeds `[seeds]`, with its 95% bootstrap interval."""
-    estimate = statistics.estimate(statistics.mean, scores[:, None])
-    rounded = {name: round(float(x), 4) for name, x in estimate._asdict().items()}
-    return rounded | {"by_seed": scores.round(4).tolist()}
-
-
 def format_summary(summary: dict[str, Any]) -> str:
     """Return a mean and its interval as text."""
     return f"{summary['value']:.2f} ({summary['low']:.2f} to {summary['high']:.2f})"
@@ -263,7 +255,7 @@ def report(name: str, algo: jaxrl.Algorithm, args: Maze | Simulated, scores: np.
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
     names = ("training levels", "unseen levels", "gap")
     results: list[dict[str, Any]] = [
-        {"num_levels": number} | {name: summarize(row[:, i]) for i, name in enumerate(names)}
+        {"num_levels": number} | {name: summarize_seeds(row[:, i]) for i, name in enumerate(names)}
         for number, row in zip(args.levels, scores, strict=True)
     ]
     table = Table("levels", *names, title=f"return, mean of {args.seeds} seeds and 95% interval")

@@ -1,6 +1,7 @@
 """Record finished runs: one JSON and one picture under experiments/results/.
 
     python experiments/record.py breakout-minatar-ppo runs/ppo-Breakout-MinAtar-seed*
+    python experiments/record.py breakout-minatar-ppo runs/ppo-Breakout-MinAtar-seed5 --add
 
 The JSON holds each run's manifest (exact command, config, versions, hardware), its summary, its
 curve thinned to at most 200 points, and a greedy evaluation over whole episodes, with that of a
@@ -10,19 +11,21 @@ uniformly random policy to compare with.
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import tyro
+from matplotlib.figure import Figure
 
 import jaxrl
 from jaxrl.analysis.records import save_record
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
 from jaxrl.training import manifest as manifests
-from jaxrl.training.loggers import plot_curve, read_jsonl, smoothed_returns
+from jaxrl.training.loggers import read_jsonl, smoothed_returns
 from jaxrl.training.progress import read_summary
 
 
@@ -34,6 +37,8 @@ class Args:
     """Name of the record's files."""
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """Directories of the runs."""
+    add: bool = False
+    """Keep the record's runs of other seeds."""
     note: str = ""
     """A sentence about the circumstances, such as other load on the machine."""
     episodes: int = 100
@@ -87,35 +92,55 @@ def describe_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str,
     }
 
 
+def add_runs(recorded: list[dict[str, Any]], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return both, ordered by seed; a new run replaces the recorded one of its seed."""
+    by_seed = {run["manifest"]["seed"]: run for run in [*recorded, *runs]}
+    for name in ("algorithm", "env", "config", "total_steps"):
+        if any(run["manifest"][name] != runs[0]["manifest"][name] for run in by_seed.values()):
+            raise ValueError(f"the recorded runs differ in their {name}; record without --add")
+    return [by_seed[seed] for seed in sorted(by_seed)]
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """Return the curves of a record's runs."""
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for run in result["runs"]:
+        axes.plot(*run["curve"].values(), label=f"seed {run['manifest']['seed']}")
+    baseline = result["random_policy"]["mean_return"]
+    axes.axhline(baseline, color="gray", linestyle="--", label="random policy")
+    manifest = result["runs"][0]["manifest"]
+    title = f"{manifest['algorithm'].upper()} on {manifest['env']['id']}"
+    axes.set_title(title, parse_math=False)
+    axes.set(xlabel="environment steps", ylabel="return, mean of last 100 episodes")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
 def main(args: Args) -> None:
     """Write the record and the picture, and print a summary."""
     if not args.run_dirs:
         raise ValueError("there are no runs to record: name their directories")
     trust = args.trust_imports
     runs = [describe_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
+    if args.add:
+        runs = add_runs(json.loads((args.results / f"{args.name}.json").read_text())["runs"], runs)
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
     returns = play_episodes(random_policy, args.episodes, seed=0).episode_return
     baseline = describe(np.asarray(returns))
-    final = [run["summary"]["mean_return"] for run in runs]
+    final = {str(run["manifest"]["seed"]): run["summary"]["mean_return"] for run in runs}
     result = {
         "name": args.name,
-        "mean_return": float(np.mean(final)),
-        "mean_return_by_seed": {
-            str(run["manifest"]["seed"]): score for run, score in zip(runs, final, strict=True)
-        },
+        "mean_return": float(np.mean([*final.values()])),
+        "mean_return_by_seed": final,
         "random_policy": baseline,
         "note": args.note,
         "runs": runs,
     }
     picture = save_record(args.results, args.name, result)
-    rows = {
-        f"seed {run['manifest']['seed']}": read_jsonl(run_dir / "metrics.jsonl")
-        for run, run_dir in zip(runs, args.run_dirs, strict=True)
-    }
-    manifest = runs[0]["manifest"]
-    title = f"{manifest['algorithm'].upper()} on {manifest['env']['id']}"
-    plot_curve(rows, title, picture, baseline["mean_return"])
+    draw(result).savefig(picture)
     print(f"{args.name}: mean return {result['mean_return']:.2f} over {len(runs)} seeds, {final}")
     print(f"evaluated: {[run['evaluation'] for run in runs]}, random policy: {baseline}")
 

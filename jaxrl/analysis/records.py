@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.analysis import statistics
 from jaxrl.types import Metrics
 
 
@@ -25,6 +26,13 @@ def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
 
     counts = by_part("episode_count")
     return by_part("episode_return_sum") / np.where(counts, counts, np.nan)
+
+
+def summarize_seeds(scores: np.ndarray) -> dict[str, Any]:
+    """Return the mean over seeds `[seeds]`, with its 95% bootstrap interval and all scores."""
+    estimate = statistics.estimate(statistics.mean, scores[:, None])
+    rounded = {name: round(float(x), 4) for name, x in estimate._asdict().items()}
+    return rounded | {"by_seed": scores.round(4).tolist()}
 
 
 def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:

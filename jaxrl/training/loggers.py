@@ -286,41 +286,23 @@ def smoothed_returns(
     return np.array([row[over] for row in rows]), means
 
 
-def plot_curve(
-    runs: dict[str, list[Row]], title: str, path: Path, baseline: float | None = None
-) -> None:
-    """Draw a PNG of the mean return of the last 100 episodes over steps, one line a run.
+def plot_run(run_dir: Path, title: str) -> Path:
+    """Draw `curve.png` of a run and return its path.
 
-    Dots are evaluations; `baseline` is the random policy's return.
+    The line is the mean return of the last 100 episodes over steps, dots are evaluations.
     """
     from matplotlib.figure import Figure
 
+    rows = read_jsonl(run_dir / "metrics.jsonl")
+    evaluated = [row for row in rows if {"steps", "eval_return"} <= {*row}]
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for label, rows in runs.items():
-        steps, means = smoothed_returns(rows)
-        line = axes.plot(steps, means, label=label)[0]
-        evaluated = [row for row in rows if {"steps", "eval_return"} <= {*row}]
-        axes.plot(
-            [row["steps"] for row in evaluated],
-            [row["eval_return"] for row in evaluated],
-            "o",
-            color=line.get_color(),
-            markersize=4,
-        )
-    if baseline is not None:
-        axes.axhline(baseline, color="gray", linestyle="--", label="random policy")
+    line = axes.plot(*smoothed_returns(rows))[0]
+    steps, returns = [[row[x] for row in evaluated] for x in ("steps", "eval_return")]
+    axes.plot(steps, returns, "o", color=line.get_color(), markersize=4)
     axes.set_title(title, parse_math=False)
     axes.set(xlabel="environment steps", ylabel="return, mean of last 100 episodes")
     axes.grid(alpha=0.3)
-    if len(runs) > 1 or baseline is not None:
-        for text in axes.legend(frameon=False).get_texts():
-            text.set_parse_math(False)
-    figure.savefig(path)
-
-
-def plot_run(run_dir: Path, title: str) -> Path:
-    """Draw `curve.png` of a run and return its path."""
     path = run_dir / "curve.png"
-    plot_curve({run_dir.name: read_jsonl(run_dir / "metrics.jsonl")}, title, path)
+    figure.savefig(path)
     return path

@@ -21,6 +21,12 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     assert result["mean_return_by_seed"]["1"] == result["mean_return"] > 5
     assert result["random_policy"]["episodes"] == result["runs"][0]["evaluation"]["episodes"] == 5
     assert (tmp_path / "cartpole.png").exists()
+    run_again = ({"manifest": run["manifest"] | {"seed": 0}} for run in result["runs"])
+    assert record.add_runs([*run_again], result["runs"])[1:] == result["runs"]
+    record.main(
+        record.Args("cartpole", (tmp_path / "run",), add=True, episodes=5, results=tmp_path)
+    )
+    assert json.loads((tmp_path / "cartpole.json").read_text()) == result
     table = experiment("score_table")
     cells = table.row("cartpole", result).split(" | ")
     assert cells[:4] == ["| CartPole-v1", "PPO", "0.000512M", "1"]
@@ -31,6 +37,14 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
         table.row("cartpole", result)
     with pytest.raises(ValueError, match="there are no runs to record"):
         record.main(record.Args("none", (), results=tmp_path))
+
+
+def test_runs_of_another_config_are_not_added_to_a_record(experiment):
+    manifest = {"algorithm": "ppo", "env": {"id": "CartPole-v1"}, "total_steps": 100}
+    first = {"manifest": manifest | {"seed": 0, "config": {"gamma": 0.9}}}
+    second = {"manifest": manifest | {"seed": 1, "config": {"gamma": 0.99}}}
+    with pytest.raises(ValueError, match="recorded runs differ in their config"):
+        experiment("record").add_runs([first], [second])
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
