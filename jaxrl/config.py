@@ -22,15 +22,16 @@ import numpy as np
 RENAMED_FIELDS = {"sees_last": "use_last_action_reward"}
 """Current names of fields by the names in files that older versions wrote."""
 ADDED_FIELDS: dict[str, dict[str, Any]] = {
-    "a2c": {"layer_norm": False, "num_minibatches": 1},
+    "a2c": {"layer_norm": False, "num_minibatches": 1, "initial_std": 1.0},
     "dqn": {"layer_norm": False, "huber": True},
     "impala": {
         "layer_norm": False,
         "num_minibatches": 1,
         "eps_inside_root": True,
         "rmsprop_initial": 0.0,
+        "initial_std": 1.0,
     },
-    "ppo": {"layer_norm": False},
+    "ppo": {"layer_norm": False, "initial_std": 1.0},
     "r2d2": {"layer_norm": False},
 }
 """By algorithm, the values of fields that older versions did not have: what these versions did."""

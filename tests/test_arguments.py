@@ -155,7 +155,9 @@ def cases() -> dict[str, Case]:
         "Box.of": Case(jaxrl.Box.of, {"shape": (2,), "dtype": "f4", "low": -1.0, "high": 1.0}),
         "Dict": Case(jaxrl.Dict, {"parts": (("x", ENV.observation_space),)}),
         "Dict.of": Case(jaxrl.Dict.of, {"x": ENV.observation_space}, ("x",)),
-        "ActorCriticHead": Case(networks.ActorCriticHead, {"action_space": ENV.action_space}),
+        "ActorCriticHead": Case(
+            networks.ActorCriticHead, {"action_space": ENV.action_space, "initial_std": 1.0}
+        ),
         "QHead": Case(networks.QHead, {"num_actions": 2, "dueling": False}),
         "FeedForward": Case(networks.FeedForward, parts | {"critic_torso": None, "masked": False}),
         "Recurrent": Case(networks.Recurrent, parts | {

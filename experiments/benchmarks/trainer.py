@@ -47,7 +47,7 @@ class Trainer:
 
 def rollouts(env: jaxrl.Env, torso: str, num_steps: int) -> Callable[[], float]:
     """Return a measurement of an actor-critic's rollouts: milliseconds of a step of all envs."""
-    config = build.NetworkConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
+    config = build.PolicyConfig(torso=torso, hidden_sizes=(8,) if torso == "mlp" else None)
     agent = Agent(env, None, build.actor_critic, build.find_actor_critic_problem)
     params, simulation, _ = agent.start(config, jax.random.key(0))
     apply = agent.apply(config)

@@ -22,7 +22,7 @@ from jaxrl.types import Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class ActorCriticConfig(build.NetworkConfig):
+class ActorCriticConfig(build.PolicyConfig):
     """Hyperparameters that the algorithms share; the defaults are PPO's."""
 
     learning_rate: float = 2.5e-3

@@ -3,6 +3,7 @@
 from jaxrl.networks.build import (
     FeedForward,
     NetworkConfig,
+    PolicyConfig,
     actor_critic,
     num_parameters,
     q_network,
@@ -14,6 +15,7 @@ __all__ = [
     "ActorCriticHead",
     "FeedForward",
     "NetworkConfig",
+    "PolicyConfig",
     "QHead",
     "Recurrent",
     "actor_critic",

@@ -78,6 +78,18 @@ class NetworkConfig(fields.Config):
         return make_torso(name, space.shape, sizes, activation, dtype, self.layer_norm)
 
 
+@fields.config
+class PolicyConfig(NetworkConfig):
+    """The fields by which the config of an actor-critic describes its network."""
+
+    initial_std: float = fields.static(1.0)
+    """Standard deviation of Box actions, in their units, before training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, checks.number, "initial_std", allowed=checks.POSITIVE)
+
+
 class FeedForward(nn.Module):
     """A network without memory, `head(torso(obs))`.
 
@@ -109,7 +121,7 @@ class FeedForward(nn.Module):
 def actor_critic(
     observation_space: ObservationSpace,
     action_space: ActionSpace,
-    config: NetworkConfig | None = None,
+    config: PolicyConfig | None = None,
 ) -> FeedForward | Recurrent:
     """Build the actor-critic that `config` describes; its outputs are `(distribution, value)`.
 
@@ -119,7 +131,7 @@ def actor_critic(
     Raises:
       ValueError: if actions are a Box whose shape is not `[d]`.
     """
-    config = NetworkConfig() if config is None else config
+    config = PolicyConfig() if config is None else config
     _check_spaces(observation_space, action_space, config)
     if isinstance(action_space, Box) and len(action_space.shape) != 1:
         raise ValueError(
@@ -128,7 +140,7 @@ def actor_critic(
         )
     torso = config.make_torso(observation_space)
     critic_torso = config.make_torso(observation_space) if isinstance(torso, MLP) else None
-    head = ActorCriticHead(action_space)
+    head = ActorCriticHead(action_space, config.initial_std)
     return _assemble(observation_space, action_space, config, torso, head, critic_torso)
 
 

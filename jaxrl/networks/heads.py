@@ -38,12 +38,15 @@ class ActorCriticHead(nn.Module):
 
     Attributes:
       action_space: the actions of the environment; a Box must have shape `[d]`.
+      initial_std: standard deviation of Box actions before training.
     """
 
     action_space: ActionSpace
+    initial_std: float = 1.0
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.instance, "action_space", kind=ActionSpace, text="a space")
+        checks.fields(self, checks.number, "initial_std", allowed=checks.POSITIVE)
         super().__post_init__()
 
     @nn.compact
@@ -71,7 +74,8 @@ class ActorCriticHead(nn.Module):
             features if critic_features is None else critic_features
         )[..., 0]
         if isinstance(space, Box):
-            log_scale = self.param("log_scale", nn.initializers.zeros, (sum(sizes),))
+            initial = nn.initializers.constant(math.log(self.initial_std))
+            log_scale = self.param("log_scale", initial, (sum(sizes),))
             return DiagonalNormal(out, jnp.broadcast_to(log_scale, out.shape)), value
         allowed = None if action_mask is None else action_mask.reshape(out.shape) != 0
         parts = _masked_parts(out, allowed, (num_logits,) if is_joint else sizes)

@@ -20,7 +20,7 @@ IMAGE = Box.of((20, 20, 2), np.uint8, 0, 255)
 
 
 def actor_critic(observation_space, action_space, **fields):
-    config = build.NetworkConfig(**fields)
+    config = build.PolicyConfig(**fields)
     return build.actor_critic(observation_space, action_space, config)
 
 
@@ -86,7 +86,7 @@ def test_spaces_of_actions_are_refused_by_what_cannot_take_them():
 @pytest.mark.parametrize("core", [None, "gru"])
 @pytest.mark.parametrize("is_q_network", [False, True])
 def test_the_observation_s_mask_reaches_the_head(core, is_q_network):
-    space, config = with_mask(3), build.NetworkConfig(core=core, core_size=4, hidden_sizes=(4,))
+    space, config = with_mask(3), build.PolicyConfig(core=core, core_size=4, hidden_sizes=(4,))
     network = (
         build.q_network(space, Discrete(3), config, False)
         if is_q_network

@@ -27,14 +27,15 @@ ROWS = 1000
     ],
 )
 def test_the_distribution_fits_the_action_space(space, expected):
-    (distribution, value), _ = ActorCriticHead(space).init_with_output(KEY, FEATURES)
+    head = ActorCriticHead(space, initial_std=0.5)
+    (distribution, value), _ = head.init_with_output(KEY, FEATURES)
     assert isinstance(distribution, expected)
     assert value.shape == (7,)
     action = distribution.sample(KEY)
     assert (action.shape, action.dtype) == ((7, *space.shape), space.dtype)
     assert distribution.log_prob(action).shape == (7,)
     if isinstance(distribution, DiagonalNormal):
-        np.testing.assert_array_equal(distribution.log_scale, np.zeros((7, 2)))
+        np.testing.assert_allclose(np.exp(distribution.log_scale), np.full((7, 2), 0.5))
 
 
 def test_a_dueling_head_adds_the_value_to_centred_advantages():

@@ -188,7 +188,7 @@ def test_a_network_without_a_memory_sees_each_step_alone():
 def test_the_learner_unrolls_to_what_the_actor_saw():
     """Over two rollouts of episodes of 3 steps, so that both cut episodes and hold whole ones."""
     env = jaxrl.make("probe/Recall-v0", num_envs=N, limit=3)
-    config = build.NetworkConfig(
+    config = build.PolicyConfig(
         hidden_sizes=(8,), core="lstm", core_size=SIZE, use_last_action_reward=True
     )
     net = build.actor_critic(env.observation_space, env.action_space, config)
