@@ -111,8 +111,11 @@ def cases() -> dict[str, Case]:
         "stack": Case(population.stack, {"config": CONFIG, "num_lanes": 2}),
         "search": Case(shapes_of(tuning.search), agent | {
             "space": SPACE, "scheduler": RULE, "num_lanes": 2, "updates_per_phase": 1, "key": KEY,
-            "strategy": "vmap",
+            "strategy": "vmap", "objective": tuning.objectives.mean_return, "seeds_per_trial": 2,
+            "finals": tuning.Finals(1, 1, 0.5),
         }),
+        "Finals": Case(tuning.Finals, {"top": 4, "repeats": 5, "share": 0.2}),
+        "mean_minus_deviations": Case(tuning.objectives.mean_minus_deviations, {"number": 1.0}),
         "sweep": Case(tuning.sweep, agent | {
             "space": SPACE, "scheduler": RULE, "num_lanes": 2, "phase": tuning.Phase(1),
             "run_dir": "sweep", "seed": 0, "sampler": "random", "storage": None,
@@ -147,6 +150,10 @@ def cases() -> dict[str, Case]:
         }),
         "ASHA": Case(tuning.ASHA, {"num_trials": 2, "num_phases": 2, "eta": 3}),
         "HyperBand": Case(tuning.HyperBand, {"num_phases": 2, "eta": 3}),
+        "PBT": Case(tuning.PBT, {
+            "num_trials": 2, "num_phases": 2, "quantile": 0.2, "resample": 0.25,
+            "factors": (0.8, 1.2),
+        }),
         "Discrete": Case(jaxrl.Discrete, {"n": 2}),
         "MultiDiscrete": Case(jaxrl.MultiDiscrete, {"sizes": (2,)}),
         "Box": Case(jaxrl.Box, {

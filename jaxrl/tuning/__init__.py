@@ -1,7 +1,10 @@
 """Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
+from jaxrl.tuning import objectives
+from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
-from jaxrl.tuning.program import SearchResult, search, trial_key, trial_values
+from jaxrl.tuning.pbt import PBT, Explorer, Generation, ancestors
+from jaxrl.tuning.program import FinalScores, SearchResult, search, trial_key, trial_values
 from jaxrl.tuning.pruner import hypertrick_pruner
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
 from jaxrl.tuning.space import (
@@ -22,7 +25,12 @@ from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 __all__ = [
     "ASHA",
     "GA3C_SPACE",
+    "PBT",
     "Choice",
+    "Explorer",
+    "FinalScores",
+    "Finals",
+    "Generation",
     "HyperBand",
     "HyperTrick",
     "Integer",
@@ -38,7 +46,9 @@ __all__ = [
     "SuccessiveHalving",
     "SweepResult",
     "Uniform",
+    "ancestors",
     "hypertrick_pruner",
+    "objectives",
     "occupancy",
     "read_study",
     "search",

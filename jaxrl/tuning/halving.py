@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxrl import checks
-from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.schedulers import Ledger, Status, ranks
 from jaxrl.types import Array
 
 
@@ -105,7 +105,7 @@ class ASHA(_Halving):
         for phases in self.rungs:
             reached = ledger.reported >= phases
             status = _pause(status, ledger, trial, phases)
-            rank = _ranks(ledger.scores[:, phases - 1], reached)
+            rank = ranks(ledger.scores[:, phases - 1], reached)
             promoted = rank < reached.sum() // self.eta
             continues = promoted & (status == Status.PAUSED) & (ledger.reported == phases)
             status = jnp.where(continues, Status.READY, status)
@@ -144,7 +144,7 @@ def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array)
             here = members & (ledger.reported == rung.num_phases)
             status = jnp.where(members, _pause(status, ledger, trial, rung.num_phases), status)
             is_full = reached.sum() >= rung.num_trials
-            rank = _ranks(ledger.scores[:, rung.num_phases - 1], reached)
+            rank = ranks(ledger.scores[:, rung.num_phases - 1], reached)
             verdict = jnp.where(rank < after.num_trials, Status.READY, Status.STOPPED)
             judged = is_full & here & (status == Status.PAUSED)
             status = jnp.where(judged, verdict, status)
@@ -155,14 +155,6 @@ def _pause(status: Array, ledger: Ledger, trial: Array, phases: int) -> Array:
     """Return all statuses; the trial is PAUSED if it has now reported that many phases."""
     arrived = ledger.reported[trial] == phases
     return status.at[trial].set(jnp.where(arrived, Status.PAUSED, status[trial]))
-
-
-def _ranks(scores: Array, included: Array) -> Array:
-    """Return ranks `[N]` from 0, the best first; trials that are not included come last."""
-    diverged = jnp.isneginf(scores)
-    finite = jnp.where(jnp.isnan(scores) | diverged, -jnp.finfo(jnp.float32).max, scores)
-    order = jnp.lexsort((-finite, diverged, ~included))
-    return jnp.zeros_like(order).at[order].set(jnp.arange(len(order)))
 
 
 def _log(number: int, base: int) -> int:

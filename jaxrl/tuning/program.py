@@ -1,12 +1,14 @@
 """A hyperparameter search that is one compiled program: `jax.jit(partial(search, ...))(key)`.
 
-N trials run on W lanes, in rounds of one phase each. After a round every lane reports its trial's
-score, the scheduler judges, and free lanes take their next trials. The program ends when no trial
-is left.
+N trials run on W lanes, in rounds of one phase each. A trial is one agent, or several that differ
+by their seed. After a round every lane reports its trial's score, the scheduler judges, and free
+lanes take their next trials. Finals, if asked for, follow in the same loop. The program ends when
+no trial is left.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +16,25 @@ import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl.training import population as populations
-from jaxrl.training.population import FRESH, KEEP, RESUME, Strategy
-from jaxrl.tuning import schedulers
+from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
+from jaxrl.tuning import finals, objectives, schedulers
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.finals import Finals, WithFinals
+from jaxrl.tuning.objectives import Objective
+from jaxrl.tuning.pbt import Explorer, ancestors
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
-from jaxrl.types import Algorithm, Array, Metrics, PyTree, check_agent
+from jaxrl.types import Algorithm, Array, PyTree, check_agent
+
+
+class FinalScores(NamedTuple):
+    """The finals of a search: `top` settings with `repeats` new runs each."""
+
+    trial: Array
+    """`[top]` int32: the trials whose settings these are, in the order of the search."""
+    scores: Array
+    """`[top, repeats, P]`."""
+    score: Array
+    """`[top]`: the mean over runs and over their last two phases; -inf if a run has no score."""
 
 
 class SearchResult(NamedTuple):
@@ -27,21 +43,36 @@ class SearchResult(NamedTuple):
     ledger: Ledger
     """All scores, and the status of each trial at the end."""
     values: dict[str, Array]
-    """The searched hyperparameters, `[N]` each."""
+    """The hyperparameters with which the trials began, `[N]` each."""
+    values_by_phase: dict[str, Array]
+    """Those of each phase, `[N, P]`; an `Explorer` such as `PBT` changes them, no other scheduler
+    does."""
+    parent: Array
+    """`[N, P]` int32: the trial whose agent each trial continued with after a phase."""
     lane: Array
     """`[N, P]` int32: the lane that ran each phase, -1 if none did."""
     round: Array
     """`[N, P]` int32: the round in which each phase ran, -1 if none."""
     num_rounds: Array
+    """The rounds of the search and its finals."""
+    finals: FinalScores | None
     best_trial: Array
-    """The trial with the highest score of all phases; -1 if no score is finite."""
+    """The winner of the finals; without them the trial with the highest score of all phases. It is
+    -1 if no score is finite."""
     best_state: PyTree
-    """That trial's agent after that phase, without environments on the host; an untrained agent
-    if no score is finite."""
+    """That trial's first agent, without environments on the host: at the end of the first run of
+    its finals, or after the phase with the highest score; an untrained agent if no score is finite.
+    """
+
+    @property
+    def schedule(self) -> dict[str, Array]:
+        """The values, `[N, P]` each, that led to the agent with which each trial ended."""
+        trained, phase = ancestors(self.parent), jnp.arange(self.parent.shape[1])
+        return {name: x[trained, phase] for name, x in self.values_by_phase.items()}
 
 
 class _Best(NamedTuple):
-    """The best score so far, its trial, and the trial's agent."""
+    """The best score so far, its trial, and the trial's first agent."""
 
     score: Array
     trial: Array
@@ -49,16 +80,22 @@ class _Best(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """The arrays that the search carries from round to round."""
+    """The arrays that the search carries from round to round.
+
+    N' is the number of trials with the finals' runs, and a lane has K agents.
+    """
 
     trial: Array  # [W] int32, -1 on a free lane
-    states: PyTree  # [W, ...]
-    kept: PyTree  # [N, ...]: agents of paused trials, None if the scheduler pauses none
-    ledger: Ledger
-    lane: Array
-    round: Array
+    states: PyTree  # [W * K, ...]
+    kept: PyTree  # [N', K, ...]: agents of paused trials, None if the scheduler pauses none
+    ledger: Ledger  # of N' trials
+    values: dict[str, Array]  # [N, P]
+    parent: Array  # [N, P]
+    lane: Array  # [N', P]
+    round: Array  # [N', P]
     num_rounds: Array
     best: _Best
+    winners: PyTree  # [top, ...]: the first agent of each setting in the finals, None without
 
 
 def search(
@@ -70,79 +107,233 @@ def search(
     updates_per_phase: int,
     key: Array,
     strategy: str | Strategy = "vmap",
+    *,
+    objective: Objective = objectives.mean_return,
+    seeds_per_trial: int = 1,
+    finals: Finals | None = None,
 ) -> SearchResult:
     """Search for the config that scores best, as a pure function to `jit`, or `vmap` over keys.
-
-    A phase's score is the mean return of the episodes that ended in it; -inf if a loss was not
-    finite, NaN if no episode ended.
 
     Args:
       config: gives the values that are not searched.
       space: traced fields only; `jaxrl.tuning.sweep` searches static ones too.
+      num_lanes: trials at the same time.
       key: the source of all randomness; see `trial_key` and `trial_values`.
+      objective: gives the score of a phase (`jaxrl.tuning.objectives`).
+      seeds_per_trial: agents of a trial, which train side by side with different seeds.
+      finals: train the best settings again, with new seeds, and choose the winner by these runs.
 
     Raises:
-      ValueError: for static or unknown fields in the space, values that the config refuses, or
-        sizes below 1.
+      ValueError: for static or unknown fields in the space, values that the config refuses, sizes
+        below 1, finals that cost more than their share, or fewer lanes than trials for an
+        `Explorer`.
     """
     check_agent(algo, config)
     num_lanes = checks.integer("num_lanes", num_lanes)
     updates_per_phase = checks.integer("updates_per_phase", updates_per_phase)
+    seeds_per_trial = checks.integer("seeds_per_trial", seeds_per_trial)
     key = checks.random_key("key", key)
     schedulers.check_scheduler(scheduler)
     _check_space(space, config)
-    num_trials, num_phases = scheduler.num_trials, scheduler.num_phases
-    num_lanes = min(num_lanes, num_trials)
-    lanes = populations.population(algo, num_lanes, strategy)
-    values = jax.vmap(lambda trial: trial_values(space, key, trial))(jnp.arange(num_trials))
-    keys = jax.vmap(lambda trial: trial_key(key, trial))(jnp.arange(num_trials))
-
-    def configs_of(trial: Array) -> Any:
-        return populations.stack(config, num_lanes, **jax.tree.map(lambda x: x[trial], values))
-
-    def run_round(carry: _Carry) -> _Carry:
-        """Train every lane for a phase, report, judge, and fill the free lanes."""
-        active = carry.trial >= 0
-        states, metrics = lanes.update(
-            configs_of(carry.trial), carry.states, updates_per_phase, updates_per_phase, active
+    objective = checks.function("objective", objective)
+    if finals is not None:
+        checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
+    if isinstance(scheduler, Explorer) and num_lanes < scheduler.num_trials:
+        raise ValueError(
+            f"{type(scheduler).__name__} compares all its trials after each phase, so they train "
+            f"side by side: num_lanes must be at least {scheduler.num_trials}, got {num_lanes}"
         )
-        learners = without_host_envs(algo, states)
-        scores = jax.vmap(phase_score)(metrics)
-        carry = _record(carry, active)
-        best = _better(carry.best, carry.trial, jnp.where(active, scores, jnp.nan), learners)
-        ledger = _report(scheduler, carry.ledger, carry.trial, scores)
-        kept = carry.kept
-        if kept is not None:
-            has_left = active & ~_is_running(ledger, carry.trial)
-            place = jnp.where(has_left, carry.trial, num_trials)
-            kept = jax.tree.map(lambda x, new: x.at[place].set(new, mode="drop"), kept, learners)
-        return fill_lanes(carry._replace(states=states, kept=kept, ledger=ledger, best=best))
+    num_lanes = min(num_lanes, scheduler.num_trials)
+    rounds = _Rounds(
+        algo, config, space, scheduler, updates_per_phase, key, objective, seeds_per_trial,
+        None if finals is None else WithFinals(scheduler, finals),
+        populations.population(algo, num_lanes * seeds_per_trial, strategy),
+    )  # fmt: skip
+    is_left = lambda carry: (carry.trial >= 0).any()  # noqa: E731
+    return rounds.result(jax.lax.while_loop(is_left, rounds.run, rounds.start()))
 
-    def fill_lanes(carry: _Carry) -> _Carry:
-        """Give free lanes their next trials."""
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The rounds of a search: pure functions of what it carries."""
+
+    algo: Algorithm
+    config: Any
+    space: spaces.Space
+    scheduler: Scheduler
+    updates_per_phase: int
+    key: Array
+    objective: Objective
+    seeds_per_trial: int
+    finals: WithFinals | None
+    lanes: Population  # of the agents
+
+    @property
+    def whole(self) -> Scheduler:
+        """The scheduler of the trials and the finals."""
+        return self.finals or self.scheduler
+
+    @property
+    def num_trials(self) -> int:
+        """The trials of the search, without the runs of the finals."""
+        return self.scheduler.num_trials
+
+    @property
+    def num_phases(self) -> int:
+        return self.scheduler.num_phases
+
+    def start(self) -> _Carry:
+        """Begin with the first trials."""
+        whole, phases = self.whole, (self.num_trials, self.num_phases)
+        trials = jnp.arange(self.num_trials, dtype=jnp.int32)
+        drawn = jax.vmap(lambda trial: trial_values(self.space, self.key, trial))(trials)
+        ledger = schedulers.start(whole) if self.finals is None else finals.start(self.finals)
+        num_lanes = self.lanes.num_lanes // self.seeds_per_trial
+        ledger, trial = _assign(ledger, jnp.full(num_lanes, -1, jnp.int32))
+        unset = jnp.full((whole.num_trials, self.num_phases), -1, jnp.int32)
+        carry = _Carry(
+            trial, None, None, ledger,
+            values={name: jnp.broadcast_to(x[:, None], phases) for name, x in drawn.items()},
+            parent=jnp.broadcast_to(trials[:, None], phases),
+            lane=unset, round=unset, num_rounds=jnp.int32(0), best=None, winners=None,
+        )  # fmt: skip
+        states = self.lanes.init(self.configs_of(carry, trial), self.keys_of(trial))
+        agents = self.by_lane(without_host_envs(self.algo, states))
+        one = jax.tree.map(lambda x: x[0, 0], agents)
+        best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), one)
+        kept = winners = None
+        if whole.pauses:
+            kept = _copies(jax.tree.map(lambda x: x[0], agents), whole.num_trials)
+        if self.finals is not None:
+            winners = _copies(one, self.finals.finals.top)
+        return carry._replace(states=states, kept=kept, best=best, winners=winners)
+
+    def run(self, carry: _Carry) -> _Carry:
+        """Train every lane for a phase, report, judge, and fill the free lanes."""
+        active, size = carry.trial >= 0, self.updates_per_phase
+        configs = self.configs_of(carry, carry.trial)
+        states, metrics = self.lanes.update(
+            configs, carry.states, size, size, self.of_agents(active)
+        )
+        scores = jax.vmap(self.objective)(self.by_lane(metrics)).astype(jnp.float32)
+        ledger = _report(self.whole, carry.ledger, carry.trial, scores)
+        carry = self.keep_agents(_record(carry._replace(states=states), active), ledger, scores)
+        if isinstance(self.scheduler, Explorer):
+            carry = self.evolve(self.scheduler, carry, scores)
+        return self.fill_lanes(carry._replace(ledger=ledger))
+
+    def keep_agents(self, carry: _Carry, ledger: Ledger, scores: Array) -> _Carry:
+        """Keep the agents that may be needed: paused ones, the best one and those of the finals."""
+        trial, active = carry.trial, carry.trial >= 0
+        agents = self.by_lane(without_host_envs(self.algo, carry.states))
+        first = jax.tree.map(lambda x: x[:, 0], agents)
+        of_search = active & (trial < self.num_trials)
+        best = _better(carry.best, trial, jnp.where(of_search, scores, jnp.nan), first)
+        kept, winners = carry.kept, carry.winners
+        if kept is not None:
+            has_left = active & ~_is_running(ledger, trial)
+            kept = _set(kept, has_left, trial, agents)
+        if self.finals is not None:
+            repeats, run = self.finals.finals.repeats, trial - self.num_trials
+            is_first = (run >= 0) & (run % repeats == 0)
+            winners = _set(winners, is_first, run // repeats, first)
+        return carry._replace(best=best, kept=kept, winners=winners)
+
+    def evolve(self, explorer: Explorer, carry: _Carry, scores: Array) -> _Carry:
+        """Let trials continue as their parents, with the values of the next generation."""
+        phase = carry.ledger.reported[0]  # the one that all trials have just trained
+        continues = phase < self.num_phases - 1  # neither at the end, nor in the finals
+        column = jnp.arange(self.num_phases)
+        generation = explorer.evolve(
+            jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), scores,
+            {name: x[:, phase] for name, x in carry.values.items()}, self.space,
+        )  # fmt: skip
+        values = {
+            name: jnp.where(column > phase, generation.values[name][:, None], before)
+            for name, before in carry.values.items()
+        }
+        is_now = continues & (column == phase)
+        parent = jnp.where(is_now, generation.parent[:, None], carry.parent)
+        return carry._replace(values=values, parent=parent)
+
+    def fill_lanes(self, carry: _Carry) -> _Carry:
+        """Give free lanes their next trials, and let copies of other agents take their places."""
         ledger, trial = _assign(carry.ledger, carry.trial)
         continues = _is_running(carry.ledger, carry.trial) | (trial < 0)
         has_begun = ledger.reported[trial] > 0
         change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
-        saved = jax.tree.map(lambda x: x[trial], carry.kept)  # None without kept agents
-        states = lanes.refill(configs_of(trial), carry.states, keys[trial], change, saved)
+        saved = None
+        if carry.kept is not None:
+            saved = jax.tree.map(lambda x: x[trial].reshape(-1, *x.shape[2:]), carry.kept)
+        if isinstance(self.scheduler, Explorer):
+            # Lane i trains trial i until the finals, in which no agent becomes a copy.
+            own = jnp.arange(self.num_trials)
+            parent = carry.parent[own, ledger.reported[own] - 1]
+            change = jnp.where(continues & (parent != own), RESUME, change)
+            saved = self.copies_of(carry.states, parent)
+        states = self.lanes.refill(
+            self.configs_of(carry._replace(ledger=ledger), trial), carry.states,
+            self.keys_of(trial), self.of_agents(change), saved,
+        )  # fmt: skip
         return carry._replace(trial=trial, states=states, ledger=ledger)
 
-    def start() -> _Carry:
-        ledger, trial = _assign(schedulers.start(scheduler), jnp.full(num_lanes, -1, jnp.int32))
-        states = lanes.init(configs_of(trial), keys[trial])
-        one = jax.tree.map(lambda x: x[0], without_host_envs(algo, states))
-        kept = None
-        if scheduler.pauses:
-            kept = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_trials, *x.shape)), one)
-        unset = jnp.full((num_trials, num_phases), -1, jnp.int32)
-        best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), one)
-        return _Carry(trial, states, kept, ledger, unset, unset, jnp.int32(0), best)
+    def copies_of(self, states: PyTree, trial: Array) -> PyTree:
+        """Return the agents of trials `[W]`, which keep the random keys of the lanes."""
+        agents = self.by_lane(jnp.arange(self.lanes.num_lanes))[trial].reshape(-1)
+        learners = without_host_envs(self.algo, states)
+        return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
 
-    end = jax.lax.while_loop(lambda carry: (carry.trial >= 0).any(), run_round, start())
-    return SearchResult(
-        end.ledger, values, end.lane, end.round, end.num_rounds, end.best.trial, end.best.state
-    )
+    def configs_of(self, carry: _Carry, trial: Array) -> Any:
+        """Return the configs of trials `[W]` in their next phases, for all agents."""
+        phase = jnp.minimum(carry.ledger.reported[trial], self.num_phases - 1)
+        if self.finals is not None:  # a run follows the schedule that led to its finalist
+            place = (trial - self.num_trials) // self.finals.finals.repeats
+            finalist = finals.finalists(self.finals, carry.ledger)[place]
+            source = ancestors(carry.parent)[finalist, phase]
+            trial = jnp.where(trial < self.num_trials, trial, source)
+        values = {name: self.of_agents(x[trial, phase]) for name, x in carry.values.items()}
+        return populations.stack(self.config, self.lanes.num_lanes, **values)
+
+    def keys_of(self, trial: Array) -> Array:
+        """Return the keys of the agents of trials `[W]`."""
+
+        def of_trial(trial: Array) -> Array:
+            own, number = trial_key(self.key, trial), self.seeds_per_trial
+            return own[None] if number == 1 else jax.random.split(own, number)
+
+        return jax.vmap(of_trial)(trial).reshape(-1)
+
+    def of_agents(self, x: Array) -> Array:
+        """Return values of the lanes' trials `[W]` for each of their agents, `[W * K]`."""
+        return jnp.repeat(x, self.seeds_per_trial)
+
+    def by_lane(self, agents: PyTree) -> PyTree:
+        """Return leaves `[W * K, ...]` as `[W, K, ...]`."""
+        number = self.seeds_per_trial
+        return jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[1:]), agents)
+
+    def result(self, end: _Carry) -> SearchResult:
+        """Return the outcome of a search that has ended."""
+        best_trial, best_state, scores = end.best.trial, end.best.state, None
+        if self.finals is not None:
+            scores = _final_scores(self.finals, end.ledger)
+            winner = jnp.argmax(scores.score)
+            has_score = jnp.isfinite(scores.score[winner])
+            best_trial = jnp.where(has_score, scores.trial[winner], -1)
+            best_state = jax.tree.map(lambda x: x[winner], end.winners)
+        of_search = lambda x: x[: self.num_trials]  # noqa: E731
+        return SearchResult(
+            ledger=jax.tree.map(of_search, end.ledger),
+            values={name: x[:, 0] for name, x in end.values.items()},
+            values_by_phase=end.values,
+            parent=end.parent,
+            lane=of_search(end.lane),
+            round=of_search(end.round),
+            num_rounds=end.num_rounds,
+            finals=scores,
+            best_trial=best_trial,
+            best_state=best_state,
+        )
 
 
 def _check_space(space: spaces.Space, config: Any) -> None:
@@ -167,21 +358,34 @@ def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[st
     return spaces.draw(space, jax.random.fold_in(jax.random.fold_in(key, trial), 1))
 
 
-def phase_score(metrics: Metrics) -> Array:
-    """Return the score of a phase, given the metrics `[updates]` of its updates.
-
-    It is the mean return of the episodes that ended; NaN without one, -inf if a loss is not finite.
-    """
-    episodes = metrics["episode_count"].sum()
-    mean = metrics["episode_return_sum"].sum() / jnp.maximum(episodes, 1)
-    diverged = ~jnp.isfinite(metrics["loss"]).all()
-    score = jnp.where(episodes > 0, mean, jnp.nan)
-    return jnp.where(diverged | jnp.isinf(score), -jnp.inf, score).astype(jnp.float32)
-
-
 def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
     """Return agents without environments on the host, which cannot be copied or saved."""
     return states if algo.env.checkpointable else states._replace(simulation=None)
+
+
+def _final_scores(scheduler: WithFinals, ledger: Ledger) -> FinalScores:
+    """Return the scores of the finals, given the ledger of the whole search."""
+    shape = (scheduler.finals.top, scheduler.finals.repeats)
+    runs = finals.of_finals(scheduler, ledger)
+    return FinalScores(
+        finals.finalists(scheduler, ledger),
+        runs.scores.reshape(*shape, -1),
+        finals.late_scores(runs).reshape(shape).mean(1),
+    )
+
+
+def _copies(tree: PyTree, number: int) -> PyTree:
+    """Return `number` copies, leaves `[number, ...]`."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), tree)
+
+
+def _set(rows: PyTree, chosen: Array, place: Array, new: PyTree) -> PyTree:
+    """Return rows in which the chosen lanes' new values `[W, ...]` are at their places `[W]`."""
+
+    def set_rows(rows: Array, new: Array) -> Array:
+        return rows.at[jnp.where(chosen, place, len(rows))].set(new, mode="drop")
+
+    return jax.tree.map(set_rows, rows, new)
 
 
 def _better(best: _Best, trial: Array, scores: Array, learners: PyTree) -> _Best:

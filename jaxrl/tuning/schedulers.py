@@ -189,6 +189,17 @@ class HyperTrick:
         return (num_reported > spared) & ~jnp.isnan(score) & (below + 0.5 < root * count)
 
 
+def ranks(scores: Array, included: Array) -> Array:
+    """Return ranks `[N]` from 0, the best first; trials that are not included come last.
+
+    A score of NaN ranks above -inf and below all others.
+    """
+    diverged = jnp.isneginf(scores)
+    finite = jnp.where(jnp.isnan(scores) | diverged, -jnp.finfo(jnp.float32).max, scores)
+    order = jnp.lexsort((-finite, diverged, ~included))
+    return jnp.zeros_like(order).at[order].set(jnp.arange(len(order)))
+
+
 def check_scheduler(scheduler: Any) -> None:
     """Raise `ValueError` unless `scheduler` has what `Scheduler` says."""
     names = ("num_trials", "num_phases", "pauses", "judge")

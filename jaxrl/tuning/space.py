@@ -40,6 +40,13 @@ class Uniform:
         """Draw a traced value."""
         return jax.random.uniform(key, (), minval=float(self.low), maxval=float(self.high))
 
+    def move(self, drawn: Array, factor: Array) -> Array:
+        """Return a traced value times `factor`, within the bounds.
+
+        Distributions of few values move to another value at least one step away, if there is one.
+        """
+        return jnp.clip(drawn * factor, float(self.low), float(self.high))
+
     def value(self, drawn: Any) -> float:
         """Return what was drawn as a plain Python value."""
         return float(drawn)
@@ -61,6 +68,9 @@ class LogUniform:
         drawn = jnp.exp(jax.random.uniform(key, (), minval=low, maxval=high))
         return jnp.clip(drawn, float(self.low), float(self.high))
 
+    def move(self, drawn: Array, factor: Array) -> Array:
+        return jnp.clip(drawn * factor, float(self.low), float(self.high))
+
     def value(self, drawn: Any) -> float:
         return float(drawn)
 
@@ -78,6 +88,11 @@ class Integer:
 
     def draw(self, key: Array) -> Array:
         return jax.random.randint(key, (), self.low, self.high + 1)
+
+    def move(self, drawn: Array, factor: Array) -> Array:
+        steps = jnp.round(jnp.abs(drawn * (factor - 1))).astype(jnp.int32)
+        way = jnp.where(factor > 1, 1, -1) * jnp.where(drawn < 0, -1, 1)
+        return jnp.clip(drawn + way * jnp.maximum(steps, 1), self.low, self.high)
 
     def value(self, drawn: Any) -> int:
         return int(drawn)
@@ -122,6 +137,13 @@ class QLogUniform:
         ladder = jnp.asarray(self.ladder, jnp.int32)
         return ladder[jnp.argmin(jnp.abs(jnp.log(ladder) - drawn))]
 
+    def move(self, drawn: Array, factor: Array) -> Array:
+        if self.rungs is not None:
+            return _next_value(jnp.asarray(self.ladder, jnp.int32), drawn, factor)
+        steps = jnp.round(jnp.abs(drawn * (factor - 1)) / self.q).astype(jnp.int32)
+        way = jnp.where(factor > 1, self.q, -self.q)
+        return jnp.clip(drawn + way * jnp.maximum(steps, 1), self.low, self.high)
+
     def value(self, drawn: Any) -> int:
         """Return the drawn value, exactly one of the ladder if there are rungs."""
         if self.rungs is None:
@@ -143,11 +165,15 @@ class Choice:
     def draw(self, key: Array) -> Array:
         """Return one of the values if all are numbers, else the index of one."""
         index = jax.random.randint(key, (), 0, len(self.values))
-        if not self.are_numbers:
-            return index
+        return self._numbers()[index] if self.are_numbers else index
+
+    def move(self, drawn: Array, factor: Array) -> Array:
+        values = jnp.sort(self._numbers()) if self.are_numbers else jnp.arange(len(self.values))
+        return _next_value(values, drawn, factor)
+
+    def _numbers(self) -> Array:
         # Arrays hold integers of 32 bits.
-        numbers = [value if abs(value) < 2**31 else float(value) for value in self.values]
-        return jnp.asarray(numbers)[index]
+        return jnp.asarray([x if abs(x) < 2**31 else float(x) for x in self.values])
 
     def value(self, drawn: Any) -> Any:
         if not self.are_numbers:
@@ -160,6 +186,12 @@ class Choice:
     def are_numbers(self) -> bool:
         """True if all values are numbers, which a traced field can take."""
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
+
+
+def _next_value(values: Array, drawn: Array, factor: Array) -> Array:
+    """Return the value next to the drawn one, upwards if `factor` > 1; at an end the same."""
+    place = jnp.argmin(jnp.abs(values - drawn)) + jnp.where(factor > 1, 1, -1)
+    return values[jnp.clip(place, 0, len(values) - 1)]
 
 
 Distribution = Uniform | LogUniform | Integer | QLogUniform | Choice

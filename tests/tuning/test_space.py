@@ -50,6 +50,31 @@ def test_a_ladder_bounds_the_number_of_values():
     assert set(draws(ladder)) == set(ladder.ladder)
 
 
+@pytest.mark.parametrize(
+    ("distribution", "drawn", "down", "up"),
+    [
+        (Uniform(0.0, 1.0), 0.5, 0.4, 0.6),
+        (Uniform(0.0, 1.0), 0.9, 0.72, 1.0),
+        (LogUniform(1e-3, 1e-1), 1e-3, 1e-3, 1.2e-3),
+        (Integer(1, 100), 50, 40, 60),
+        (Integer(1, 100), 2, 1, 3),
+        (Integer(-9, 9), -5, -4, -6),
+        (QLogUniform(4, 64, q=4), 8, 4, 12),
+        (QLogUniform(4, 64, q=4), 40, 32, 48),
+        (QLogUniform(2, 100, rungs=10), 11, 7, 18),
+        (Choice((0.99, 0.9, 0.999)), 0.99, 0.9, 0.999),
+        (Choice((0.99, 0.9, 0.999)), 0.999, 0.99, 0.999),
+        (Choice(("a", "b", "c")), 1, 0, 2),
+    ],
+)
+def test_values_move_by_a_factor_or_to_the_next_one_within_the_bounds(
+    distribution, drawn, down, up
+):
+    for factor, expected in ((0.8, down), (1.2, up)):
+        moved = jax.jit(distribution.move)(jnp.asarray(drawn), factor)
+        np.testing.assert_allclose(moved, expected, rtol=1e-6)
+
+
 def test_choices_are_equally_likely_and_need_not_be_numbers():
     gammas = Choice((0.9, 0.99, 0.999))
     found = {gammas.value(x) for x in draws(gammas)}

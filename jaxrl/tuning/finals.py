@@ -1,0 +1,118 @@
+"""Finals: the best settings of a search train again, on seeds that no trial used.
+
+A search picks its best trial by the very scores that it reports. The highest of many noisy scores
+is partly luck, so it overstates what its settings reach with another seed. New runs tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl import checks
+from jaxrl.tuning import schedulers
+from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.types import Array
+
+
+@dataclass(frozen=True)
+class Finals:
+    """New runs of a search's best settings, which choose its winner."""
+
+    top: int = 4
+    """Trials whose settings train again, chosen by `late_scores`."""
+    repeats: int = 5
+    """New runs of each, for all phases, with as many agents as a trial has."""
+    share: float = 0.2
+    """The most that finals may cost, as a share of all phases of all trials."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, checks.integer, "top", "repeats")
+        checks.fields(self, checks.number, "share", allowed=checks.POSITIVE)
+
+
+@dataclass(frozen=True)
+class WithFinals:
+    """A search and its finals as one scheduler, whose last `top * repeats` trials are the finals.
+
+    They are PAUSED until no trial of the search can go on.
+    """
+
+    search: Scheduler
+    finals: Finals
+
+    def __post_init__(self) -> None:
+        number, finals = self.search.num_trials, self.finals
+        runs = finals.top * finals.repeats
+        if finals.top > number or runs > finals.share * number:
+            raise ValueError(
+                f"finals of {finals.top} settings with {finals.repeats} runs each cost "
+                f"{runs / number:.3g} of a search of {number} trials, more than "
+                f"share={finals.share:.3g}; lower `top` or `repeats`, raise `share`, or search "
+                "more trials"
+            )
+
+    @property
+    def num_trials(self) -> int:
+        """The trials of the search and the runs of the finals."""
+        return self.search.num_trials + self.finals.top * self.finals.repeats
+
+    @property
+    def num_phases(self) -> int:
+        """The phases of the search."""
+        return self.search.num_phases
+
+    @property
+    def pauses(self) -> bool:
+        """True if the search pauses trials."""
+        return self.search.pauses
+
+    def judge(self, ledger: Ledger, trial: Array) -> Array:
+        """Judge as the search does; once none of its trials can go on, the finals may begin."""
+        number = self.search.num_trials
+        own = of_search(self, ledger)
+        judged = self.search.judge(own, jnp.minimum(trial, number - 1))
+        status = jnp.where(trial < number, judged, own.status)
+        # ASHA leaves some trials paused for ever.
+        is_idle = (status >= Status.STOPPED) | (status == Status.PAUSED)
+        has_ended = (is_idle | (own.reported >= self.num_phases)).all()
+        finals = ledger.status[number:]
+        begins = has_ended & (finals == Status.PAUSED)
+        return jnp.concatenate([status, jnp.where(begins, Status.WAITING, finals)])
+
+
+def start(scheduler: WithFinals) -> Ledger:
+    """Return the ledger before the first report, in which the finals wait for the search."""
+    ledger = schedulers.start(scheduler)
+    number = scheduler.search.num_trials
+    return ledger._replace(status=ledger.status.at[number:].set(Status.PAUSED))
+
+
+def of_search(scheduler: WithFinals, ledger: Ledger) -> Ledger:
+    """Return the rows of the search's trials."""
+    return jax.tree.map(lambda x: x[: scheduler.search.num_trials], ledger)
+
+
+def of_finals(scheduler: WithFinals, ledger: Ledger) -> Ledger:
+    """Return the rows of the finals, `[top * repeats]`; those of a setting follow each other."""
+    return jax.tree.map(lambda x: x[scheduler.search.num_trials :], ledger)
+
+
+def late_scores(ledger: Ledger) -> Array:
+    """Return the mean of each trial's last two scores, `[N]`; -inf for trials without a score.
+
+    Two scores are less subject to luck than the highest one of all phases.
+    """
+    phase = jnp.arange(ledger.scores.shape[1])
+    reported = ledger.reported[:, None]
+    is_late = (phase < reported) & (phase >= reported - 2)
+    mean = jnp.nanmean(jnp.where(is_late, ledger.scores, jnp.nan), axis=1)
+    return jnp.where(jnp.isnan(mean), -jnp.inf, mean)
+
+
+def finalists(scheduler: WithFinals, ledger: Ledger) -> Array:
+    """Return the trials `[top]` whose settings the finals take, the best first."""
+    scores = late_scores(of_search(scheduler, ledger))
+    return jax.lax.top_k(scores, scheduler.finals.top)[1]

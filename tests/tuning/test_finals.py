@@ -1,0 +1,115 @@
+"""Finals: which settings train again, that their seeds are new, and that they choose the winner."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from sweep_runs import SPACE, UPDATES, toy_algorithm
+from toy_algorithm import ToyConfig
+
+import jaxrl
+from jaxrl.tuning import (
+    ASHA,
+    Finals,
+    HyperTrick,
+    RandomSearch,
+    SuccessiveHalving,
+    objectives,
+    search,
+    trial_key,
+)
+
+KEY = jax.random.key(5)
+FINALS = Finals(top=2, repeats=3, share=0.5)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@functools.cache
+def searched(scheduler, finals, num_lanes=4, **arguments):
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, num_lanes, UPDATES, finals=finals
+    )
+    return jax.jit(functools.partial(run, **arguments))(KEY)
+
+
+def trained(values, key, num_phases):
+    """Return an agent that was trained by itself, and its score of each phase."""
+    config = ToyConfig().replace(**{name: float(x) for name, x in values.items()})
+    state, metrics = jaxrl.train(toy_algorithm(), config, key, UPDATES * num_phases)
+    names = ("episode_return_sum", "episode_count")
+    returns, counts = (np.asarray(metrics[x]).reshape(-1, UPDATES).sum(1) for x in names)
+    return state, returns / counts
+
+
+def late_scores(ledger):
+    """Return the mean of the last two scores of each trial."""
+    rows = zip(np.asarray(ledger.scores), np.asarray(ledger.reported), strict=True)
+    return np.array([scores[max(number - 2, 0) : number].mean() for scores, number in rows])
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        HyperTrick(14, 4),
+        SuccessiveHalving(13, 9),
+        pytest.param(ASHA(12, 9), marks=pytest.mark.slow),
+    ],
+    ids=lambda scheduler: type(scheduler).__name__,
+)
+def test_the_best_settings_train_again_with_new_seeds(scheduler):
+    result, without = searched(scheduler, FINALS), searched(scheduler, None)
+    for found, expected in zip(result.ledger, without.ledger, strict=True):
+        np.testing.assert_array_equal(found, expected)  # finals change nothing before them
+    expected = np.argsort(-late_scores(result.ledger), kind="stable")[:2]
+    np.testing.assert_array_equal(result.finals.trial, expected)
+    agents = {}
+    for place, trial in enumerate(expected):
+        values = {name: x[trial] for name, x in result.values.items()}
+        for repeat in range(3):
+            key = trial_key(KEY, scheduler.num_trials + 3 * place + repeat)
+            agents[place, repeat], scores = trained(values, key, scheduler.num_phases)
+            np.testing.assert_allclose(result.finals.scores[place, repeat], scores, rtol=1e-4)
+    means = np.asarray(result.finals.scores)[..., -2:].mean((1, 2))
+    np.testing.assert_allclose(result.finals.score, means, rtol=1e-5)
+    winner = int(means.argmax())
+    assert result.best_trial == expected[winner]
+    np.testing.assert_allclose(result.best_state.params, agents[winner, 0].params, rtol=1e-5)
+
+
+def test_finals_take_as_many_rounds_as_their_lanes_need():
+    scheduler = RandomSearch(12, 2)
+    extra = searched(scheduler, FINALS).num_rounds - searched(scheduler, None).num_rounds
+    assert extra == 2 * 2  # six runs of two phases on four lanes
+
+
+def test_finals_that_cost_more_than_their_share_are_refused():
+    with pytest.raises(ValueError, match=r"cost 0.4 of a search of 50 trials, more than share=0.2"):
+        searched(RandomSearch(50, 2), Finals())
+    with pytest.raises(ValueError, match="finals of 9 settings"):
+        searched(RandomSearch(8, 2), Finals(top=9, repeats=1, share=9))
+
+
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("map", marks=pytest.mark.slow)])
+def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):
+    scheduler = SuccessiveHalving(9, 9)  # its trials pause, and resume with all their agents
+    result = searched(
+        scheduler, Finals(1, 2, 0.5), seeds_per_trial=3, objective=objectives.lowest_return,
+        strategy=strategy,
+    )  # fmt: skip
+    reported = np.asarray(result.ledger.reported)
+    assert len(set(reported)) > 1
+    for trial in (int(reported.argmax()), int(reported.argmin())):
+        values = {name: x[trial] for name, x in result.values.items()}
+        keys = jax.random.split(trial_key(KEY, trial), 3)
+        lowest = np.min([trained(values, key, 9)[1] for key in keys], 0)
+        number = reported[trial]
+        np.testing.assert_allclose(result.ledger.scores[trial, :number], lowest[:number], rtol=1e-4)
+    values = {name: x[result.finals.trial[0]] for name, x in result.values.items()}
+    keys = jax.random.split(trial_key(KEY, 9), 3)  # of the first run of the finals
+    runs = [trained(values, key, 9) for key in keys]
+    np.testing.assert_allclose(
+        result.finals.scores[0, 0], np.min([scores for _, scores in runs], 0), rtol=1e-4
+    )
+    np.testing.assert_allclose(result.best_state.params, runs[0][0].params, rtol=1e-5)

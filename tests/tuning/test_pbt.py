@@ -1,0 +1,144 @@
+"""Population-based training: who copies whom, what they explore, and that copies are exact."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_runs import SPACE, UPDATES, toy_algorithm
+from toy_algorithm import ToyConfig
+
+import jaxrl
+from jaxrl.tuning import PBT, Choice, Finals, LogUniform, ancestors, search, trial_key
+
+KEY = jax.random.key(5)
+N, P = 10, 5
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@functools.cache
+def searched(strategy="vmap", finals=None):
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), N, UPDATES, finals=finals
+    )
+    return jax.jit(functools.partial(run, strategy=strategy))(KEY)
+
+
+def initial_params(key):
+    return toy_algorithm().init(ToyConfig(), key).params
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from([-np.inf, np.nan, 0.0, 1.0, 2.5]), min_size=1, max_size=9))
+def test_the_worst_copy_some_of_the_best(scores):
+    rule, number = PBT(len(scores), 2, quantile=0.3), len(scores)
+    moved = int(0.3 * number)
+    value = {True: -1e30, False: -2e30}  # NaN ranks above -inf, below all others
+    comparable = [x if np.isfinite(x) else value[bool(np.isnan(x))] for x in scores]
+    order = sorted(range(number), key=lambda i: (-comparable[i], i))
+    best, worst = set(order[:moved]), set(order[number - moved :])
+    parents = {
+        tuple(np.asarray(rule.exploit(jax.random.key(seed), jnp.array(scores, jnp.float32))))
+        for seed in range(3)
+    }
+    for parent in parents:
+        for trial, copied in enumerate(parent):
+            assert (copied in best) if trial in worst else (copied == trial)
+
+
+def test_explored_values_are_moved_or_drawn_again():
+    rule = PBT(2000, 2, resample=0.25)
+    space = {"rate": LogUniform(1e-4, 1e-1), "gamma": Choice((0.9, 0.99, 0.999))}
+    values = {"rate": jnp.full(2000, 1e-3), "gamma": jnp.full(2000, 0.99)}
+    found = jax.jit(lambda key: rule.explore(key, values, space))(KEY)
+    ratio = np.asarray(found["rate"]) / 1e-3
+    for factor in (0.8, 1.2):
+        assert np.isclose(ratio, factor).mean() == pytest.approx(0.375, abs=0.04)
+    gammas = np.asarray(found["gamma"]).astype(float).round(3)
+    shares = {gamma: (gammas == gamma).mean() for gamma in (0.9, 0.99, 0.999)}
+    assert shares[0.99] == pytest.approx(0.25 / 3, abs=0.03)  # only by drawing it again
+    assert shares[0.9] == pytest.approx(shares[0.999], abs=0.06)
+
+
+def test_ancestors_are_who_trained_the_agents():
+    parent = np.random.default_rng(0).integers(0, N, (N, P))
+    expected = np.empty((N, P), int)
+    for trial in range(N):
+        expected[trial, -1] = trial
+        for phase in range(P - 2, -1, -1):
+            expected[trial, phase] = parent[expected[trial, phase + 1], phase]
+    np.testing.assert_array_equal(ancestors(jnp.array(parent)), expected)
+
+
+def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule():
+    """The toy's parameters are their initial values plus all learning rates."""
+    result = searched()
+    own = np.arange(N)[:, None]
+    parent = np.asarray(result.parent)
+    assert ((parent != own).sum(0) == [2, 2, 2, 2, 0]).all()
+    rates = np.asarray(result.values_by_phase["learning_rate"])
+    changed = rates[:, 1:] != rates[:, :-1]
+    np.testing.assert_array_equal(changed, (parent != own)[:, :-1])
+    scores = np.asarray(result.ledger.scores)
+    trial, phase = np.unravel_index(scores.argmax(), scores.shape)
+    parent = jnp.array(parent[:, : phase + 1])
+    line = np.asarray(ancestors(parent))[trial]
+    params = initial_params(trial_key(KEY, int(line[0])))
+    params += UPDATES * rates[line, np.arange(phase + 1)].sum()
+    np.testing.assert_allclose(result.best_state.params, params, rtol=1e-5)
+    schedule = result.schedule["learning_rate"][trial]
+    whole = np.asarray(ancestors(result.parent))[trial]
+    np.testing.assert_array_equal(schedule, rates[whole, np.arange(P)])
+
+
+def test_finals_replay_the_schedule_with_new_seeds():
+    result = searched(finals=Finals(2, 2, 0.5))
+    for found, expected in zip(result.ledger, searched().ledger, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    winner = int(np.argmax(result.finals.score))
+    trial = int(result.finals.trial[winner])
+    assert result.best_trial == trial
+    params = initial_params(trial_key(KEY, N + 2 * winner))
+    params += UPDATES * np.asarray(result.schedule["learning_rate"][trial]).sum()
+    np.testing.assert_allclose(result.best_state.params, params, rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["map", pytest.param("shard-vmap", marks=pytest.mark.slow)])
+def test_the_strategy_does_not_matter(strategy):
+    expected, result = searched(), searched(strategy)
+    np.testing.assert_array_equal(result.parent, expected.parent)
+    np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_agents_with_host_environments_copy_what_was_learned():
+    env = jaxrl.make("envpool/CartPole-v1", num_envs=2)
+    algo = jaxrl.ppo(env)
+    config = jaxrl.PPOConfig(num_steps=16, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
+    space = {"learning_rate": LogUniform(1e-4, 1e-2)}
+    run = functools.partial(search, algo, config, space, PBT(5, 3), 5, 4)
+    result = jax.jit(run)(KEY)
+    assert ((np.asarray(result.parent) != np.arange(5)[:, None]).sum(0) == [1, 1, 0]).all()
+    assert np.isfinite(result.ledger.scores).all()
+
+
+def test_a_population_trains_side_by_side():
+    with pytest.raises(ValueError, match=r"PBT compares .* num_lanes must be at least 10, got 4"):
+        search(toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), 4, UPDATES, KEY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"quantile": 0.6}, "quantile must be at most 0.5, got 0.6"),
+        ({"factors": (1.1, 1.2)}, "factors must be one below and one above 1"),
+        ({"resample": 2.0}, r"resample must be within \[0, 1\], got 2.0"),
+    ],
+)
+def test_bad_rules_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PBT(N, P, **arguments)
