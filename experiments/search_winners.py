@@ -1,4 +1,4 @@
-"""How good the winner of a search is on new seeds, by the rule that chose it.
+"""Winners of searches on new seeds, by the rule that chose them.
 
     python experiments/search_winners.py
     python experiments/search_winners.py --env-id Acrobot-v1 --searches 5
@@ -53,7 +53,7 @@ NUM_LANES = 16
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """How good the winner of a search is on new seeds, by the rule that chose it."""
+    """Winners of searches on new seeds, by the rule that chose them."""
 
     env_id: str = "CartPole-v1"
     searches: int = 10

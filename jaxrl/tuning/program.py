@@ -190,22 +190,23 @@ class _Rounds:
         ledger = schedulers.start(whole) if self.finals is None else finals.start(self.finals)
         num_lanes = self.lanes.num_lanes // self.seeds_per_trial
         ledger, trial = _assign(ledger, jnp.full(num_lanes, -1, jnp.int32))
+        best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), None)
         unset = jnp.full((whole.num_trials, self.num_phases), -1, jnp.int32)
         carry = _Carry(
             trial, None, None, ledger,
             values={name: jnp.broadcast_to(x[:, None], phases) for name, x in drawn.items()},
             parent=jnp.broadcast_to(trials[:, None], phases),
-            lane=unset, round=unset, num_rounds=jnp.int32(0), best=None, winners=None,
+            lane=unset, round=unset, num_rounds=jnp.int32(0), best=best, winners=None,
         )  # fmt: skip
         states = self.lanes.init(self.configs_of(carry, trial), self.keys_of(trial))
         agents = self.by_lane(without_host_envs(self.algo, states))
         one = jax.tree.map(lambda x: x[0, 0], agents)
-        best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), one)
         kept = winners = None
         if whole.pauses:
             kept = _copies(jax.tree.map(lambda x: x[0], agents), whole.num_trials)
         if self.finals is not None:
             winners = _copies(one, self.finals.finals.top)
+        best = best._replace(state=one)
         return carry._replace(states=states, kept=kept, best=best, winners=winners)
 
     def run(self, carry: _Carry) -> _Carry:

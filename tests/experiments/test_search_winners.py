@@ -1,0 +1,52 @@
+"""The study of the winners of searches."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl.tuning import RandomSearch, SearchResult, schedulers
+
+
+def test_all_rules_cost_about_the_budget(experiment):
+    study = experiment("search_winners")
+    args = study.Args()
+    for name, rule in study.rules(args).items():
+        share = 1.0
+        if name not in ("pbt", "pbt-finals"):
+            share = (1 - 0.75**8) / (0.25 * 8)  # of HyperTrick, for exchangeable scores
+        cost = share * rule.scheduler.num_trials * args.phases * rule.seeds_per_trial
+        if rule.finals is not None:
+            cost += args.phases * rule.finals.top * rule.finals.repeats
+        assert cost == pytest.approx(args.budget, rel=0.1), name
+    with pytest.raises(ValueError, match="--budget must be more than 192, got 190"):
+        study.rules(study.Args(budget=190))
+
+
+def test_rules_choose_by_the_highest_or_by_the_last_two_scores(experiment):
+    study, scheduler = experiment("search_winners"), RandomSearch(2, 3)
+    scores = np.array([[1.0, 9.0, 2.0], [1.0, 6.0, 7.0]], np.float32)
+    ledger = schedulers.start(scheduler)._replace(scores=scores, reported=np.array([3, 3]))
+    fields = dict.fromkeys(SearchResult._fields) | {"ledger": ledger, "best_trial": 0}
+    result = SearchResult(**fields)
+    assert study.choose(study.Rule(scheduler, by_highest=True), result) == (0, 9.0)
+    assert study.choose(study.Rule(scheduler), result) == (1, 6.5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_winners_are_measured_on_new_seeds(experiment, tmp_path, monkeypatch):
+    study = experiment("search_winners")
+    args = study.Args(
+        searches=2, budget=60, phases=2, updates=2, num_steps=32, new_seeds=3, results=tmp_path
+    )
+    few = {name: study.rules(args)[name] for name in ("seeds", "pbt-finals")}
+    monkeypatch.setattr(study, "rules", lambda args: few)
+    study.main(args)
+    record = json.loads((tmp_path / "search-winners-cartpole.json").read_text())
+    assert (tmp_path / "search-winners-cartpole.png").exists()
+    for row in record["rules"].values():
+        assert len(row["true"]["by_seed"]) == len(row["claimed"]["by_seed"]) == 2
+        assert all(8 < score < 100 for score in row["true"]["by_seed"])
+        assert all(len(winner["gamma"]) == 2 for winner in row["winners"])
+    assert record["rules"]["pbt-finals"]["phases"] == [60, 60]
