@@ -12,6 +12,7 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
@@ -101,15 +102,18 @@ class ASHA(_Halving):
         return tuple(self.num_phases // self.eta**s for s in range(deepest, 0, -1))
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
-        status = ledger.status
-        for phases in self.rungs:
+        phases = ledger.reported[trial]
+        is_rung = jnp.isin(phases, jnp.array(self.rungs))
+
+        def promote() -> Array:
+            status = ledger.status.at[trial].set(Status.PAUSED)
             reached = ledger.reported >= phases
-            status = _pause(status, ledger, trial, phases)
             rank = ranks(ledger.scores[:, phases - 1], reached)
-            promoted = rank < reached.sum() // self.eta
-            continues = promoted & (status == Status.PAUSED) & (ledger.reported == phases)
-            status = jnp.where(continues, Status.READY, status)
-        return status
+            is_paused = (status == Status.PAUSED) & (ledger.reported == phases)
+            continues = is_paused & (rank < reached.sum() // self.eta)
+            return jnp.where(continues, Status.READY, status)
+
+        return jax.lax.cond(is_rung, promote, lambda: ledger.status)
 
 
 class Rung(NamedTuple):
@@ -133,28 +137,30 @@ def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array)
     The trial pauses at its rung. When all trials of the rung have reported, the best become READY,
     as many as the next rung has, and the others stop.
     """
-    status = ledger.status
-    trials = jnp.arange(len(status))
-    first = 0
-    for rungs in brackets:
-        members = (trials >= first) & (trials < first + rungs[0].num_trials)
-        first += rungs[0].num_trials
-        for rung, after in itertools.pairwise(rungs):
-            reached = members & (ledger.reported >= rung.num_phases)
-            here = members & (ledger.reported == rung.num_phases)
-            status = jnp.where(members, _pause(status, ledger, trial, rung.num_phases), status)
-            is_full = reached.sum() >= rung.num_trials
-            rank = ranks(ledger.scores[:, rung.num_phases - 1], reached)
-            verdict = jnp.where(rank < after.num_trials, Status.READY, Status.STOPPED)
-            judged = is_full & here & (status == Status.PAUSED)
-            status = jnp.where(judged, verdict, status)
-    return status
+    # A bracket's last rung is left out: its trials complete.
+    pairs = [(b, *pair) for b, rungs in enumerate(brackets) for pair in itertools.pairwise(rungs)]
+    if not pairs:
+        return ledger.status
+    table = [(b, rung.num_phases, rung.num_trials, after.num_trials) for b, rung, after in pairs]
+    bracket_of, phases_of, num_trials, num_survivors = jnp.array(table).T
+    ends = list(itertools.accumulate(rungs[0].num_trials for rungs in brackets))
+    brackets_of_trials = jnp.searchsorted(jnp.array(ends), jnp.arange(ends[-1]), side="right")
+    bracket, phases = brackets_of_trials[trial], ledger.reported[trial]
+    is_here = (bracket_of == bracket) & (phases_of == phases)
+    rung = jnp.argmax(is_here)
+    arrived = jnp.where(is_here.any(), Status.PAUSED, ledger.status[trial])
+    status = ledger.status.at[trial].set(arrived)
+    members = brackets_of_trials == bracket
+    reached = members & (ledger.reported >= phases)
 
+    def judge_rung() -> Array:
+        rank = ranks(ledger.scores[:, phases - 1], reached)
+        verdict = jnp.where(rank < num_survivors[rung], Status.READY, Status.STOPPED)
+        judged = members & (ledger.reported == phases) & (status == Status.PAUSED)
+        return jnp.where(judged, verdict, status)
 
-def _pause(status: Array, ledger: Ledger, trial: Array, phases: int) -> Array:
-    """Return all statuses; the trial is PAUSED if it has now reported that many phases."""
-    arrived = ledger.reported[trial] == phases
-    return status.at[trial].set(jnp.where(arrived, Status.PAUSED, status[trial]))
+    is_full = is_here.any() & (reached.sum() >= num_trials[rung])
+    return jax.lax.cond(is_full, judge_rung, lambda: status)
 
 
 def _log(number: int, base: int) -> int:

@@ -194,9 +194,9 @@ def ranks(scores: Array, included: Array) -> Array:
 
     A score of NaN ranks above -inf and below all others.
     """
-    diverged = jnp.isneginf(scores)
-    finite = jnp.where(jnp.isnan(scores) | diverged, -jnp.finfo(jnp.float32).max, scores)
-    order = jnp.lexsort((-finite, diverged, ~included))
+    lowest = jnp.finfo(jnp.float32).min
+    cost = jnp.where(included, -jnp.where(jnp.isnan(scores), lowest, scores), jnp.nan)
+    order = jnp.argsort(cost, stable=True)  # NaN comes last
     return jnp.zeros_like(order).at[order].set(jnp.arange(len(order)))
 
 
