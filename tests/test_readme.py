@@ -133,6 +133,16 @@ def test_the_scheduler_stops_trials_below_the_median():
     assert scores[~stopped, 0].mean() > scores[stopped, 0].mean()
 
 
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_explorer_copies_the_best():
+    scope = run_snippet("own explorer", ("CopyTheBest(16, 4), 16, 8", "CopyTheBest(4, 2), 4, 1"))
+    scores = np.asarray(scope["result"].ledger.scores)[:, 0]
+    parent = np.asarray(scope["result"].parent)[:, 0]
+    worst = np.argsort(scores, kind="stable")[:2]
+    assert (parent[worst] == scores.argmax()).all()
+    assert scope["schedule"].shape == (4, 2)
+
+
 @pytest.mark.process
 def test_the_snippet_of_gymnasium_runs(tmp_path):
     source = read_snippet("gymnasium") + "    print(metrics['valid_steps'].sum())\n"

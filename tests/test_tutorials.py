@@ -170,7 +170,6 @@ def test_the_population_trains_and_goes_on():
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_search_finds_a_config_and_checks_it():
-    scope = run_page("a-search", ("scheduler, 8, 10)", "scheduler, 8, 1)"), ("key, 40)", "key, 4)"))
+    scope = run_page("a-search", ("scheduler, 8, 10)", "scheduler, 8, 1)"))
     assert scope["scores"].shape == (16, 4)
-    assert scope["again"].shape == (8,)
-    assert 0 <= scope["best"] < 16
+    assert scope["winner"] in scope["result"].finals.trial
