@@ -119,7 +119,7 @@ def cases() -> dict[str, Case]:
         "sweep": Case(tuning.sweep, agent | {
             "space": SPACE, "scheduler": RULE, "num_lanes": 2, "phase": tuning.Phase(1),
             "run_dir": "sweep", "seed": 0, "sampler": "random", "storage": None,
-            "study_name": None, "strategy": "auto", "resume": False, "keep_best": 1,
+            "study_name": None, "strategy": "auto", "finals": None, "resume": False, "keep_best": 1,
             "keep_best_per": None, "worker": None, "heartbeat_seconds": 60,
             "checkpoint_seconds": 30.0, "chunk_seconds": 2.0, "progress_bar": False,
         }),

@@ -42,6 +42,7 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
         best=_best(sweep),
         facts=_facts(sweep),
         head=head,
+        finals=_finals_table(sweep),
         leaders=lines[:_TABLE_ROWS],
         others=lines[_TABLE_ROWS:],
         pictures=pictures,
@@ -50,12 +51,15 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
 
 
 def _best(sweep: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the best trial's score and values in words, None if no trial has a score."""
-    if not (ranking := leaderboard(sweep["trials"])):
+    """Return the winner's score and values in words, None if no trial has a score."""
+    if finals := sweep.get("finals"):
+        best, score = finals[0], f"{_text(float(finals[0]['score']))} in the finals"
+    elif ranking := leaderboard(sweep["trials"]):
+        best, score = ranking[0], _text(ranking[0]["best_score"])
+    else:
         return None
-    best = ranking[0]
     return {
-        "score": f"trial {best['trial']}, score {_text(best['best_score'])}",
+        "score": f"trial {best['trial']}, score {score}",
         "settings": ", ".join(f"{name}={_text(value)}" for name, value in best["values"].items()),
     }
 
@@ -92,6 +96,15 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
         "lanes": f"{sweep['lanes']}, {sweep['strategy']}",
         "command": [redact_text(sweep["command"])],
     }
+
+
+def _finals_table(sweep: Mapping[str, Any]) -> list[list[str]]:
+    """Return the lines of the finals, the best setting first: trial, mean, and each run's score."""
+    lines = []
+    for row in sweep.get("finals", []):
+        scores = ", ".join(_text(float(score)) for score in row["scores"])
+        lines.append([str(row["trial"]), _text(float(row["score"])), scores])
+    return lines
 
 
 def _leaderboard_table(sweep: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

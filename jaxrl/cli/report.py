@@ -37,11 +37,14 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     """Write the page; return the exit status."""
     args = tyro.cli(ReportArguments, args=argv, prog=prog)
     directory, url, name = Path(args.source), args.source, args.study
-    if is_directory := "://" not in args.source:
-        sweep = sweep_file.read(directory)
+    is_directory = "://" not in args.source
+    sweep = sweep_file.read(directory) if is_directory else {}
+    if is_directory:
         url = args.storage or storage_url(directory, sweep.get("storage"))
         name = name or sweep.get("study") or directory.name
     found = read_study(url, name)
+    if "finals" in sweep:
+        found["finals"] = sweep["finals"]
     out = args.out or (directory if is_directory else Path("runs") / found["study"]) / "study"
     out.mkdir(parents=True, exist_ok=True)
     print(f"page: {write_report(found, out)}")

@@ -44,6 +44,7 @@ from jaxrl.cli.flags.sweep import (
     FLAGS_OF_ARGUMENTS,
     SweepArguments,
     make_environment,
+    make_finals,
     make_scheduler,
     make_space,
 )
@@ -111,12 +112,13 @@ def search(args: SweepArguments) -> tuning.SweepResult:
     num_lanes = args.lanes
     if args.autotune:
         num_lanes = find_fastest_lanes(algo, config, space, args, run_dir)
+    scheduler = make_scheduler(args)
     with naming_flags({name: f"--space {name}" for name in space}):
         return tuning.sweep(
             algo,
             config,
             space,
-            make_scheduler(args),
+            scheduler,
             num_lanes=num_lanes,
             phase=tuning.Phase(args.phase_length, args.phase_unit),
             run_dir=run_dir,
@@ -126,6 +128,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             study_name=args.study,
             worker=args.worker,
             strategy=args.strategy,
+            finals=make_finals(args, scheduler.num_trials),
             resume=args.resume,
             keep_best=args.keep_best,
             keep_best_per=args.videos_by,
@@ -184,12 +187,26 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
             f"the study has {elsewhere} more trials of other workers; jaxrl report "
             f"{result.run_dir} shows all"
         )
+    if finals := result.summary.get("finals"):
+        print_finals(finals)
     if result.best is not None:
         print(f"best config: {format_command(args, result)}")
         agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
         if agent.exists():
             print(f"its agent: jaxrl play {agent}")
     print(f"report: {write_report(result.summary, result.run_dir)}")
+
+
+def print_finals(finals: Sequence[dict[str, Any]]) -> None:
+    """Print the scores of the settings that trained again."""
+    print("finals: the same settings with new seeds")
+    table = Table("trial")
+    table.add_column("mean", justify="right")
+    table.add_column("runs")
+    for row in finals:
+        runs = ", ".join(f"{float(score):.2f}" for score in row["scores"])
+        table.add_row(str(row["trial"]), f"{float(row['score']):.2f}", runs)
+    Console().print(table)
 
 
 def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:

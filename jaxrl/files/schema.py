@@ -136,6 +136,13 @@ TRIAL: Table = {
     "scores": Field(list_of(SCORE)),
     "status": Field(TEXT),
 }
+FINAL: Table = {
+    "trial": Field(INDEX),
+    "values": Field(OBJECT),
+    "scores": Field(list_of(SCORE)),
+    "score": Field(SCORE),
+}
+"""A setting of a sweep's finals."""
 SWEEP: Table = {
     "run_id": Field(none_or(TEXT), required=False),
     "algorithm": Field(TEXT),
@@ -154,6 +161,7 @@ SWEEP: Table = {
     "worker": Field(none_or(TEXT), required=False),
     "command": Field(TEXT, required=False),
     "trials": Field(list_of(object_with(TRIAL)), required=False, default=[]),
+    "finals": Field(list_of(object_with(FINAL)), required=False),
 }
 """`sweep.json` of a sweep."""
 GAMES: Table = {

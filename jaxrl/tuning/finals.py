@@ -32,6 +32,21 @@ class Finals:
         checks.fields(self, checks.integer, "top", "repeats")
         checks.fields(self, checks.number, "share", allowed=checks.POSITIVE)
 
+    def most(self, num_trials: int) -> int:
+        """Return how many settings of a search of N trials the share allows."""
+        return min(int(self.share * num_trials / self.repeats + 1e-9), num_trials)
+
+    def check(self, num_trials: int) -> None:
+        """Raise `ValueError` if finals cost more than their share of a search of N trials."""
+        runs = self.top * self.repeats
+        if self.top > self.most(num_trials):
+            raise ValueError(
+                f"finals of {self.top} settings with {self.repeats} runs each cost "
+                f"{runs / num_trials:.3g} of a search of {num_trials} trials, more than "
+                f"share={self.share:.3g}; lower `top` or `repeats`, raise `share`, or search more "
+                "trials"
+            )
+
 
 @dataclass(frozen=True)
 class WithFinals:
@@ -44,15 +59,7 @@ class WithFinals:
     finals: Finals
 
     def __post_init__(self) -> None:
-        number, finals = self.search.num_trials, self.finals
-        runs = finals.top * finals.repeats
-        if finals.top > number or runs > finals.share * number:
-            raise ValueError(
-                f"finals of {finals.top} settings with {finals.repeats} runs each cost "
-                f"{runs / number:.3g} of a search of {number} trials, more than "
-                f"share={finals.share:.3g}; lower `top` or `repeats`, raise `share`, or search "
-                "more trials"
-            )
+        self.finals.check(self.search.num_trials)
 
     @property
     def num_trials(self) -> int:

@@ -15,8 +15,10 @@ from jaxrl.algos import ALGORITHMS
 from jaxrl.cli import sweep, train
 from jaxrl.cli.flags import arguments
 from jaxrl.cli.flags import autotune as autotune_flags
+from jaxrl.cli.flags import sweep as sweep_flags
 from jaxrl.presets import PRESETS
 from jaxrl.training.autotune import AutotuneResult
+from jaxrl.tuning.sweeps import sweep_file
 
 SMALL = (
     "sweep", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--lanes", 2,
@@ -32,9 +34,15 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     words = [
         *SMALL, "--trials", 4, "--phases", 2, "--phase-length", 2, "--set", "num_steps=16", *TINY,
         "--space", "learning_rate=LogUniform(1e-4, 1e-2)", "gamma=Choice((0.9, 0.99))",
+        "--final-trials", 1, "--final-runs", 2, "--final-share", 0.5,
     ]  # fmt: skip
     finished = jaxrl_command(*words)
     assert finished.returncode == 0, finished.stderr
+    assert "finals: the same settings with new seeds" in finished.stdout
+    (winner,) = sweep_file.read(run_dir)["finals"]
+    assert len(winner["scores"]) == 2
+    assert f"trial {winner['trial']}, score" in (run_dir / "report.html").read_text()
+    assert "<h2>Finals</h2>" in (run_dir / "report.html").read_text()
     assert (run_dir / "report.html").read_text().count("data:image/png") == 5
     films = list((run_dir / "videos").glob("trial-*.mp4"))
     assert films
@@ -47,10 +55,23 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     best = shlex.split(line.removeprefix("best config: jaxrl "))
     config = train.parse(best[1], best[2:]).config
     assert (config.hidden_sizes, config.num_steps) == ((8,), 16)
-    assert config.gamma in (0.9, 0.99)
+    assert config.gamma == winner["values"]["gamma"]
     again = jaxrl_command(*words, "--resume")
     assert again.returncode == 0, again.stderr
     assert line in again.stdout
+
+
+def test_finals_are_as_many_as_their_share_allows():
+    def found(num_trials, **flags):
+        return sweep_flags.make_finals(sweep_flags.SweepArguments(**flags), num_trials)
+
+    assert found(100) == found(900) == tuning.Finals(4, 5, 0.2)
+    assert found(50) == tuning.Finals(2, 5, 0.2)
+    assert found(24) is None
+    assert found(24, final_share=1.0, final_runs=3) == tuning.Finals(4, 3, 1.0)
+    assert found(100, final_trials=0) is None
+    with pytest.raises(ValueError, match=r"finals of 1 settings with 5 runs each cost 0\.25"):
+        found(20, final_trials=1).check(20)
 
 
 @pytest.mark.slow

@@ -24,8 +24,10 @@ ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
 FLAGS_OF_ARGUMENTS = {
     "num_lanes": "--lanes", "num_trials": "--trials", "num_phases": "--phases",
     "eviction_rate": "--eviction", "length": "--phase-length", "unit": "--phase-unit",
+    "top": "--final-trials", "repeats": "--final-runs", "share": "--final-share",
 }  # fmt: skip
 """Flags whose arguments in the API of sweeps have other names."""
+MOST_FINALISTS = 4
 DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
 
 
@@ -83,6 +85,13 @@ class SweepArguments:
     """Directory of all output; runs/sweep-<algorithm>-<env>-seed<seed> by default."""
     resume: bool = False
     """Continue the sweep in run_dir."""
+    final_trials: int | None = None
+    """Settings that train again at the end, with new seeds; the winner is chosen by these runs. 0
+    for none; by default up to 4, as many as --final-share allows."""
+    final_runs: int = 5
+    """New runs of each of them, as long as a trial that is never stopped."""
+    final_share: float = 0.2
+    """The most that these runs may cost, as a share of all phases of all trials."""
     keep_best: int = 3
     """Best agents kept as checkpoints under run_dir/best."""
     videos_by: str | None = None
@@ -129,6 +138,15 @@ def parse_distribution(text: str) -> Any:
     raise ValueError(
         f"--space: {text!r} is not a distribution; choose from {', '.join(DISTRIBUTIONS)}"
     )
+
+
+def make_finals(args: SweepArguments, num_trials: int) -> tuning.Finals | None:
+    """Return the finals of a search of N trials that the flags name; None for none."""
+    number = args.final_trials
+    if number is None:
+        most = tuning.Finals(1, args.final_runs, args.final_share).most(num_trials)
+        number = min(MOST_FINALISTS, most)
+    return tuning.Finals(number, args.final_runs, args.final_share) if number else None
 
 
 def make_scheduler(args: SweepArguments) -> Any:

@@ -37,15 +37,17 @@ from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.schedulers import Scheduler, check_scheduler
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.damage import explain_storage_failure
 from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
-from jaxrl.tuning.sweeps import sweep_file
+from jaxrl.tuning.sweeps import final_runs, sweep_file
 from jaxrl.tuning.sweeps.display import Display
-from jaxrl.tuning.sweeps.loop import SweepLoop
+from jaxrl.tuning.sweeps.loop import SweepLoop, TrialSource
 from jaxrl.tuning.sweeps.ranking import ranked
 from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
+from jaxrl.tuning.sweeps.whole_study import read_study
 from jaxrl.types import Algorithm, check_agent
 
 SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
@@ -56,15 +58,19 @@ class SweepResult(NamedTuple):
     """The outcome of a sweep."""
 
     summary: dict[str, Any]
-    """What `sweep.json` holds: trials with values, scores and status, spans, occupancy."""
+    """What `sweep.json` holds: trials with values, scores and status, finals, spans, occupancy."""
     interrupted: bool
     """Whether Ctrl-C or SIGTERM stopped the sweep before its end."""
     run_dir: Path
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The trial with the best score of all phases; None if no score is finite."""
-        return next(iter(ranked(self.summary["trials"])), None)
+        """The winner of the finals; without them the trial with the best score of all phases.
+
+        It has `trial` and `values`; it is None if no score is finite.
+        """
+        best = [*self.summary.get("finals", []), *ranked(self.summary["trials"])]
+        return next(iter(best), None)
 
 
 def sweep(
@@ -81,6 +87,7 @@ def sweep(
     storage: str | None = None,
     study_name: str | None = None,
     strategy: str | Strategy = "auto",
+    finals: Finals | None = None,
     resume: bool = False,
     keep_best: int = 3,
     keep_best_per: str | None = None,
@@ -112,6 +119,8 @@ def sweep(
       strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement. Where
         static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
         the lanes evenly ("shard-..."), or all ("auto").
+      finals: once no trial is left, train the best settings again with new seeds, by a sweep in
+        `run_dir/finals`, and choose the winner by these runs. Workers share the finals, too.
       resume: continue the sweep in `run_dir`, if there is one.
       keep_best: how many of the best agents are kept, for `jaxrl.load_policy`.
       keep_best_per: a hyperparameter; the best agent of each of its values is kept too.
@@ -153,7 +162,30 @@ def sweep(
         checkpoint_seconds=checks.number("checkpoint_seconds", checkpoint_seconds, DELAY),
         chunk_seconds=checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE),
     )
-    return _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
+    if finals is not None:
+        checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
+        finals.check(scheduler.num_trials)
+    result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
+    if finals is None or result.interrupted:
+        return result
+    trials = result.summary["trials"]
+    if result.summary["elsewhere"]:
+        trials = read_study(settings.storage_url, settings.study_name)["trials"]
+    chosen = final_runs.choose_finalists(trials, finals)
+    if not chosen:
+        return result
+    settings = final_runs.settings_of(settings)
+    source = final_runs.source_of(scheduler, chosen, finals, settings.seed)
+    scheduler = final_runs.scheduler_of(scheduler, chosen, finals)
+    ended = _sweep(algo, config, space, scheduler, settings, True, progress_bar, source)
+    runs = ended.summary["trials"]
+    if ended.summary["elsewhere"]:
+        runs = read_study(settings.storage_url, settings.study_name)["trials"]
+    summary = result.summary
+    if not ended.interrupted:
+        summary = summary | {"finals": final_runs.summarize_finals(chosen, runs, finals)}
+        sweep_file.write(directory, summary)
+    return SweepResult(summary, ended.interrupted, directory)
 
 
 def _sweep(
@@ -164,6 +196,7 @@ def _sweep(
     settings: SweepSettings,
     resume: bool,
     progress_bar: bool,
+    source: TrialSource | None = None,
 ) -> SweepResult:
     """Check the settings, open the run directory, and run the loop in it."""
     _check(algo, config, space, scheduler, settings)
@@ -177,7 +210,9 @@ def _sweep(
         search = _search(description)
         try:
             display.start()
-            loop = SweepLoop(algo, config, space, scheduler, settings, description, search, display)
+            loop = SweepLoop(
+                algo, config, space, scheduler, settings, description, search, display, source
+            )
         except BaseException:
             display.close()
             if is_new:

@@ -6,9 +6,10 @@ Any number of such loops, each in a process of its own, may work on one study.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,7 +35,15 @@ from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
 from jaxrl.tuning.sweeps.strategy import fastest
 from jaxrl.tuning.sweeps.trials import Trials
 from jaxrl.tuning.timeline import Span
-from jaxrl.types import Algorithm
+from jaxrl.types import Algorithm, Array
+
+
+class TrialSource(NamedTuple):
+    """The hyperparameters and keys of a sweep's trials, by index."""
+
+    values: Callable[[int], dict[str, Any]]
+    """The hyperparameters, for the sampler "random"."""
+    key: Callable[[int], Array]
 
 
 class SweepLoop:
@@ -43,6 +52,7 @@ class SweepLoop:
     Args:
       description: what `sweep.json` says of the sweep besides its trials.
       search: what all workers of the study must have in common.
+      source: what trials begin with; by default what `jaxrl.tuning.search` gives them.
     """
 
     def __init__(
@@ -55,9 +65,13 @@ class SweepLoop:
         description: dict[str, Any],
         search: dict[str, Any],
         display: Display,
+        source: TrialSource | None = None,
     ):
         self.settings, self.description, self.display = settings, description, display
-        self.began, self.key = time.perf_counter(), jax.random.key(settings.seed)
+        self.began, key = time.perf_counter(), jax.random.key(settings.seed)
+        self.source = source or TrialSource(
+            draw_of(space, lambda index: trial_values(space, key, index)), partial(trial_key, key)
+        )
         self.programs = StaticPrograms(algo, config, space)
         identity = sweep_file.identity(description)
         self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
@@ -73,7 +87,7 @@ class SweepLoop:
             settings.study_name,
             space,
             scheduler.num_trials,
-            draw_of(space, lambda index: trial_values(space, self.key, index)),
+            self.source.values,
             settings.sampler,
             settings.seed,
             settings.worker,
@@ -158,8 +172,9 @@ class SweepLoop:
                 continue
             runs[lane] = PhaseRun(trial, self._seconds())
             config, program = self.programs.find(self.state.values[trial])
-            key = trial_key(self.key, trial)
-            placements[place] = Placement(config, key, self.trials.paused.pop(trial, None))
+            placements[place] = Placement(
+                config, self.source.key(trial), self.trials.paused.pop(trial, None)
+            )
         if program is not None:
             self.lanes.place(group, program.algo, placements)
 

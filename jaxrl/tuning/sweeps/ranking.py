@@ -27,6 +27,13 @@ def best_score(trial: Trial) -> float:
     return float(scores[np.isfinite(scores)].max(initial=-math.inf))
 
 
+def late_score(trial: Trial) -> float:
+    """Return the mean of a trial's last two scores, -inf if neither phase had an episode."""
+    late = phase_scores(trial)[-2:]
+    late = late[~np.isnan(late)]
+    return float(late.mean()) if len(late) else -math.inf
+
+
 def ranked(trials: Iterable[Trial]) -> list[Any]:
     """Return the trials that have a finite score, the best first, equal ones by their index."""
     scored = [trial for trial in trials if best_score(trial) > -math.inf]

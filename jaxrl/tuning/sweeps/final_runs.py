@@ -1,0 +1,75 @@
+"""The finals of a sweep: a sweep of its own, in `finals/`, of the best settings with new seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.tuning.finals import Finals
+from jaxrl.tuning.json_values import score_to_json, values_from_json
+from jaxrl.tuning.program import trial_key
+from jaxrl.tuning.schedulers import RandomSearch, Scheduler
+from jaxrl.tuning.sweeps.loop import TrialSource
+from jaxrl.tuning.sweeps.ranking import Trial, late_score
+from jaxrl.tuning.sweeps.state import SweepSettings
+
+FOLDER = "finals"
+
+
+def choose_finalists(trials: Iterable[Trial], finals: Finals) -> list[Trial]:
+    """Return the trials with the best last two scores, without those that have no finite one."""
+    scored = [trial for trial in trials if np.isfinite(late_score(trial))]
+    return sorted(scored, key=lambda trial: (-late_score(trial), trial["trial"]))[: finals.top]
+
+
+def settings_of(settings: SweepSettings) -> SweepSettings:
+    """Return the settings of a sweep's finals."""
+    return settings._replace(
+        run_dir=settings.run_dir / FOLDER,
+        study_name=f"{settings.study_name}-{FOLDER}",
+        sampler="random",
+        keep_best_per=None,
+    )
+
+
+def scheduler_of(scheduler: Scheduler, finalists: Sequence[Trial], finals: Finals) -> RandomSearch:
+    """Return the scheduler of a sweep's finals; the runs of a setting follow each other."""
+    return RandomSearch(len(finalists) * finals.repeats, scheduler.num_phases)
+
+
+def source_of(
+    scheduler: Scheduler, finalists: Sequence[Trial], finals: Finals, seed: int
+) -> TrialSource:
+    """Return the values of the finals' runs, and keys that no trial of the search had."""
+    key = jax.random.key(seed)
+    return TrialSource(
+        values=lambda run: values_from_json(dict(finalists[run // finals.repeats]["values"])),
+        key=lambda run: trial_key(key, scheduler.num_trials + run),
+    )
+
+
+def summarize_finals(
+    finalists: Sequence[Trial], runs: Iterable[Trial], finals: Finals
+) -> list[dict[str, Any]]:
+    """Return a row for each setting, as `sweep.json` has it, the best first.
+
+    A run scores the mean of its last two phases, a setting the mean of its runs.
+    """
+    scores = {run["trial"]: late_score(run) for run in runs}
+    rows = []
+    for place, trial in enumerate(finalists):
+        first = place * finals.repeats
+        own = [scores.get(run, -np.inf) for run in range(first, first + finals.repeats)]
+        rows.append({"trial": trial["trial"], "values": trial["values"], "scores": own})
+    rows.sort(key=lambda row: -np.mean(row["scores"]))
+    return [
+        row
+        | {
+            "scores": [score_to_json(np.float64(score)) for score in row["scores"]],
+            "score": score_to_json(np.mean(row["scores"])),
+        }
+        for row in rows
+    ]

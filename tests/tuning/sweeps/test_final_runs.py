@@ -1,0 +1,110 @@
+"""Finals of a sweep: those of one program, after kills too, and shared by workers."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, toy_algorithm
+from toy_algorithm import ToyConfig
+
+from jaxrl.tuning import Finals, HyperTrick, LogUniform, search
+from jaxrl.tuning.sweeps import final_runs, loop, sweep_file
+
+FINALS = Finals(top=2, repeats=3, share=0.5)
+RULE = HyperTrick(14, 4)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def test_they_are_those_of_one_program(tmp_path):
+    result = run(tmp_path / "x", RULE, finals=FINALS)
+    program = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, RULE, 4, UPDATES, finals=FINALS
+    )
+    expected = jax.jit(program)(jax.random.key(5))
+    finals = expected.finals
+    order = np.argsort(-np.asarray(finals.score))
+    rows = result.summary["finals"]
+    assert [row["trial"] for row in rows] == finals.trial[order].tolist()
+    np.testing.assert_allclose([row["score"] for row in rows], finals.score[order], rtol=1e-4)
+    runs = np.asarray(finals.scores)[order][..., -2:].mean(-1)
+    np.testing.assert_allclose([row["scores"] for row in rows], runs, rtol=1e-4)
+    assert result.best is not None
+    assert result.best["trial"] == expected.best_trial
+    assert result.best["values"] == outcome(result)[result.best["trial"]]["values"]
+    assert sweep_file.read(tmp_path / "x")["finals"] == rows
+    assert (tmp_path / "x" / "finals" / "best").is_dir()
+
+
+def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", RULE, finals=FINALS)
+    original, reports = loop.SweepLoop._report, []
+
+    def report(self, *arguments):
+        original(self, *arguments)
+        if self.settings.run_dir.name == "finals":
+            reports.append(arguments)
+            if len(reports) == 9:
+                raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.SweepLoop, "_report", report)
+        with pytest.raises(KilledError):
+            run(tmp_path / "killed", RULE, finals=FINALS, checkpoint_seconds=0.0)
+    assert "finals" not in sweep_file.read(tmp_path / "killed")
+    resumed = run(tmp_path / "killed", RULE, finals=FINALS, resume=True)
+    assert outcome(resumed) == outcome(expected)
+    assert resumed.summary["finals"] == expected.summary["finals"]
+    later = run(tmp_path / "without", RULE)
+    assert "finals" not in later.summary
+    later = run(tmp_path / "without", RULE, finals=FINALS, resume=True)
+    assert later.summary["finals"] == expected.summary["finals"]
+
+
+def test_workers_share_them(tmp_path):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    first = run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
+    late = run(tmp_path / "b", RULE, worker="b", seed=6, finals=FINALS, **shared)
+    assert late.summary["trials"] == []
+    assert late.summary["finals"] == first.summary["finals"]
+
+
+def test_bad_finals_are_refused_before_any_work(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"cost 1\.43 of a search of 14 trials, more than share=0.2"
+    ):
+        run(tmp_path / "x", RULE, finals=Finals())
+    with pytest.raises(ValueError, match=r"finals must be jaxrl.tuning.Finals.* got 4"):
+        run(tmp_path / "x", RULE, finals=4)
+    assert not (tmp_path / "x").exists()
+
+
+def test_trials_without_a_score_are_no_finalists(tmp_path):
+    diverging = {"learning_rate": LogUniform(1.0, 2.0)}
+    result = run(tmp_path / "x", RULE, space=diverging, finals=FINALS)
+    assert "finals" not in result.summary
+    assert result.best is None
+    trials = [
+        {"trial": 0, "scores": [9.0, None, "-inf"]},
+        {"trial": 1, "scores": [None, None]},
+        {"trial": 2, "scores": [1.0, 3.0, 5.0]},
+        {"trial": 3, "scores": [3.0, None]},
+        {"trial": 4, "scores": [4.0]},
+    ]
+    found = final_runs.choose_finalists(trials, FINALS)
+    assert [trial["trial"] for trial in found] == [2, 4]
+
+
+def test_settings_are_ranked_by_the_mean_of_their_runs():
+    finalists = [{"trial": 7, "values": {"x": 1}}, {"trial": 3, "values": {"x": 2}}]
+    scores = ([1.0], [2.0, 4.0, 2.0], [5.0], [6.0], [None, 4.0], [8.0])
+    runs = [{"trial": run, "scores": list(x)} for run, x in enumerate(scores)]
+    rows = final_runs.summarize_finals(finalists, runs, FINALS)
+    assert rows == [
+        {"trial": 3, "values": {"x": 2}, "scores": [6.0, 4.0, 8.0], "score": 6.0},
+        {"trial": 7, "values": {"x": 1}, "scores": [1.0, 3.0, 5.0], "score": 3.0},
+    ]
+    runs[1]["scores"] = ["-inf"]
+    lost = final_runs.summarize_finals(finalists, runs[:5], FINALS)
+    assert [row["score"] for row in lost] == ["-inf", "-inf"]
