@@ -37,9 +37,20 @@ class Explorer(Scheduler, Protocol):
     """
 
     def evolve(
-        self, key: Array, scores: Array, values: dict[str, Array], space: spaces.Space
+        self,
+        key: Array,
+        phase: Array,
+        scores: Array,
+        values: dict[str, Array],
+        space: spaces.Space,
     ) -> Generation:
-        """Return the next generation, given the scores `[N]` and the values of a phase."""
+        """Return the next generation after a phase.
+
+        Args:
+          phase: the phase that has ended, from 0.
+          scores: `[N, P]`, NaN in later phases.
+          values: the hyperparameters of each phase, `[N, P]` each.
+        """
         ...
 
 
@@ -73,12 +84,17 @@ class PBT:
         return ledger.status
 
     def evolve(
-        self, key: Array, scores: Array, values: dict[str, Array], space: spaces.Space
+        self,
+        key: Array,
+        phase: Array,
+        scores: Array,
+        values: dict[str, Array],
+        space: spaces.Space,
     ) -> Generation:
-        """Return the next generation, given the scores `[N]` and the values of a phase."""
+        """Return the next generation after a phase; see `Explorer.evolve`."""
         exploit_key, explore_key = jax.random.split(key)
-        parent = self.exploit(exploit_key, scores)
-        inherited = {name: x[parent] for name, x in values.items()}
+        parent = self.exploit(exploit_key, scores[:, phase])
+        inherited = {name: x[parent, phase] for name, x in values.items()}
         explored = self.explore(explore_key, inherited, space)
         is_copy = parent != jnp.arange(len(parent))
         return Generation(
@@ -86,7 +102,7 @@ class PBT:
         )
 
     def exploit(self, key: Array, scores: Array) -> Array:
-        """Return the trial that each one continues as, `[N]`."""
+        """Return the trial that each one continues as, `[N]`, given the scores `[N]`."""
         number = len(scores)
         moved = int(self.quantile * number)
         rank = ranks(scores, jnp.ones(number, bool))

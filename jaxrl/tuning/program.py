@@ -220,7 +220,7 @@ class _Rounds:
         ledger = _report(self.whole, carry.ledger, carry.trial, scores)
         carry = self.keep_agents(_record(carry._replace(states=states), active), ledger, scores)
         if isinstance(self.scheduler, Explorer):
-            carry = self.evolve(self.scheduler, carry, scores)
+            carry = self.evolve(self.scheduler, carry, ledger.scores)
         return self.fill_lanes(carry._replace(ledger=ledger))
 
     def keep_agents(self, carry: _Carry, ledger: Ledger, scores: Array) -> _Carry:
@@ -246,8 +246,8 @@ class _Rounds:
         continues = phase < self.num_phases - 1  # neither at the end, nor in the finals
         column = jnp.arange(self.num_phases)
         generation = explorer.evolve(
-            jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), scores,
-            {name: x[:, phase] for name, x in carry.values.items()}, self.space,
+            jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
+            scores[: self.num_trials], carry.values, self.space,
         )  # fmt: skip
         values = {
             name: jnp.where(column > phase, generation.values[name][:, None], before)
