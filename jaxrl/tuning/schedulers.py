@@ -153,7 +153,9 @@ class HyperTrick:
     earliest `N (1 - sqrt r) (1 - r)^p` continue. A later one stops if it lies in the bottom
     `sqrt r` quantile of the scores reported for p so far. For exchangeable scores, a share r of the
     trials that reach a phase stops at its end, and the expected share of full work is
-    `E[alpha] = (1 - (1 - r)^P) / (r P)`.
+    `E[alpha] = (1 - (1 - r)^P) / (r P)`. Scores are exchangeable if the order of reports says
+    nothing about them. Where good trials stay good, fewer stop and the search costs more: bad ones
+    that were spared fill the bottom quantile of the next phases.
     """
 
     num_trials: int
