@@ -38,6 +38,7 @@ from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.finals import Finals
+from jaxrl.tuning.pbt import Explorer
 from jaxrl.tuning.schedulers import Scheduler, check_scheduler
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.damage import explain_storage_failure
@@ -233,6 +234,11 @@ def _check(
         raise ValueError(
             f"a sweep needs a process of its own, but {jax.process_count()} are joined; start a "
             "worker in each, not joined, and let them share a study (storage, study_name)"
+        )
+    if isinstance(scheduler, Explorer):
+        raise ValueError(
+            f"{type(scheduler).__name__} changes trials while they train, which a sweep cannot; "
+            "use jaxrl.tuning.search"
         )
     spaces.check(space, config)
     StaticPrograms(algo, config, space).check(space)
