@@ -112,7 +112,7 @@ def cases() -> dict[str, Case]:
         "search": Case(shapes_of(tuning.search), agent | {
             "space": SPACE, "scheduler": RULE, "num_lanes": 2, "updates_per_phase": 1, "key": KEY,
             "strategy": "vmap", "objective": tuning.objectives.mean_return, "seeds_per_trial": 2,
-            "finals": tuning.Finals(1, 1, 0.5),
+            "finals": tuning.Finals(1, 1, 0.5), "max_steps": 1000,
         }),
         "Finals": Case(tuning.Finals, {"top": 4, "repeats": 5, "share": 0.2}),
         "mean_minus_deviations": Case(tuning.objectives.mean_minus_deviations, {"number": 1.0}),
@@ -121,7 +121,8 @@ def cases() -> dict[str, Case]:
             "run_dir": "sweep", "seed": 0, "sampler": "random", "storage": None,
             "study_name": None, "strategy": "auto", "finals": None, "resume": False, "keep_best": 1,
             "keep_best_per": None, "worker": None, "heartbeat_seconds": 60,
-            "checkpoint_seconds": 30.0, "chunk_seconds": 2.0, "progress_bar": False,
+            "checkpoint_seconds": 30.0, "chunk_seconds": 2.0, "max_steps": 1e6, "max_seconds": 60.0,
+            "progress_bar": False,
         }),
         "simulate": Case(tuning.simulate, {
             "scheduler": RULE, "num_lanes": 2, "durations": ONES, "scores": ONES,

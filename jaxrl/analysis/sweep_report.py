@@ -78,6 +78,7 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
         "scheduler": [_call(sweep["scheduler"], "name")],
         "phase": f"{phase['length']} {phase['unit']}",
         "trials": ", ".join(f"{number} {status}" for status, number in sorted(statuses.items())),
+        "phases": _cost(sweep),
         "wall time": f"{duration(sweep) / seconds:.3g} {unit}",
         "occupancy": "unknown" if occupancy is None else f"{100 * occupancy:.0f} %",
         "space": [f"{name}: {_call(x, 'kind')}" for name, x in sweep["space"].items()],
@@ -116,6 +117,20 @@ def _leaderboard_table(sweep: Mapping[str, Any]) -> tuple[list[str], list[list[s
         values = [row["values"].get(name, "") for name in sweep["space"]]
         lines.append([_text(cell) for cell in [*numbers, row["status"], *values]])
     return head, lines
+
+
+def _cost(sweep: Mapping[str, Any]) -> str:
+    """Return how many phases the trials have reported, of how many if none were stopped."""
+    scheduler, reported = sweep["scheduler"], sum(len(t["scores"]) for t in sweep["trials"])
+    number, rate = scheduler.get("num_phases", 0), scheduler.get("eviction_rate")
+    most = scheduler.get("num_trials", 0) * number
+    if not most:
+        return str(reported)
+    text = f"{reported} of {most} ({reported / most:.2f})"
+    if rate:
+        planned = (1 - (1 - rate) ** number) / (rate * number)
+        text += f"; {planned * most:.0f} ({planned:.2f}) if scores were exchangeable"
+    return text
 
 
 def _call(description: Mapping[str, Any], name: str) -> str:

@@ -16,6 +16,7 @@ Ctrl-C stops a sweep with a checkpoint, --resume continues it. Several workers s
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,6 +129,8 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             study_name=args.study,
             worker=args.worker,
             strategy=args.strategy,
+            max_steps=math.inf if args.max_steps is None else args.max_steps,
+            max_seconds=args.max_seconds,
             finals=make_finals(args, scheduler.num_trials),
             resume=args.resume,
             keep_best=args.keep_best,

@@ -22,7 +22,7 @@ from jaxrl.tuning import space as spaces
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.pbt import Explorer, ancestors
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.schedulers import Capped, Ledger, Scheduler, Status
 from jaxrl.types import Algorithm, Array, PyTree, check_agent
 
 
@@ -111,6 +111,7 @@ def search(
     objective: Objective = objectives.mean_return,
     seeds_per_trial: int = 1,
     finals: Finals | None = None,
+    max_steps: int | None = None,
 ) -> SearchResult:
     """Search for the config that scores best, as a pure function to `jit`, or `vmap` over keys.
 
@@ -122,6 +123,8 @@ def search(
       objective: gives the score of a phase (`jaxrl.tuning.objectives`).
       seeds_per_trial: agents of a trial, which train side by side with different seeds.
       finals: train the best settings again, with new seeds, and choose the winner by these runs.
+      max_steps: environment steps of all trials, without finals, after which the search ends. The
+        lanes finish their phases.
 
     Raises:
       ValueError: for static or unknown fields in the space, values that the config refuses, sizes
@@ -138,6 +141,15 @@ def search(
     objective = checks.function("objective", objective)
     if finals is not None:
         checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
+    if max_steps is not None:
+        if isinstance(scheduler, Explorer):
+            raise ValueError(
+                f"max_steps={max_steps}: {type(scheduler).__name__} stops no trial; give it fewer "
+                "trials or phases"
+            )
+        max_steps = checks.integer("max_steps", max_steps, most=checks.MAX_LONG, whole_floats=True)
+        num_steps = algo.env.num_envs * algo.num_steps(config) * updates_per_phase
+        scheduler = Capped(scheduler, -(-max_steps // (num_steps * seeds_per_trial)))
     if isinstance(scheduler, Explorer) and num_lanes < scheduler.num_trials:
         raise ValueError(
             f"{type(scheduler).__name__} compares all its trials after each phase, so they train "

@@ -191,6 +191,42 @@ class HyperTrick:
         return (num_reported > spared) & ~jnp.isnan(score) & (below + 0.5 < root * count)
 
 
+@dataclass(frozen=True)
+class Capped:
+    """A scheduler that ends the search once its trials have reported so many phases in all.
+
+    Those that train at this moment report once more, so the search exceeds the cap by less than one
+    phase of all lanes.
+    """
+
+    search: Scheduler
+    max_phases: int
+
+    def __post_init__(self) -> None:
+        checks.fields(self, checks.integer, "max_phases")
+
+    @property
+    def num_trials(self) -> int:
+        """The trials of the search, at most."""
+        return self.search.num_trials
+
+    @property
+    def num_phases(self) -> int:
+        """The phases of the search."""
+        return self.search.num_phases
+
+    @property
+    def pauses(self) -> bool:
+        """True if the search pauses trials."""
+        return self.search.pauses
+
+    def judge(self, ledger: Ledger, trial: Array) -> Array:
+        """Judge as the search does, and stop all trials once the phases are spent."""
+        status = self.search.judge(ledger, trial)
+        is_over = (ledger.reported.sum() >= self.max_phases) & (status < Status.STOPPED)
+        return jnp.where(is_over, Status.STOPPED, status)
+
+
 def ranks(scores: Array, included: Array) -> Array:
     """Return ranks `[N]` from 0, the best first; trials that are not included come last.
 

@@ -140,6 +140,21 @@ def test_the_page_describes_the_sweep_and_escapes_its_command(tmp_path):
     assert page.tags.count("details") == 1
 
 
+def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
+    rule = {"name": "HyperTrick", "num_trials": 4, "num_phases": 5, "eviction_rate": 0.25}
+    finals = [
+        {"trial": 2, "values": GOOD, "scores": [3.0, 5.0], "score": 4.0},
+        {"trial": 0, "values": GOOD, "scores": [9.0, "-inf"], "score": "-inf"},
+    ]
+    trials = [trial(0, [1.0, 9.0], **GOOD), trial(2, [2.0], "stopped", **GOOD)]
+    sweep = sweep_of(trials) | {"scheduler": rule, "finals": finals}
+    page = write_report(sweep, tmp_path).read_text()
+    assert "<h2>Finals</h2>" in page
+    assert "trial 2, score 4 in the finals" in page
+    assert "9, diverged" in page
+    assert "3 of 20 (0.15); 12 (0.61) if scores were exchangeable" in page
+
+
 def test_small_videos_are_in_the_page_and_large_ones_are_linked(tmp_path):
     videos = tmp_path / "videos"
     videos.mkdir()

@@ -131,6 +131,11 @@ def test_a_population_trains_side_by_side():
         search(toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), 4, UPDATES, KEY)
 
 
+def test_a_population_is_not_capped():
+    with pytest.raises(ValueError, match="max_steps=100: PBT stops no trial; give it fewer"):
+        search(toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), N, UPDATES, KEY, max_steps=100)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,6 +12,7 @@ from toy_algorithm import ToyConfig, quality
 import jaxrl
 from jaxrl.tuning import (
     ASHA,
+    Finals,
     HyperBand,
     HyperTrick,
     Integer,
@@ -84,6 +85,23 @@ def test_a_trial_does_not_depend_on_the_number_of_lanes():
     np.testing.assert_allclose(few.ledger.scores, many.ledger.scores, rtol=1e-5)
     assert few.num_rounds == 4 * 3  # seven trials of three phases, two at a time
     assert many.num_rounds == 3
+
+
+@pytest.mark.parametrize("scheduler", [HyperTrick(14, 4), SuccessiveHalving(9, 9)], ids=str)
+def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3,
+        max_steps=10 * 3 * 4, finals=Finals(1, 2, 1.0),
+    )  # fmt: skip
+    result = jax.jit(run)(KEY)  # a phase has three updates of two steps of two environments
+    spent = int(result.ledger.reported.sum())
+    assert 10 <= spent < 10 + 4
+    whole = searched(scheduler)
+    has_run = np.asarray(result.lane) >= 0
+    np.testing.assert_array_equal(result.lane[has_run], whole.lane[has_run])
+    np.testing.assert_array_equal(result.ledger.scores[has_run], whole.ledger.scores[has_run])
+    assert np.isin(result.ledger.status, [Status.STOPPED, Status.COMPLETED]).all()
+    assert np.isfinite(result.finals.scores).all()  # finals follow
 
 
 def test_the_best_agent_is_the_one_that_scored_best():

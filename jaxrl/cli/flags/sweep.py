@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -85,6 +86,10 @@ class SweepArguments:
     """Directory of all output; runs/sweep-<algorithm>-<env>-seed<seed> by default."""
     resume: bool = False
     """Continue the sweep in run_dir."""
+    max_steps: LargeInteger | None = None
+    """Environment steps of this worker's trials after which it stops them and begins no other."""
+    max_seconds: float = math.inf
+    """Seconds after which it does so."""
     final_trials: int | None = None
     """Settings that train again at the end, with new seeds; the winner is chosen by these runs. 0
     for none; by default up to 4, as many as --final-share allows."""

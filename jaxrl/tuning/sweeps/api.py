@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import platform
 import shutil
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ import jax
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.checks import DELAY, NOT_NEGATIVE
+from jaxrl.checks import BOUND, DELAY, NOT_NEGATIVE
 from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.paths import check_path
@@ -96,6 +97,8 @@ def sweep(
     heartbeat_seconds: int = 60,
     checkpoint_seconds: float = 30.0,
     chunk_seconds: float = 2.0,
+    max_steps: float = math.inf,
+    max_seconds: float = math.inf,
     progress_bar: bool = True,
 ) -> SweepResult:
     """Search for the config that scores best; a phase's score is the mean return of its episodes.
@@ -131,6 +134,8 @@ def sweep(
         and its trials return to the queue.
       checkpoint_seconds: the least time between two checkpoints.
       chunk_seconds: about how long lanes train before the sweep looks at them again.
+      max_steps, max_seconds: environment steps of this worker's trials, and seconds, after which it
+        stops its trials and begins no other. The chunk of the lanes is finished, and finals follow.
 
     Raises:
       ValueError: for bad values, or a directory or study of another search.
@@ -162,6 +167,8 @@ def sweep(
         heartbeat_seconds=checks.integer("heartbeat_seconds", heartbeat_seconds),
         checkpoint_seconds=checks.number("checkpoint_seconds", checkpoint_seconds, DELAY),
         chunk_seconds=checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE),
+        max_steps=checks.number("max_steps", max_steps, BOUND),
+        max_seconds=checks.number("max_seconds", max_seconds, BOUND),
     )
     if finals is not None:
         checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")

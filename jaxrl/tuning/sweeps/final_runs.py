@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ def settings_of(settings: SweepSettings) -> SweepSettings:
         study_name=f"{settings.study_name}-{FOLDER}",
         sampler="random",
         keep_best_per=None,
+        max_steps=math.inf,
+        max_seconds=math.inf,
     )
 
 

@@ -130,7 +130,7 @@ class SweepLoop:
         """Run until no trial is left; return `sweep.json`, and whether an interrupt ended it."""
         saved_at = time.perf_counter()
         with Interrupt() as interrupt:
-            while not interrupt.requested:
+            while not interrupt.requested and not self._is_spent():
                 for device_group in self._idle_device_groups():
                     self._fill_lanes(device_group)
                 if not any(self.state.updates_left):
@@ -143,12 +143,26 @@ class SweepLoop:
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
                     saved_at = time.perf_counter()
+            self._take_in(self.lanes.wait(ALL_COMPLETED))
         if interrupt.requested:
             self._save()
         else:
             self._write_best()
-            self.trials.stop_paused()
+            self.state.runs = [None] * len(self.state.runs)
+            self.trials.stop_all()
         return self._write_summary(), interrupt.requested
+
+    def _is_spent(self) -> bool:
+        """Return whether the sweep has taken as many steps or seconds as it may."""
+        settings = self.settings
+        return self._num_steps() >= settings.max_steps or self._seconds() >= settings.max_seconds
+
+    def _num_steps(self) -> int:
+        """Return the environment steps of this worker's trials."""
+        updates = self.state.trial_updates  # also of trials that this worker has lost
+        return sum(
+            updates.get(trial, 0) * self._steps_per_update(trial) for trial in self.state.values
+        )
 
     def _idle_device_groups(self) -> list[list[int]]:
         """Return the device groups whose lane groups have all trained until a lane may report."""
@@ -181,11 +195,13 @@ class SweepLoop:
     def _updates_left(self, group: int) -> int:
         """Return after how many updates the first lane of a lane group may report."""
         runs, phase = self.lanes.runs(group, self.state), self.settings.phase
-        left = [phase.updates_left(r, self._steps_per_update(r)) for r in runs if r is not None]
+        left = [
+            phase.updates_left(r, self._steps_per_update(r.trial)) for r in runs if r is not None
+        ]
         return min(left, default=0)
 
-    def _steps_per_update(self, run: PhaseRun) -> int:
-        _, program = self.programs.find(self.state.values[run.trial])
+    def _steps_per_update(self, trial: int) -> int:
+        _, program = self.programs.find(self.state.values[trial])
         return program.steps_per_update
 
     # --- train -----------------------------------------------------------------------------------
@@ -240,7 +256,7 @@ class SweepLoop:
         lanes = sorted(lane for group in device_group for lane in self.lanes.lanes_of[group])
         for lane in lanes:
             run = runs[lane]
-            if run is not None and phase.is_over(run, self._steps_per_update(run)):
+            if run is not None and phase.is_over(run, self._steps_per_update(run.trial)):
                 self._report(lane, run)
         for lane in lanes:
             run = runs[lane]

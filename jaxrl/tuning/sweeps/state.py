@@ -83,6 +83,8 @@ class SweepSettings(NamedTuple):
     heartbeat_seconds: int
     checkpoint_seconds: float
     chunk_seconds: float
+    max_steps: float
+    max_seconds: float
 
     @property
     def storage_url(self) -> str:

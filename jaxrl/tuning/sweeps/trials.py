@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning import schedulers
@@ -103,13 +102,13 @@ class Trials:
         self._state.values |= self._study.ended_values()
         self._state.ledger = self._study.merge(self._state.ledger)
 
-    def stop_paused(self) -> None:
-        """Stop the trials that pause, since no trial is left whose report could let them go on."""
-        ledger = self._state.ledger
-        is_paused = ledger.status == Status.PAUSED
-        stopped = jnp.where(is_paused, Status.STOPPED, ledger.status)
-        self._state.ledger = ledger._replace(status=stopped)
-        for trial in np.flatnonzero(np.asarray(is_paused)).tolist():
+    def stop_all(self) -> None:
+        """Stop this worker's trials that have not ended, which have left their lanes."""
+        unfinished = (Status.RUNNING, Status.PAUSED, Status.READY)
+        for trial in [t for t in self._state.values if self._status(t) in unfinished]:
+            ledger = self._state.ledger
+            stopped = ledger.status.at[trial].set(Status.STOPPED)
+            self._state.ledger = ledger._replace(status=stopped)
             self._finish_if_ended(trial)
 
     def _status(self, trial: int) -> Status:

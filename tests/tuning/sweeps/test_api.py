@@ -54,7 +54,7 @@ def test_bad_arguments_are_refused_by_name_and_leave_nothing(tmp_path, arguments
 
 
 def test_population_based_training_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="PBT changes trials .* use jaxrl.tuning.search"):
+    with pytest.raises(ValueError, match=r"PBT changes trials .* use jaxrl.tuning.search"):
         run(tmp_path / "x", PBT(4, 2))
 
 

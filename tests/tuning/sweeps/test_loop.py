@@ -93,6 +93,24 @@ def test_phases_are_counted_in_updates_steps_or_episodes(tmp_path, phase, update
     assert max(r["trial_update"] for r in rows if r["phase"] == 1) == 2 * updates
 
 
+@pytest.mark.parametrize("scheduler", [HyperTrick(12, 4), SuccessiveHalving(9, 9)], ids=str)
+def test_a_capped_sweep_stops_its_trials_and_may_go_on_later(tmp_path, scheduler):
+    """An update has four steps, and a chunk of four lanes at most a phase of three updates."""
+    whole = outcome(run(tmp_path / "whole", scheduler))
+    capped = run(tmp_path / "x", scheduler, max_steps=100, checkpoint_seconds=0.0)
+    rows = read_jsonl(tmp_path / "x" / "metrics.jsonl")
+    assert 100 <= sum(row["valid_steps"] for row in rows) < 100 + 4 * 3 * 4
+    num_reports = [sum(len(t["scores"]) for t in trials) for trials in (outcome(capped), whole)]
+    assert num_reports[0] < num_reports[1]
+    assert {trial["status"] for trial in outcome(capped)} <= {"stopped", "completed"}
+    for found, expected in zip(outcome(capped), whole, strict=False):
+        assert found["scores"] == expected["scores"][: len(found["scores"])]
+    again = run(tmp_path / "x", scheduler, max_steps=100, resume=True)
+    assert outcome(again) == outcome(capped)
+    late = run(tmp_path / "late", scheduler, max_seconds=1e-9)
+    assert outcome(late) == []
+
+
 @dataclasses.dataclass(frozen=True)
 class StopBelowMedian:
     """A scheduler whose reports may stop other trials: those below the median of a phase."""
