@@ -1,8 +1,9 @@
 """The study of the winners of searches."""
 
 import json
+from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 import pytest
 
 from jaxrl.tuning import RandomSearch, SearchResult, schedulers
@@ -25,9 +26,12 @@ def test_all_rules_cost_about_the_budget(experiment):
 
 def test_rules_choose_by_the_highest_or_by_the_last_two_scores(experiment):
     study, scheduler = experiment("search_winners"), RandomSearch(2, 3)
-    scores = np.array([[1.0, 9.0, 2.0], [1.0, 6.0, 7.0]], np.float32)
-    ledger = schedulers.start(scheduler)._replace(scores=scores, reported=np.array([3, 3]))
-    fields = dict.fromkeys(SearchResult._fields) | {"ledger": ledger, "best_trial": 0}
+    scores = jnp.array([[1.0, 9.0, 2.0], [1.0, 6.0, 7.0]])
+    ledger = schedulers.start(scheduler)._replace(scores=scores, reported=jnp.array([3, 3]))
+    fields: dict[str, Any] = dict.fromkeys(SearchResult._fields) | {
+        "ledger": ledger,
+        "best_trial": 0,
+    }
     result = SearchResult(**fields)
     assert study.choose(study.Rule(scheduler, by_highest=True), result) == (0, 9.0)
     assert study.choose(study.Rule(scheduler), result) == (1, 6.5)
