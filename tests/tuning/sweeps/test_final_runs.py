@@ -1,6 +1,7 @@
 """Finals of a sweep: those of one program, after kills too, and shared by workers."""
 
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -99,7 +100,7 @@ def test_trials_without_a_score_are_no_finalists(tmp_path):
 def test_settings_are_ranked_by_the_mean_of_their_runs():
     finalists = [{"trial": 7, "values": {"x": 1}}, {"trial": 3, "values": {"x": 2}}]
     scores = ([1.0], [2.0, 4.0, 2.0], [5.0], [6.0], [None, 4.0], [8.0])
-    runs = [{"trial": run, "scores": list(x)} for run, x in enumerate(scores)]
+    runs: list[Any] = [{"trial": run, "scores": list(x)} for run, x in enumerate(scores)]
     rows = final_runs.summarize_finals(finalists, runs, FINALS)
     assert rows == [
         {"trial": 3, "values": {"x": 2}, "scores": [6.0, 4.0, 8.0], "score": 6.0},
