@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from jaxrl.analysis import statistics
 from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, count, write_page
 from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
@@ -104,8 +107,17 @@ def _finals_table(sweep: Mapping[str, Any]) -> list[list[str]]:
     lines = []
     for row in sweep.get("finals", []):
         scores = ", ".join(_text(float(score)) for score in row["scores"])
-        lines.append([str(row["trial"]), _text(float(row["score"])), scores])
+        lines.append([str(row["trial"]), mean_of_runs(row), scores])
     return lines
+
+
+def mean_of_runs(row: Mapping[str, Any]) -> str:
+    """Return a setting's mean over the runs of the finals as text, with its 95% interval."""
+    scores = np.array([float(score) for score in row["scores"]])
+    if not np.isfinite(scores).all():
+        return _text(-math.inf)
+    mean, low, high = statistics.estimate(statistics.mean, scores[:, None])
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _leaderboard_table(sweep: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

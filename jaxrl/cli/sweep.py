@@ -30,7 +30,7 @@ from rich.table import Table
 from jaxrl import checks, tuning
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis.sweep_report import write_report
+from jaxrl.analysis.sweep_report import mean_of_runs, write_report
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
 from jaxrl.cli.flags.arguments import (
     flags_of,
@@ -203,12 +203,10 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
 def print_finals(finals: Sequence[dict[str, Any]]) -> None:
     """Print the scores of the settings that trained again."""
     print("finals: the same settings with new seeds")
-    table = Table("trial")
-    table.add_column("mean", justify="right")
-    table.add_column("runs")
+    table = Table("trial", "mean (95%)", "runs")
     for row in finals:
         runs = ", ".join(f"{float(score):.2f}" for score in row["scores"])
-        table.add_row(str(row["trial"]), f"{float(row['score']):.2f}", runs)
+        table.add_row(str(row["trial"]), mean_of_runs(row), runs)
     Console().print(table)
 
 
