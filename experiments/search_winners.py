@@ -36,8 +36,16 @@ import jaxrl
 from jaxrl.analysis.records import save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.training import manifest as manifests
-from jaxrl.tuning import PBT, Choice, Finals, HyperTrick, LogUniform, SearchResult, search
-from jaxrl.tuning.finals import late_scores
+from jaxrl.tuning import (
+    PBT,
+    Choice,
+    Finals,
+    HyperTrick,
+    LogUniform,
+    SearchResult,
+    late_scores,
+    search,
+)
 from jaxrl.tuning.objectives import agent_returns
 
 SPACE = {

@@ -1,7 +1,7 @@
 """Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
 from jaxrl.tuning import objectives
-from jaxrl.tuning.finals import Finals
+from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.pbt import PBT, Explorer, Generation, ancestors
 from jaxrl.tuning.program import FinalScores, SearchResult, search, trial_key, trial_values
@@ -48,6 +48,7 @@ __all__ = [
     "Uniform",
     "ancestors",
     "hypertrick_pruner",
+    "late_scores",
     "objectives",
     "occupancy",
     "read_study",
