@@ -70,6 +70,8 @@ def test_finals_are_as_many_as_their_share_allows():
     assert found(24) is None
     assert found(24, final_share=1.0, final_runs=3) == tuning.Finals(4, 3, 1.0)
     assert found(100, final_trials=0) is None
+    assert found(100, max_seconds=9.0) == tuning.Finals(4, 5, 0.2)
+    assert found(100, max_seconds=9.0, storage="sqlite:///study.db") is None
     one = found(20, final_trials=1)
     assert one is not None
     with pytest.raises(ValueError, match=r"finals of 1 settings with 5 runs each cost 0\.25"):

@@ -92,7 +92,8 @@ class SweepArguments:
     """Seconds after which it does so."""
     final_trials: int | None = None
     """Settings that train again at the end, with new seeds; the winner is chosen by these runs. 0
-    for none; by default up to 4, as many as --final-share allows."""
+    for none; by default up to 4, as many as --final-share allows, and none where workers that
+    share a study are capped."""
     final_runs: int = 5
     """New runs of each of them, as long as a trial that is never stopped."""
     final_share: float = 0.2
@@ -148,6 +149,9 @@ def parse_distribution(text: str) -> Any:
 def make_finals(args: SweepArguments, num_trials: int) -> tuning.Finals | None:
     """Return the finals of a search of N trials that the flags name; None for none."""
     number = args.final_trials
+    is_capped = args.max_steps is not None or args.max_seconds < math.inf
+    if number is None and is_capped and args.storage is not None:
+        return None  # other workers' trials may go on
     if number is None:
         most = tuning.Finals(1, args.final_runs, args.final_share).most(num_trials)
         number = min(MOST_FINALISTS, most)

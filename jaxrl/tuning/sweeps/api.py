@@ -173,6 +173,12 @@ def sweep(
     if finals is not None:
         checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
         finals.check(scheduler.num_trials)
+        is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
+        if is_capped and settings.storage is not None:
+            raise ValueError(
+                "finals compare all trials of a study, but max_steps and max_seconds end those of "
+                f"one of its workers: leave out {finals}, the cap, or the storage"
+            )
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
     if finals is None or result.interrupted:
         return result

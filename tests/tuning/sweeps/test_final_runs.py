@@ -78,7 +78,15 @@ def test_bad_finals_are_refused_before_any_work(tmp_path):
         run(tmp_path / "x", RULE, finals=Finals())
     with pytest.raises(ValueError, match=r"finals must be jaxrl.tuning.Finals.* got 4"):
         run(tmp_path / "x", RULE, finals=4)
+    with pytest.raises(ValueError, match="finals compare all trials of a study, but max_steps and"):
+        run(tmp_path / "x", RULE, finals=FINALS, max_steps=1000)
     assert not (tmp_path / "x").exists()
+
+
+def test_they_follow_a_capped_search(tmp_path):
+    result = run(tmp_path / "x", RULE, finals=FINALS, max_steps=200, storage=None)
+    assert sum(len(trial["scores"]) for trial in outcome(result)) < 4 * 14
+    assert [len(row["scores"]) for row in result.summary["finals"]] == [3, 3]
 
 
 def test_trials_without_a_score_are_no_finalists(tmp_path):
