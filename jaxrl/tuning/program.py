@@ -380,11 +380,12 @@ def _final_scores(scheduler: WithFinals, ledger: Ledger) -> FinalScores:
     """Return the scores of the finals, given the ledger of the whole search."""
     shape = (scheduler.finals.top, scheduler.finals.repeats)
     runs = finals.of_finals(scheduler, ledger)
-    return FinalScores(
-        finals.finalists(scheduler, ledger),
-        runs.scores.reshape(*shape, -1),
-        finals.late_scores(runs).reshape(shape).mean(1),
-    )
+    trial = finals.finalists(scheduler, ledger)
+    # A capped search may end with fewer trials that have a score than finalists.
+    had_score = jnp.isfinite(finals.late_scores(finals.of_search(scheduler, ledger))[trial])
+    score = finals.late_scores(runs).reshape(shape).mean(1)
+    scores = runs.scores.reshape(*shape, -1)
+    return FinalScores(trial, scores, jnp.where(had_score, score, -jnp.inf))
 
 
 def _copies(tree: PyTree, number: int) -> PyTree:
