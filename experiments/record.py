@@ -124,8 +124,10 @@ def main(args: Args) -> None:
         raise ValueError("there are no runs to record: name their directories")
     trust = args.trust_imports
     runs = [describe_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
+    note = args.note
     if args.add:
-        runs = add_runs(json.loads((args.results / f"{args.name}.json").read_text())["runs"], runs)
+        recorded = json.loads((args.results / f"{args.name}.json").read_text())
+        runs, note = add_runs(recorded["runs"], runs), note or recorded["note"]
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
     returns = play_episodes(random_policy, args.episodes, seed=0).episode_return
@@ -136,7 +138,7 @@ def main(args: Args) -> None:
         "mean_return": float(np.mean([*final.values()])),
         "mean_return_by_seed": final,
         "random_policy": baseline,
-        "note": args.note,
+        "note": note,
         "runs": runs,
     }
     picture = save_record(args.results, args.name, result)
