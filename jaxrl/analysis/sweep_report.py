@@ -16,7 +16,7 @@ from jaxrl.analysis.page import Picture, count, write_page
 from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
-from jaxrl.tuning.sweeps.ranking import leaderboard
+from jaxrl.tuning.sweeps.ranking import best_score, leaderboard, winner
 
 _TABLE_ROWS = 20  # the other trials are folded away
 
@@ -55,12 +55,10 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
 
 def _best(sweep: Mapping[str, Any]) -> dict[str, str] | None:
     """Return the winner's score and values in words, None if no trial has a score."""
-    if finals := sweep.get("finals"):
-        best, score = finals[0], f"{_text(float(finals[0]['score']))} in the finals"
-    elif ranking := leaderboard(sweep["trials"]):
-        best, score = ranking[0], _text(ranking[0]["best_score"])
-    else:
+    if (best := winner(sweep)) is None:
         return None
+    is_final = "score" in best
+    score = f"{_text(float(best['score']))} in the finals" if is_final else _text(best_score(best))
     return {
         "score": f"trial {best['trial']}, score {score}",
         "settings": ", ".join(f"{name}={_text(value)}" for name, value in best["values"].items()),

@@ -110,11 +110,12 @@ def of_finals(scheduler: WithFinals, ledger: Ledger) -> Ledger:
 def late_scores(ledger: Ledger) -> Array:
     """Return the mean of each trial's last two scores, `[N]`; -inf for trials without a score.
 
-    Two scores are less subject to luck than the highest one of all phases.
+    Two scores are less subject to luck than the highest one of all phases. Phases without an ended
+    episode are left out.
     """
-    phase = jnp.arange(ledger.scores.shape[1])
-    reported = ledger.reported[:, None]
-    is_late = (phase < reported) & (phase >= reported - 2)
+    has_score = ~jnp.isnan(ledger.scores)
+    left = jnp.cumsum(has_score[:, ::-1], axis=1)[:, ::-1]  # scores from each phase on
+    is_late = has_score & (left <= 2)
     mean = jnp.nanmean(jnp.where(is_late, ledger.scores, jnp.nan), axis=1)
     return jnp.where(jnp.isnan(mean), -jnp.inf, mean)
 

@@ -58,10 +58,10 @@ class Explorer(Scheduler, Protocol):
 class PBT:
     """Population-based training (Jaderberg et al. 2017, arXiv 1711.09846).
 
-    After each phase, an agent among the worst `quantile` of the population continues as a copy of
-    one among the best `quantile` (the paper's truncation selection). Each of its hyperparameters is
-    drawn again with probability `resample`, and otherwise multiplied by one of `factors`, or moved
-    to the next value of a choice. No trial stops, and all train side by side.
+    After each phase, an agent among the worst `quantile` of the population, at least one, continues
+    as a copy of one among as many of the best (the paper's truncation selection). Each of its
+    hyperparameters is drawn again with probability `resample`, and otherwise multiplied by one of
+    `factors`, or moved to the next value of a choice. No trial stops, and all train side by side.
     """
 
     num_trials: int
@@ -104,11 +104,16 @@ class PBT:
     def exploit(self, key: Array, scores: Array) -> Array:
         """Return the trial that each one continues as, `[N]`, given the scores `[N]`."""
         number = len(scores)
-        moved = int(self.quantile * number)
+        moved = self.num_copies(number)
         rank = ranks(scores, jnp.ones(number, bool))
         donors = jnp.argsort(rank)[jax.random.randint(key, (number,), 0, max(moved, 1))]
         is_worst = (rank >= number - moved) & (moved > 0)
         return jnp.where(is_worst, donors, jnp.arange(number)).astype(jnp.int32)
+
+    def num_copies(self, number: int) -> int:
+        """Return how many of this number of agents are copies: at least one if they can be."""
+        least = 1 if self.quantile > 0 else 0
+        return min(max(int(self.quantile * number + 1e-9), least), number // 2)
 
     def explore(
         self, key: Array, values: dict[str, Array], space: spaces.Space

@@ -47,7 +47,7 @@ from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
 from jaxrl.tuning.sweeps import final_runs, sweep_file
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.loop import SweepLoop, TrialSource
-from jaxrl.tuning.sweeps.ranking import ranked
+from jaxrl.tuning.sweeps.ranking import winner
 from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
 from jaxrl.tuning.sweeps.whole_study import read_study
 from jaxrl.types import Algorithm, check_agent
@@ -71,8 +71,8 @@ class SweepResult(NamedTuple):
 
         It has `trial` and `values`; it is None if no score is finite.
         """
-        best = [*self.summary.get("finals", []), *ranked(self.summary["trials"])]
-        return next(iter(best), None)
+        best = winner(self.summary)
+        return None if best is None else dict(best)
 
 
 def sweep(

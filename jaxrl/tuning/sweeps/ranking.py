@@ -28,10 +28,19 @@ def best_score(trial: Trial) -> float:
 
 
 def late_score(trial: Trial) -> float:
-    """Return the mean of a trial's last two scores, -inf if neither phase had an episode."""
-    late = phase_scores(trial)[-2:]
-    late = late[~np.isnan(late)]
+    """Return the mean of a trial's last two scores, -inf if no phase had an ended episode."""
+    scores = phase_scores(trial)
+    late = scores[~np.isnan(scores)][-2:]
     return float(late.mean()) if len(late) else -math.inf
+
+
+def winner(sweep: Mapping[str, Any]) -> Trial | None:
+    """Return the best setting of the finals; without them, or a finite score there, of the trials.
+
+    It has `trial` and `values`; it is None if no score is finite.
+    """
+    finals = [row for row in sweep.get("finals", []) if math.isfinite(float(row["score"]))]
+    return next(iter([*finals, *ranked(sweep["trials"])]), None)
 
 
 def ranked(trials: Iterable[Trial]) -> list[Any]:
