@@ -171,35 +171,66 @@ def sweep(
         max_seconds=checks.number("max_seconds", max_seconds, BOUND),
     )
     if finals is not None:
-        checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
-        finals.check(scheduler.num_trials)
-        is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
-        if is_capped and settings.storage is not None:
-            raise ValueError(
-                "finals compare all trials of a study, but max_steps and max_seconds end those of "
-                f"one of its workers: leave out {finals}, the cap, or the storage"
-            )
+        _check_finals(finals, scheduler, settings)
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
-    if finals is None or result.interrupted:
+    if result.interrupted:
         return result
-    trials = result.summary["trials"]
-    if result.summary["elsewhere"]:
-        trials = read_study(settings.storage_url, settings.study_name)["trials"]
-    chosen = final_runs.choose_finalists(trials, finals)
+    if finals is not None:
+        return _train_finals(algo, config, space, scheduler, settings, finals, result, progress_bar)
+    if "finals" in stored and stored["trials"] == result.summary["trials"]:
+        return _with_finals(result, stored["finals"])
+    return result
+
+
+def _check_finals(finals: Any, scheduler: Scheduler, settings: SweepSettings) -> None:
+    """Raise `ValueError` for finals that cannot follow the sweep."""
+    checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
+    finals.check(scheduler.num_trials)
+    is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
+    if is_capped and settings.storage is not None:
+        raise ValueError(
+            "finals compare all trials of a study, but max_steps and max_seconds end those of "
+            f"one of its workers: leave out {finals}, the cap, or the storage"
+        )
+
+
+def _train_finals(
+    algo: Algorithm,
+    config: Any,
+    space: spaces.Space,
+    scheduler: Scheduler,
+    settings: SweepSettings,
+    finals: Finals,
+    result: SweepResult,
+    progress_bar: bool,
+) -> SweepResult:
+    """Train the finals of a sweep that has ended, or continue them; return its result with them."""
+    chosen = final_runs.choose_finalists(_all_trials(result, settings), finals)
     if not chosen:
         return result
-    settings = final_runs.settings_of(settings)
+    own = final_runs.settings_of(settings)
     source = final_runs.source_of(scheduler, chosen, finals, settings.seed)
-    scheduler = final_runs.scheduler_of(scheduler, chosen, finals)
-    ended = _sweep(algo, config, space, scheduler, settings, True, progress_bar, source)
-    runs = ended.summary["trials"]
-    if ended.summary["elsewhere"]:
-        runs = read_study(settings.storage_url, settings.study_name)["trials"]
-    summary = result.summary
-    if not ended.interrupted:
-        summary = summary | {"finals": final_runs.summarize_finals(chosen, runs, finals)}
-        sweep_file.write(directory, summary)
-    return SweepResult(summary, ended.interrupted, directory)
+    rule = final_runs.scheduler_of(scheduler, chosen, finals)
+    final_runs.check_directory(own.run_dir, rule)
+    ended = _sweep(algo, config, space, rule, own, True, progress_bar, source)
+    if ended.interrupted:
+        return result._replace(interrupted=True)
+    runs = _all_trials(ended, own)
+    return _with_finals(result, final_runs.summarize_finals(chosen, runs, finals))
+
+
+def _all_trials(result: SweepResult, settings: SweepSettings) -> list[dict[str, Any]]:
+    """Return the trials of all workers."""
+    if result.summary["elsewhere"]:
+        return read_study(settings.storage_url, settings.study_name)["trials"]
+    return result.summary["trials"]
+
+
+def _with_finals(result: SweepResult, finals: list[dict[str, Any]]) -> SweepResult:
+    """Return a result with its finals, which are also written to `sweep.json`."""
+    summary = result.summary | {"finals": finals}
+    sweep_file.write(result.run_dir, summary)
+    return result._replace(summary=summary)
 
 
 def _sweep(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.json_values import score_to_json, values_from_json
 from jaxrl.tuning.program import trial_key
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
+from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.loop import TrialSource
 from jaxrl.tuning.sweeps.ranking import Trial, late_score
 from jaxrl.tuning.sweeps.state import SweepSettings
@@ -38,9 +41,34 @@ def settings_of(settings: SweepSettings) -> SweepSettings:
     )
 
 
-def scheduler_of(scheduler: Scheduler, finalists: Sequence[Trial], finals: Finals) -> RandomSearch:
-    """Return the scheduler of a sweep's finals; the runs of a setting follow each other."""
-    return RandomSearch(len(finalists) * finals.repeats, scheduler.num_phases)
+@dataclass(frozen=True)
+class FinalRuns(RandomSearch):
+    """The scheduler of a sweep's finals, which stops none; the runs of a setting follow each other.
+
+    Its fields are part of what resumed finals, and workers that share them, have in common.
+    """
+
+    finalists: tuple[int, ...] = ()
+    """The trials whose settings train again."""
+
+
+def scheduler_of(scheduler: Scheduler, finalists: Sequence[Trial], finals: Finals) -> FinalRuns:
+    """Return the scheduler of a sweep's finals."""
+    trials = tuple(trial["trial"] for trial in finalists)
+    return FinalRuns(len(trials) * finals.repeats, scheduler.num_phases, finalists=trials)
+
+
+def check_directory(directory: Path, scheduler: FinalRuns) -> None:
+    """Raise `ValueError` if a directory holds finals of other settings, or with other runs."""
+    if not (directory / sweep_file.NAME).exists():
+        return
+    held = sweep_file.read(directory)["scheduler"]
+    before, now = (held.get("finalists"), held.get("num_trials")), [*scheduler.finalists]
+    if before != (now, scheduler.num_trials):
+        raise ValueError(
+            f"{directory} holds {before[1]} runs of the settings of the trials {before[0]}, not "
+            f"{scheduler.num_trials} of {now}: remove it to train these"
+        )
 
 
 def source_of(

@@ -59,8 +59,20 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
     assert resumed.summary["finals"] == expected.summary["finals"]
     later = run(tmp_path / "without", RULE)
     assert "finals" not in later.summary
-    later = run(tmp_path / "without", RULE, finals=FINALS, resume=True)
-    assert later.summary["finals"] == expected.summary["finals"]
+    for finals in (FINALS, None):  # those that a sweep has stay
+        later = run(tmp_path / "without", RULE, finals=finals, resume=True)
+        assert later.summary["finals"] == expected.summary["finals"]
+    assert sweep_file.read(tmp_path / "without")["finals"] == expected.summary["finals"]
+
+
+def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
+    run(tmp_path / "x", RULE, finals=FINALS)
+    with pytest.raises(ValueError, match=r"6 runs of the settings of the trials .* remove it"):
+        run(tmp_path / "x", RULE, finals=Finals(3, 2, 0.5), resume=True)
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
+    with pytest.raises(ValueError, match=r"(?s)of another search.*scheduler.finalists"):
+        run(tmp_path / "b", RULE, worker="b", finals=Finals(3, 2, 0.5), **shared)
 
 
 def test_workers_share_them(tmp_path):
