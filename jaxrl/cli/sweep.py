@@ -113,7 +113,9 @@ def search(args: SweepArguments) -> tuning.SweepResult:
     num_lanes = args.lanes
     if args.autotune:
         num_lanes = find_fastest_lanes(algo, config, space, args, run_dir)
-    scheduler = make_scheduler(args)
+    scheduler, storage = make_scheduler(args), args.storage
+    if args.resume and storage is None and (run_dir / sweep_file.NAME).exists():
+        storage = sweep_file.read(run_dir).get("storage")
     with naming_flags({name: f"--space {name}" for name in space}):
         return tuning.sweep(
             algo,
@@ -131,7 +133,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             strategy=args.strategy,
             max_steps=math.inf if args.max_steps is None else args.max_steps,
             max_seconds=args.max_seconds,
-            finals=make_finals(args, scheduler.num_trials),
+            finals=make_finals(args, scheduler.num_trials, storage),
             resume=args.resume,
             keep_best=args.keep_best,
             keep_best_per=args.videos_by,

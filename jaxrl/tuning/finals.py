@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl.tuning import schedulers
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.schedulers import Ledger, Status, Wrapper
 from jaxrl.types import Array
 
 
@@ -49,13 +49,12 @@ class Finals:
 
 
 @dataclass(frozen=True)
-class WithFinals:
+class WithFinals(Wrapper):
     """A search and its finals as one scheduler, whose last `top * repeats` trials are the finals.
 
     They are PAUSED until no trial of the search can go on.
     """
 
-    search: Scheduler
     finals: Finals
 
     def __post_init__(self) -> None:
@@ -65,16 +64,6 @@ class WithFinals:
     def num_trials(self) -> int:
         """The trials of the search and the runs of the finals."""
         return self.search.num_trials + self.finals.top * self.finals.repeats
-
-    @property
-    def num_phases(self) -> int:
-        """The phases of the search."""
-        return self.search.num_phases
-
-    @property
-    def pauses(self) -> bool:
-        """True if the search pauses trials."""
-        return self.search.pauses
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         """Judge as the search does; once none of its trials can go on, the finals may begin."""

@@ -61,7 +61,7 @@ class SearchResult(NamedTuple):
     -1 if no score is finite."""
     best_state: PyTree
     """That trial's first agent, without environments on the host: at the end of the first run of
-    its finals, or after the phase with the highest score; an untrained agent if no score is finite.
+    its finals, or after the phase with the highest score; an arbitrary agent if no score is finite.
     """
 
     @property

@@ -192,22 +192,14 @@ class HyperTrick:
 
 
 @dataclass(frozen=True)
-class Capped:
-    """A scheduler that ends the search once its trials have reported so many phases in all.
-
-    Those that train at this moment report once more, so the search exceeds the cap by less than one
-    phase of all lanes.
-    """
+class Wrapper:
+    """A scheduler that changes what another one decides."""
 
     search: Scheduler
-    max_phases: int
-
-    def __post_init__(self) -> None:
-        checks.fields(self, checks.integer, "max_phases")
 
     @property
     def num_trials(self) -> int:
-        """The trials of the search, at most."""
+        """The trials of the search."""
         return self.search.num_trials
 
     @property
@@ -219,6 +211,20 @@ class Capped:
     def pauses(self) -> bool:
         """True if the search pauses trials."""
         return self.search.pauses
+
+
+@dataclass(frozen=True)
+class Capped(Wrapper):
+    """A scheduler that ends the search once its trials have reported so many phases in all.
+
+    Those that train at this moment report once more, so the search exceeds the cap by less than one
+    phase of all lanes.
+    """
+
+    max_phases: int
+
+    def __post_init__(self) -> None:
+        checks.fields(self, checks.integer, "max_phases")
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         """Judge as the search does, and stop all trials once the phases are spent."""

@@ -62,8 +62,8 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
 
 
 def test_finals_are_as_many_as_their_share_allows():
-    def found(num_trials, **flags):
-        return sweep_flags.make_finals(sweep_flags.SweepArguments(**flags), num_trials)
+    def found(num_trials, storage=None, **flags):
+        return sweep_flags.make_finals(sweep_flags.SweepArguments(**flags), num_trials, storage)
 
     assert found(100) == found(900) == tuning.Finals(4, 5, 0.2)
     assert found(50) == tuning.Finals(2, 5, 0.2)

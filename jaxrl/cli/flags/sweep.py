@@ -146,11 +146,15 @@ def parse_distribution(text: str) -> Any:
     )
 
 
-def make_finals(args: SweepArguments, num_trials: int) -> tuning.Finals | None:
-    """Return the finals of a search of N trials that the flags name; None for none."""
+def make_finals(args: SweepArguments, num_trials: int, storage: str | None) -> tuning.Finals | None:
+    """Return the finals of a search of N trials that the flags name; None for none.
+
+    Args:
+      storage: of the study, which a resumed sweep remembers.
+    """
     number = args.final_trials
     is_capped = args.max_steps is not None or args.max_seconds < math.inf
-    if number is None and is_capped and args.storage is not None:
+    if number is None and is_capped and storage is not None:
         return None  # other workers' trials may go on
     if number is None:
         most = tuning.Finals(1, args.final_runs, args.final_share).most(num_trials)

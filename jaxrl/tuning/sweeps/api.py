@@ -135,7 +135,8 @@ def sweep(
       checkpoint_seconds: the least time between two checkpoints.
       chunk_seconds: about how long lanes train before the sweep looks at them again.
       max_steps, max_seconds: environment steps of this worker's trials, and seconds, after which it
-        stops its trials and begins no other. The chunk of the lanes is finished, and finals follow.
+        stops its trials for good and begins no other. The lanes finish their chunk, and finals
+        follow. A sweep that is resumed with a higher cap goes on with new trials only.
 
     Raises:
       ValueError: for bad values, or a directory or study of another search.

@@ -155,14 +155,7 @@ class SweepLoop:
     def _is_spent(self) -> bool:
         """Return whether the sweep has taken as many steps or seconds as it may."""
         settings = self.settings
-        return self._num_steps() >= settings.max_steps or self._seconds() >= settings.max_seconds
-
-    def _num_steps(self) -> int:
-        """Return the environment steps of this worker's trials."""
-        updates = self.state.trial_updates  # also of trials that this worker has lost
-        return sum(
-            updates.get(trial, 0) * self._steps_per_update(trial) for trial in self.state.values
-        )
+        return self.state.num_steps >= settings.max_steps or self._seconds() >= settings.max_seconds
 
     def _idle_device_groups(self) -> list[list[int]]:
         """Return the device groups whose lane groups have all trained until a lane may report."""
@@ -233,6 +226,7 @@ class SweepLoop:
             row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
             run.count(row, num_updates)
             self.state.trial_updates[run.trial] += num_updates
+            self.state.num_steps += num_updates * self._steps_per_update(run.trial)
             self.display.count(row["valid_steps"])
             position = {
                 "update": self.state.chunks,

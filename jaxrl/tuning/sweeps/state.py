@@ -140,6 +140,8 @@ class SweepState:
     spans: list[Span] = field(default_factory=list)
     updates_left: list[int] = field(default_factory=list)
     """Updates that each lane group may do until one of its lanes may report."""
+    num_steps: int = 0
+    """Environment steps of all trials that this worker has trained, also of lost ones."""
     chunks: int = 0
     """How many chunks have been taken in."""
     seconds: float = 0.0
@@ -194,6 +196,7 @@ class SweepState:
             "trial_updates": list(self.trial_updates.items()),
             "spans": self.spans,
             "left": self.updates_left,
+            "num_steps": self.num_steps,
             "chunks": self.chunks,
             "seconds": seconds,
         }
@@ -211,7 +214,7 @@ class SweepState:
         """
         saved = fields.with_current_names(saved)
         try:
-            schema.check(saved, STATE)
+            saved = schema.check(saved, STATE)
             check_number("chunks", saved["chunks"], number)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
@@ -227,6 +230,7 @@ class SweepState:
             trial_updates=dict(saved["trial_updates"]),
             spans=[Span(*span) for span in saved["spans"]],
             updates_left=saved["left"],
+            num_steps=saved["num_steps"],
             chunks=saved["chunks"],
             seconds=saved["seconds"],
         )
@@ -277,6 +281,7 @@ STATE: schema.Table = {
     "trial_updates": schema.Field(schema.list_of(_tuple_of(schema.INDEX, schema.INDEX))),
     "spans": schema.Field(schema.list_of(_tuple_of(*_SPAN))),
     "left": schema.Field(schema.list_of(schema.INDEX)),
+    "num_steps": schema.Field(schema.INDEX, required=False, default=0),
     "chunks": schema.Field(schema.INDEX),
     "seconds": schema.Field(schema.NUMBER),
 }

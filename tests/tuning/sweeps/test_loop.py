@@ -94,7 +94,7 @@ def test_phases_are_counted_in_updates_steps_or_episodes(tmp_path, phase, update
 
 
 @pytest.mark.parametrize("scheduler", [HyperTrick(12, 4), SuccessiveHalving(9, 9)], ids=str)
-def test_a_capped_sweep_stops_its_trials_and_may_go_on_later(tmp_path, scheduler):
+def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     """An update has four steps, and a chunk of four lanes at most a phase of three updates."""
     whole = outcome(run(tmp_path / "whole", scheduler))
     capped = run(tmp_path / "x", scheduler, max_steps=100, checkpoint_seconds=0.0)
@@ -107,6 +107,9 @@ def test_a_capped_sweep_stops_its_trials_and_may_go_on_later(tmp_path, scheduler
         assert found["scores"] == expected["scores"][: len(found["scores"])]
     again = run(tmp_path / "x", scheduler, max_steps=100, resume=True)
     assert outcome(again) == outcome(capped)
+    more = {trial["trial"]: trial for trial in outcome(run(tmp_path / "x", scheduler, resume=True))}
+    assert sorted(more) == [trial["trial"] for trial in whole]  # with those that had not begun
+    assert [more[trial["trial"]] for trial in outcome(capped)] == outcome(capped)
     late = run(tmp_path / "late", scheduler, max_seconds=1e-9)
     assert outcome(late) == []
 

@@ -1,12 +1,13 @@
 """The state of a sweep: scores of phases, and a damaged `sweep.json`."""
 
+import json
 import math
 
 import pytest
 from sweep_runs import run
 
-from jaxrl.tuning import HyperTrick
-from jaxrl.tuning.sweeps.state import PhaseRun
+from jaxrl.tuning import HyperTrick, schedulers
+from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 
 
 def test_infinite_returns_are_the_worst_score():
@@ -15,6 +16,14 @@ def test_infinite_returns_are_the_worst_score():
     assert math.isnan(phase_run.score)
     phase_run.count(metrics, 1)
     assert phase_run.score == -math.inf
+
+
+def test_the_state_of_an_older_version_counts_steps_from_0(tmp_path):
+    state = SweepState(schedulers.start(HyperTrick(2, 1)), [None], num_steps=7, chunks=3)
+    saved = json.loads(json.dumps(state.to_json(1.0)))
+    assert SweepState.from_json(saved, 3, tmp_path).num_steps == 7
+    del saved["num_steps"]
+    assert SweepState.from_json(saved, 3, tmp_path).num_steps == 0
 
 
 @pytest.mark.usefixtures("quick_compilation")
