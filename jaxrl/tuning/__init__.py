@@ -4,9 +4,10 @@ from jaxrl.tuning import objectives
 from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.pbt import PBT, Explorer, Generation, ancestors
-from jaxrl.tuning.program import FinalScores, SearchResult, search, trial_key, trial_values
-from jaxrl.tuning.pruner import hypertrick_pruner
+from jaxrl.tuning.program import search
+from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
+from jaxrl.tuning.search_result import FinalScores, SearchResult
 from jaxrl.tuning.space import (
     GA3C_SPACE,
     Choice,
@@ -17,6 +18,7 @@ from jaxrl.tuning.space import (
     Uniform,
     static_names,
 )
+from jaxrl.tuning.studies.pruner import hypertrick_pruner
 from jaxrl.tuning.sweeps.api import SweepResult, sweep
 from jaxrl.tuning.sweeps.state import Phase
 from jaxrl.tuning.sweeps.whole_study import read_study

@@ -8,94 +8,22 @@ no trial is left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl.training import population as populations
-from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
-from jaxrl.tuning import finals, objectives, schedulers
+from jaxrl.training.population import Strategy
+from jaxrl.tuning import objectives, schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objective
-from jaxrl.tuning.pbt import Explorer, ancestors
-from jaxrl.tuning.schedulers import Capped, Ledger, Scheduler, Status
-from jaxrl.types import Algorithm, Array, PyTree, check_agent
-
-
-class FinalScores(NamedTuple):
-    """The finals of a search: `top` settings with `repeats` new runs each."""
-
-    trial: Array
-    """`[top]` int32: the trials whose settings these are, in the order of the search."""
-    scores: Array
-    """`[top, repeats, P]`."""
-    score: Array
-    """`[top]`: the mean over runs and over their last two phases; -inf if a run has no score."""
-
-
-class SearchResult(NamedTuple):
-    """The outcome of a search of N trials of at most P phases."""
-
-    ledger: Ledger
-    """All scores, and the status of each trial at the end."""
-    values: dict[str, Array]
-    """The hyperparameters with which the trials began, `[N]` each."""
-    values_by_phase: dict[str, Array]
-    """Those of each phase, `[N, P]`; an `Explorer` such as `PBT` changes them, no other scheduler
-    does."""
-    parent: Array
-    """`[N, P]` int32: the trial whose agent each trial continued with after a phase."""
-    lane: Array
-    """`[N, P]` int32: the lane that ran each phase, -1 if none did."""
-    round: Array
-    """`[N, P]` int32: the round in which each phase ran, -1 if none."""
-    num_rounds: Array
-    """The rounds of the search and its finals."""
-    finals: FinalScores | None
-    best_trial: Array
-    """The winner of the finals; without them the trial with the highest score of all phases. It is
-    -1 if no score is finite."""
-    best_state: PyTree
-    """That trial's first agent, without environments on the host: at the end of the first run of
-    its finals, or after the phase with the highest score; an arbitrary agent if no score is finite.
-    """
-
-    @property
-    def schedule(self) -> dict[str, Array]:
-        """The values, `[N, P]` each, that led to the agent with which each trial ended."""
-        trained, phase = ancestors(self.parent), jnp.arange(self.parent.shape[1])
-        return {name: x[trained, phase] for name, x in self.values_by_phase.items()}
-
-
-class _Best(NamedTuple):
-    """The best score so far, its trial, and the trial's first agent."""
-
-    score: Array
-    trial: Array
-    state: PyTree
-
-
-class _Carry(NamedTuple):
-    """The arrays that the search carries from round to round.
-
-    N' is the number of trials with the finals' runs, and a lane has K agents.
-    """
-
-    trial: Array  # [W] int32, -1 on a free lane
-    states: PyTree  # [W * K, ...]
-    kept: PyTree  # [N', K, ...]: agents of paused trials, None if the scheduler pauses none
-    ledger: Ledger  # of N' trials
-    values: dict[str, Array]  # [N, P]
-    parent: Array  # [N, P]
-    lane: Array  # [N', P]
-    round: Array  # [N', P]
-    num_rounds: Array
-    best: _Best
-    winners: PyTree  # [top, ...]: the first agent of each setting in the finals, None without
+from jaxrl.tuning.pbt import Explorer
+from jaxrl.tuning.rounds import Rounds
+from jaxrl.tuning.schedulers import Capped, Scheduler
+from jaxrl.tuning.search_result import SearchResult
+from jaxrl.types import Algorithm, Array, check_agent
 
 
 def search(
@@ -156,197 +84,13 @@ def search(
             f"side by side: num_lanes must be at least {scheduler.num_trials}, got {num_lanes}"
         )
     num_lanes = min(num_lanes, scheduler.num_trials)
-    rounds = _Rounds(
+    rounds = Rounds(
         algo, config, space, scheduler, updates_per_phase, key, objective, seeds_per_trial,
         None if finals is None else WithFinals(scheduler, finals),
         populations.population(algo, num_lanes * seeds_per_trial, strategy),
     )  # fmt: skip
     is_left = lambda carry: (carry.trial >= 0).any()  # noqa: E731
     return rounds.result(jax.lax.while_loop(is_left, rounds.run, rounds.start()))
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """The rounds of a search: pure functions of what it carries."""
-
-    algo: Algorithm
-    config: Any
-    space: spaces.Space
-    scheduler: Scheduler
-    updates_per_phase: int
-    key: Array
-    objective: Objective
-    seeds_per_trial: int
-    finals: WithFinals | None
-    lanes: Population  # of the agents
-
-    @property
-    def whole(self) -> Scheduler:
-        """The scheduler of the trials and the finals."""
-        return self.finals or self.scheduler
-
-    @property
-    def num_trials(self) -> int:
-        """The trials of the search, without the runs of the finals."""
-        return self.scheduler.num_trials
-
-    @property
-    def num_phases(self) -> int:
-        return self.scheduler.num_phases
-
-    def start(self) -> _Carry:
-        """Begin with the first trials."""
-        whole, phases = self.whole, (self.num_trials, self.num_phases)
-        trials = jnp.arange(self.num_trials, dtype=jnp.int32)
-        drawn = jax.vmap(lambda trial: trial_values(self.space, self.key, trial))(trials)
-        ledger = schedulers.start(whole) if self.finals is None else finals.start(self.finals)
-        num_lanes = self.lanes.num_lanes // self.seeds_per_trial
-        ledger, trial = _assign(ledger, jnp.full(num_lanes, -1, jnp.int32))
-        best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), None)
-        unset = jnp.full((whole.num_trials, self.num_phases), -1, jnp.int32)
-        carry = _Carry(
-            trial, None, None, ledger,
-            values={name: jnp.broadcast_to(x[:, None], phases) for name, x in drawn.items()},
-            parent=jnp.broadcast_to(trials[:, None], phases),
-            lane=unset, round=unset, num_rounds=jnp.int32(0), best=best, winners=None,
-        )  # fmt: skip
-        states = self.lanes.init(self.configs_of(carry, trial), self.keys_of(trial))
-        agents = self.by_lane(without_host_envs(self.algo, states))
-        one = jax.tree.map(lambda x: x[0, 0], agents)
-        kept = winners = None
-        if whole.pauses:
-            kept = _copies(jax.tree.map(lambda x: x[0], agents), whole.num_trials)
-        if self.finals is not None:
-            winners = _copies(one, self.finals.finals.top)
-        best = best._replace(state=one)
-        return carry._replace(states=states, kept=kept, best=best, winners=winners)
-
-    def run(self, carry: _Carry) -> _Carry:
-        """Train every lane for a phase, report, judge, and fill the free lanes."""
-        active, size = carry.trial >= 0, self.updates_per_phase
-        configs = self.configs_of(carry, carry.trial)
-        states, metrics = self.lanes.update(
-            configs, carry.states, size, size, self.of_agents(active)
-        )
-        scores = jax.vmap(self.objective)(self.by_lane(metrics)).astype(jnp.float32)
-        ledger = _report(self.whole, carry.ledger, carry.trial, scores)
-        carry = self.keep_agents(_record(carry._replace(states=states), active), ledger, scores)
-        if isinstance(self.scheduler, Explorer):
-            carry = self.evolve(self.scheduler, carry, ledger.scores)
-        return self.fill_lanes(carry._replace(ledger=ledger))
-
-    def keep_agents(self, carry: _Carry, ledger: Ledger, scores: Array) -> _Carry:
-        """Keep the agents that may be needed: paused ones, the best one and those of the finals."""
-        trial, active = carry.trial, carry.trial >= 0
-        agents = self.by_lane(without_host_envs(self.algo, carry.states))
-        first = jax.tree.map(lambda x: x[:, 0], agents)
-        of_search = active & (trial < self.num_trials)
-        best = _better(carry.best, trial, jnp.where(of_search, scores, jnp.nan), first)
-        kept, winners = carry.kept, carry.winners
-        if kept is not None:
-            has_left = active & ~_is_running(ledger, trial)
-            kept = _set(kept, has_left, trial, agents)
-        if self.finals is not None:
-            repeats, run = self.finals.finals.repeats, trial - self.num_trials
-            is_first = (run >= 0) & (run % repeats == 0)
-            winners = _set(winners, is_first, run // repeats, first)
-        return carry._replace(best=best, kept=kept, winners=winners)
-
-    def evolve(self, explorer: Explorer, carry: _Carry, scores: Array) -> _Carry:
-        """Let trials continue as their parents, with the values of the next generation."""
-        phase = carry.ledger.reported[0]  # the one that all trials have just trained
-        continues = phase < self.num_phases - 1  # neither at the end, nor in the finals
-        column = jnp.arange(self.num_phases)
-        generation = explorer.evolve(
-            jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
-            scores[: self.num_trials], carry.values, self.space,
-        )  # fmt: skip
-        values = {
-            name: jnp.where(column > phase, generation.values[name][:, None], before)
-            for name, before in carry.values.items()
-        }
-        is_now = continues & (column == phase)
-        parent = jnp.where(is_now, generation.parent[:, None], carry.parent)
-        return carry._replace(values=values, parent=parent)
-
-    def fill_lanes(self, carry: _Carry) -> _Carry:
-        """Give free lanes their next trials, and let copies of other agents take their places."""
-        ledger, trial = _assign(carry.ledger, carry.trial)
-        continues = _is_running(carry.ledger, carry.trial) | (trial < 0)
-        has_begun = ledger.reported[trial] > 0
-        change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
-        saved = None
-        if carry.kept is not None:
-            saved = jax.tree.map(lambda x: x[trial].reshape(-1, *x.shape[2:]), carry.kept)
-        if isinstance(self.scheduler, Explorer):
-            # Lane i trains trial i until the finals, in which no agent becomes a copy.
-            own = jnp.arange(self.num_trials)
-            parent = carry.parent[own, ledger.reported[own] - 1]
-            change = jnp.where(continues & (parent != own), RESUME, change)
-            saved = self.copies_of(carry.states, parent)
-        states = self.lanes.refill(
-            self.configs_of(carry._replace(ledger=ledger), trial), carry.states,
-            self.keys_of(trial), self.of_agents(change), saved,
-        )  # fmt: skip
-        return carry._replace(trial=trial, states=states, ledger=ledger)
-
-    def copies_of(self, states: PyTree, trial: Array) -> PyTree:
-        """Return the agents of trials `[W]`, which keep the random keys of the lanes."""
-        agents = self.by_lane(jnp.arange(self.lanes.num_lanes))[trial].reshape(-1)
-        learners = without_host_envs(self.algo, states)
-        return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
-
-    def configs_of(self, carry: _Carry, trial: Array) -> Any:
-        """Return the configs of trials `[W]` in their next phases, for all agents."""
-        phase = jnp.minimum(carry.ledger.reported[trial], self.num_phases - 1)
-        if self.finals is not None:  # a run follows the schedule that led to its finalist
-            place = (trial - self.num_trials) // self.finals.finals.repeats
-            finalist = finals.finalists(self.finals, carry.ledger)[place]
-            source = ancestors(carry.parent)[finalist, phase]
-            trial = jnp.where(trial < self.num_trials, trial, source)
-        values = {name: self.of_agents(x[trial, phase]) for name, x in carry.values.items()}
-        return populations.stack(self.config, self.lanes.num_lanes, **values)
-
-    def keys_of(self, trial: Array) -> Array:
-        """Return the keys of the agents of trials `[W]`."""
-
-        def of_trial(trial: Array) -> Array:
-            own, number = trial_key(self.key, trial), self.seeds_per_trial
-            return own[None] if number == 1 else jax.random.split(own, number)
-
-        return jax.vmap(of_trial)(trial).reshape(-1)
-
-    def of_agents(self, x: Array) -> Array:
-        """Return values of the lanes' trials `[W]` for each of their agents, `[W * K]`."""
-        return jnp.repeat(x, self.seeds_per_trial)
-
-    def by_lane(self, agents: PyTree) -> PyTree:
-        """Return leaves `[W * K, ...]` as `[W, K, ...]`."""
-        number = self.seeds_per_trial
-        return jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[1:]), agents)
-
-    def result(self, end: _Carry) -> SearchResult:
-        """Return the outcome of a search that has ended."""
-        best_trial, best_state, scores = end.best.trial, end.best.state, None
-        if self.finals is not None:
-            scores = _final_scores(self.finals, end.ledger)
-            winner = jnp.argmax(scores.score)
-            has_score = jnp.isfinite(scores.score[winner])
-            best_trial = jnp.where(has_score, scores.trial[winner], -1)
-            best_state = jax.tree.map(lambda x: x[winner], end.winners)
-        of_search = lambda x: x[: self.num_trials]  # noqa: E731
-        return SearchResult(
-            ledger=jax.tree.map(of_search, end.ledger),
-            values={name: x[:, 0] for name, x in end.values.items()},
-            values_by_phase=end.values,
-            parent=end.parent,
-            lane=of_search(end.lane),
-            round=of_search(end.round),
-            num_rounds=end.num_rounds,
-            finals=scores,
-            best_trial=best_trial,
-            best_state=best_state,
-        )
 
 
 def _check_space(space: spaces.Space, config: Any) -> None:
@@ -356,92 +100,3 @@ def _check_space(space: spaces.Space, config: Any) -> None:
             f"search is one program and cannot search the static fields {static}, which change the "
             "program; leave them out, or use jaxrl.tuning.sweep"
         )
-
-
-def trial_key(key: Array, trial: Array | int) -> Array:
-    """Return the key of a trial's agent, given the search's key."""
-    key, trial = checks.random_key("key", key), checks.index("trial", trial)
-    return jax.random.fold_in(jax.random.fold_in(key, trial), 0)
-
-
-def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:
-    """Return the hyperparameters that random search gives to a trial, given the search's key."""
-    spaces.check_distributions(space)
-    key, trial = checks.random_key("key", key), checks.index("trial", trial)
-    return spaces.draw(space, jax.random.fold_in(jax.random.fold_in(key, trial), 1))
-
-
-def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
-    """Return agents without environments on the host, which cannot be copied or saved."""
-    return states if algo.env.checkpointable else states._replace(simulation=None)
-
-
-def _final_scores(scheduler: WithFinals, ledger: Ledger) -> FinalScores:
-    """Return the scores of the finals, given the ledger of the whole search."""
-    shape = (scheduler.finals.top, scheduler.finals.repeats)
-    runs = finals.of_finals(scheduler, ledger)
-    trial = finals.finalists(scheduler, ledger)
-    # A capped search may end with fewer trials that have a score than finalists.
-    had_score = jnp.isfinite(finals.late_scores(finals.of_search(scheduler, ledger))[trial])
-    score = finals.late_scores(runs).reshape(shape).mean(1)
-    scores = runs.scores.reshape(*shape, -1)
-    return FinalScores(trial, scores, jnp.where(had_score, score, -jnp.inf))
-
-
-def _copies(tree: PyTree, number: int) -> PyTree:
-    """Return `number` copies, leaves `[number, ...]`."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), tree)
-
-
-def _set(rows: PyTree, chosen: Array, place: Array, new: PyTree) -> PyTree:
-    """Return rows in which the chosen lanes' new values `[W, ...]` are at their places `[W]`."""
-
-    def set_rows(rows: Array, new: Array) -> Array:
-        return rows.at[jnp.where(chosen, place, len(rows))].set(new, mode="drop")
-
-    return jax.tree.map(set_rows, rows, new)
-
-
-def _better(best: _Best, trial: Array, scores: Array, learners: PyTree) -> _Best:
-    """Return the best so far, after lanes have scored; NaN is never better."""
-    top = jnp.argmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
-    is_better = scores[top] > best.score
-    new = _Best(scores[top], trial[top], jax.tree.map(lambda x: x[top], learners))
-    return jax.tree.map(lambda new, old: jnp.where(is_better, new, old), new, best)
-
-
-def _record(carry: _Carry, active: Array) -> _Carry:
-    """Record on which lane and in which round the active lanes' phases ran."""
-    num_trials, num_phases = carry.lane.shape
-    trial = jnp.where(active, carry.trial, num_trials)
-    phase = jnp.minimum(carry.ledger.reported[carry.trial], num_phases - 1)
-    lane = carry.lane.at[trial, phase].set(jnp.arange(len(trial)), mode="drop")
-    when = carry.round.at[trial, phase].set(carry.num_rounds, mode="drop")
-    return carry._replace(lane=lane, round=when, num_rounds=carry.num_rounds + 1)
-
-
-def _report(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -> Ledger:
-    """Report the scores of all lanes, in the order of the lanes."""
-
-    def step(ledger: Ledger, lane: tuple[Array, Array]) -> tuple[Ledger, None]:
-        trial, score = lane
-        after = schedulers.report(scheduler, ledger, trial, score)
-        return jax.tree.map(lambda old, new: jnp.where(trial < 0, old, new), ledger, after), None
-
-    return jax.lax.scan(step, ledger, (trial, scores))[0]
-
-
-def _assign(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-    """Assign trials to the free lanes, in the order of the lanes; return every lane's trial."""
-
-    def step(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-        after, found = schedulers.assign(ledger)
-        ledger = jax.tree.map(lambda old, new: jnp.where(trial >= 0, old, new), ledger, after)
-        return ledger, jnp.where(trial >= 0, trial, found)
-
-    # A trial that pauses and is READY at once gives up its lane, and is assigned like any other.
-    return jax.lax.scan(step, ledger, jnp.where(_is_running(ledger, trial), trial, -1))
-
-
-def _is_running(ledger: Ledger, trial: Array) -> Array:
-    return (trial >= 0) & (ledger.status[trial] == Status.RUNNING)

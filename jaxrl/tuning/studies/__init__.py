@@ -4,6 +4,8 @@ __all__ = [
     "cma_es",
     "damage",
     "heartbeat",
+    "optional_optuna",
+    "pruner",
     "samplers",
     "storage",
     "stored_trials",

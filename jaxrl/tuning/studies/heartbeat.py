@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Container
 from typing import Any
 
-from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import find_damage
+from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import (
     ids_with_heartbeats,
     ignore_experimental_warnings,

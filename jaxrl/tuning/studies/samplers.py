@@ -21,9 +21,9 @@ import numpy as np
 from jaxrl.config import RENAMED_FIELDS
 from jaxrl.files import schema
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.studies import cma_es
 from jaxrl.tuning.studies.damage import DamagedStudyError
+from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import (
     ignore_experimental_warnings,
     study_view,

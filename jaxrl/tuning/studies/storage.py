@@ -17,8 +17,8 @@ from typing import Any
 from jaxrl.config import with_current_names
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.urls import JOURNAL, parse_url, redact_url
-from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage, guard
+from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.stored_trials import check_trial
 
 OPENING_ATTEMPTS = 5

@@ -16,9 +16,9 @@ import numpy as np
 
 from jaxrl.files import schema
 from jaxrl.tuning.json_values import score_to_json, values_to_json
-from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
+from jaxrl.tuning.studies.optional_optuna import import_optuna
 
 INDEX = "index"
 """User attribute of a trial: its index from 0 to N - 1."""

@@ -24,10 +24,10 @@ from collections.abc import Collection, Container, Sequence
 from typing import Any
 
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.heartbeat import Heartbeat, check_alone, has_heartbeats, lost_trials
+from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.samplers import Draw, TrialSampler
 from jaxrl.tuning.studies.storage import (
     change_state,

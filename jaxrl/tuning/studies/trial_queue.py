@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from jaxrl.tuning.optional_optuna import import_optuna
 from jaxrl.tuning.studies.heartbeat import has_heartbeats
+from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import change_state, trial_id
 from jaxrl.tuning.studies.stored_trials import CLAIMED_BY, indexed_trials, valid_trials
 

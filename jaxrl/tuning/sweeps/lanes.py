@@ -22,7 +22,7 @@ from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
-from jaxrl.tuning.program import without_host_envs
+from jaxrl.tuning.rounds import without_host_envs
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.static_programs import Program, StaticPrograms
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepState

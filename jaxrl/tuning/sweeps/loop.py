@@ -22,7 +22,7 @@ from jaxrl.training.loggers import JsonlSink
 from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.program import trial_key, trial_values
+from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.samplers import draw_of

@@ -1,0 +1,56 @@
+"""The outcome of a search in one program."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxrl.tuning.pbt import ancestors
+from jaxrl.tuning.schedulers import Ledger
+from jaxrl.types import Array, PyTree
+
+
+class FinalScores(NamedTuple):
+    """The finals of a search: `top` settings with `repeats` new runs each."""
+
+    trial: Array
+    """`[top]` int32: the trials whose settings these are, in the order of the search."""
+    scores: Array
+    """`[top, repeats, P]`."""
+    score: Array
+    """`[top]`: the mean over runs and over their last two phases; -inf if a run has no score."""
+
+
+class SearchResult(NamedTuple):
+    """The outcome of a search of N trials of at most P phases."""
+
+    ledger: Ledger
+    """All scores, and the status of each trial at the end."""
+    values: dict[str, Array]
+    """The hyperparameters with which the trials began, `[N]` each."""
+    values_by_phase: dict[str, Array]
+    """Those of each phase, `[N, P]`; an `Explorer` such as `PBT` changes them, no other scheduler
+    does."""
+    parent: Array
+    """`[N, P]` int32: the trial whose agent each trial continued with after a phase."""
+    lane: Array
+    """`[N, P]` int32: the lane that ran each phase, -1 if none did."""
+    round: Array
+    """`[N, P]` int32: the round in which each phase ran, -1 if none."""
+    num_rounds: Array
+    """The rounds of the search and its finals."""
+    finals: FinalScores | None
+    best_trial: Array
+    """The winner of the finals; without them the trial with the highest score of all phases. It is
+    -1 if no score is finite."""
+    best_state: PyTree
+    """That trial's first agent, without environments on the host: at the end of the first run of
+    its finals, or after the phase with the highest score; an arbitrary agent if no score is finite.
+    """
+
+    @property
+    def schedule(self) -> dict[str, Array]:
+        """The values, `[N, P]` each, that led to the agent with which each trial ended."""
+        trained, phase = ancestors(self.parent), jnp.arange(self.parent.shape[1])
+        return {name: x[trained, phase] for name, x in self.values_by_phase.items()}
