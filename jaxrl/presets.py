@@ -96,12 +96,11 @@ _PPO = {
         "HalfCheetah through envpool, with wide networks and small first actions",
         "envpool/HalfCheetah-v4", 1_000_000, 8,
         PPOConfig(
-            learning_rate=6e-5, num_steps=64, num_minibatches=8, num_epochs=20, gamma=0.98,
-            gae_lambda=0.9, clip_epsilon=0.2, value_coef=0.58, entropy_coef=0.0004,
+            learning_rate=1e-4, num_steps=64, num_minibatches=8, num_epochs=20, gamma=0.98,
+            gae_lambda=0.92, clip_epsilon=0.1, value_coef=0.58, entropy_coef=0.0004,
             max_grad_norm=0.8, hidden_sizes=(256, 256), activation="relu", initial_std=0.135,
             normalize_observations=True, normalize_rewards=True,
         ),
-        anneal=False,
     ),
     "vizdoom": Preset(
         "health packs in a Doom room, with four frames and a small network", "envpool/D1Basic-v1",
