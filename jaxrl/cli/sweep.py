@@ -43,6 +43,7 @@ from jaxrl.cli.flags.arguments import (
 from jaxrl.cli.flags.autotune import find_fastest, powers_of_two
 from jaxrl.cli.flags.sweep import (
     FLAGS_OF_ARGUMENTS,
+    OBJECTIVES,
     SweepArguments,
     make_environment,
     make_finals,
@@ -131,6 +132,9 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             study_name=args.study,
             worker=args.worker,
             strategy=args.strategy,
+            objective=OBJECTIVES[args.objective],
+            evaluation_episodes=args.evaluation_episodes,
+            seeds_per_trial=args.seeds_per_trial,
             max_steps=math.inf if args.max_steps is None else args.max_steps,
             max_seconds=args.max_seconds,
             finals=make_finals(args, scheduler.num_trials, storage),

@@ -96,7 +96,7 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
         )
 
     def init(configs: PyTree, keys: Array) -> PyTree:
-        return _over_lanes(algo.init, chosen, algo.lane_axis)(configs, keys)
+        return over_lanes(algo.init, chosen, algo.lane_axis)(configs, keys)
 
     def update(
         configs: PyTree,
@@ -109,12 +109,12 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
             return run_chunk(algo, config, state, num_updates, size)
 
         if chosen.within == "vmap":  # a length per lane would make vmap select over states
-            return _over_lanes(
+            return over_lanes(
                 lambda config, state: lane(config, state, num_updates), chosen, algo.lane_axis
             )(configs, states)
         active = jnp.ones(num_lanes, bool) if active is None else active
         lengths = jnp.where(active, num_updates, 0)
-        return _over_lanes(lane, chosen, algo.lane_axis)(configs, states, lengths)
+        return over_lanes(lane, chosen, algo.lane_axis)(configs, states, lengths)
 
     def refill(
         configs: PyTree, states: PyTree, keys: Array, change: Array, saved: PyTree = None
@@ -131,7 +131,7 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
                 branches.append(lambda: resumed)
             return jax.lax.switch(change, branches)
 
-        refill_lanes = _over_lanes(lane, chosen, algo.lane_axis)
+        refill_lanes = over_lanes(lane, chosen, algo.lane_axis)
         return refill_lanes(configs, states, keys, change, saved)
 
     return Population(init, update, refill, num_lanes, chosen)
@@ -154,7 +154,7 @@ def num_shards(num_lanes: int) -> int:
     return max(n for n in range(1, most + 1) if num_lanes % n == 0)
 
 
-def _over_lanes(
+def over_lanes(
     function: Callable[..., PyTree], strategy: Strategy, lane_axis: str | None
 ) -> Callable[..., PyTree]:
     """Map a function of one lane over the leading axis of all its arguments."""

@@ -11,13 +11,46 @@ whose episodes have not ended yet.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 
 from jaxrl import checks
-from jaxrl.types import Array, Metrics
+from jaxrl.training.evaluate import evaluate
+from jaxrl.types import Algorithm, Array, Metrics
 
 Objective = Callable[[Metrics], Array]
+
+
+def greedy_metrics(
+    algo: Algorithm, config: Any, state: Any, key: Array, num_episodes: int
+) -> Metrics:
+    """Return an agent's metrics of whole episodes of its greedy policy, `[1]` each.
+
+    They take the places of those of its training episodes, which explore.
+    """
+    env = algo.env.for_evaluation(num_episodes)
+    scores = evaluate(algo, config, state, env, key, 1, greedy=True)
+    return {
+        "episode_return_sum": jnp.nansum(scores.episode_return)[None],
+        "episode_length_sum": jnp.nansum(scores.episode_length)[None],
+        "episode_count": (~jnp.isnan(scores.episode_return)).sum()[None],
+    }
+
+
+def check_evaluation(algo: Algorithm, num_episodes: Any) -> int:
+    """Return the number of episodes to evaluate, 0 for none.
+
+    Raises:
+      ValueError: for a bad number, or episodes on the host.
+    """
+    num_episodes = checks.integer("evaluation_episodes", num_episodes, 0)
+    if num_episodes and not algo.env.checkpointable:
+        raise ValueError(
+            f"evaluation_episodes={num_episodes} needs environments on the device, but "
+            f"{algo.env.id} has its simulators on the host; score training episodes (0)"
+        )
+    return num_episodes
 
 
 def agent_returns(metrics: Metrics) -> Array:
@@ -68,4 +101,5 @@ def mean_minus_deviations(number: float) -> Objective:
         score = jnp.nanmean(returns) - number * jnp.nanstd(returns)
         return jnp.where(jnp.isneginf(returns).any(), -jnp.inf, score)
 
+    objective.__name__ = f"mean_minus_{number:g}_deviations"  # sweeps record it
     return objective

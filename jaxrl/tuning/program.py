@@ -37,6 +37,7 @@ def search(
     strategy: str | Strategy = "vmap",
     *,
     objective: Objective = objectives.mean_return,
+    evaluation_episodes: int = 0,
     seeds_per_trial: int = 1,
     finals: Finals | None = None,
     max_steps: int | None = None,
@@ -49,6 +50,8 @@ def search(
       num_lanes: trials at the same time.
       key: the source of all randomness; see `trial_key` and `trial_values`.
       objective: gives the score of a phase (`jaxrl.tuning.objectives`).
+      evaluation_episodes: score that many episodes of each agent's greedy policy, played after the
+        phase, instead of its training episodes. Their steps do not count as training.
       seeds_per_trial: agents of a trial, which train side by side with different seeds.
       finals: train the best settings again, with new seeds, and choose the winner by these runs.
       max_steps: environment steps of all trials, without finals, after which the search ends. The
@@ -56,13 +59,14 @@ def search(
 
     Raises:
       ValueError: for static or unknown fields in the space, values that the config refuses, sizes
-        below 1, finals that cost more than their share, or fewer lanes than trials for an
-        `Explorer`.
+        below 1, evaluation on the host, finals that cost more than their share, or fewer lanes than
+        trials for an `Explorer`.
     """
     check_agent(algo, config)
     num_lanes = checks.integer("num_lanes", num_lanes)
     updates_per_phase = checks.integer("updates_per_phase", updates_per_phase)
     seeds_per_trial = checks.integer("seeds_per_trial", seeds_per_trial)
+    evaluation_episodes = objectives.check_evaluation(algo, evaluation_episodes)
     key = checks.random_key("key", key)
     schedulers.check_scheduler(scheduler)
     _check_space(space, config)
@@ -85,7 +89,8 @@ def search(
         )
     num_lanes = min(num_lanes, scheduler.num_trials)
     rounds = Rounds(
-        algo, config, space, scheduler, updates_per_phase, key, objective, seeds_per_trial,
+        algo, config, space, scheduler, updates_per_phase, key, objective, evaluation_episodes,
+        seeds_per_trial,
         None if finals is None else WithFinals(scheduler, finals),
         populations.population(algo, num_lanes * seeds_per_trial, strategy),
     )  # fmt: skip

@@ -18,11 +18,11 @@ from jaxrl.training.population import FRESH, KEEP, RESUME, Population
 from jaxrl.tuning import finals, schedulers
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.finals import WithFinals
-from jaxrl.tuning.objectives import Objective
+from jaxrl.tuning.objectives import Objective, greedy_metrics
 from jaxrl.tuning.pbt import Explorer, ancestors
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.search_result import FinalScores, SearchResult
-from jaxrl.types import Algorithm, Array, PyTree
+from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
 class _Best(NamedTuple):
@@ -63,6 +63,7 @@ class Rounds:
     updates_per_phase: int
     key: Array
     objective: Objective
+    evaluation_episodes: int
     seeds_per_trial: int
     finals: WithFinals | None
     lanes: Population  # of the agents
@@ -115,12 +116,25 @@ class Rounds:
         states, metrics = self.lanes.update(
             configs, carry.states, size, size, self.of_agents(active)
         )
+        if self.evaluation_episodes:
+            metrics = metrics | self.evaluate(carry, configs, states)
         scores = jax.vmap(self.objective)(self.by_lane(metrics)).astype(jnp.float32)
         ledger = _report(self.whole, carry.ledger, carry.trial, scores)
         carry = self.keep_agents(_record(carry._replace(states=states), active), ledger, scores)
         if isinstance(self.scheduler, Explorer):
             carry = self.evolve(self.scheduler, carry, ledger.scores)
         return self.fill_lanes(carry._replace(ledger=ledger))
+
+    def evaluate(self, carry: _Carry, configs: Any, states: PyTree) -> Metrics:
+        """Return the metrics of greedy episodes of all agents, after they have trained a phase."""
+
+        def agent(config: Any, state: Any, key: Array, phase: Array) -> Metrics:
+            key = evaluation_key(key, phase)
+            return greedy_metrics(self.algo, config, state, key, self.evaluation_episodes)
+
+        agents = populations.over_lanes(agent, self.lanes.strategy, self.algo.lane_axis)
+        phases = self.of_agents(carry.ledger.reported[carry.trial])
+        return agents(configs, states, self.keys_of(carry.trial), phases)
 
     def keep_agents(self, carry: _Carry, ledger: Ledger, scores: Array) -> _Carry:
         """Keep the agents that may be needed: paused ones, the best one and those of the finals."""
@@ -198,8 +212,7 @@ class Rounds:
         """Return the keys of the agents of trials `[W]`."""
 
         def of_trial(trial: Array) -> Array:
-            own, number = trial_key(self.key, trial), self.seeds_per_trial
-            return own[None] if number == 1 else jax.random.split(own, number)
+            return agent_keys(trial_key(self.key, trial), self.seeds_per_trial)
 
         return jax.vmap(of_trial)(trial).reshape(-1)
 
@@ -240,6 +253,16 @@ def trial_key(key: Array, trial: Array | int) -> Array:
     """Return the key of a trial's agent, given the search's key."""
     key, trial = checks.random_key("key", key), checks.index("trial", trial)
     return jax.random.fold_in(jax.random.fold_in(key, trial), 0)
+
+
+def agent_keys(key: Array, seeds_per_trial: int) -> Array:
+    """Return the keys of a trial's agents, given the trial's key."""
+    return key[None] if seeds_per_trial == 1 else jax.random.split(key, seeds_per_trial)
+
+
+def evaluation_key(key: Array, phase: Array | int) -> Array:
+    """Return the key of an agent's evaluation after a phase, given the agent's key."""
+    return jax.random.fold_in(jax.random.fold_in(key, phase), 1)
 
 
 def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl.tuning import objectives
 
 RETURNS = [
@@ -60,6 +61,13 @@ def test_objectives_are_statistics_of_the_agents_with_ended_episodes(objective, 
         warnings.simplefilter("ignore")  # NumPy's, about agents of which none has a return
         value = expected(np.array(returns))
     np.testing.assert_allclose(objective(metrics), value, rtol=1e-6)
+
+
+def test_episodes_on_the_host_are_not_evaluated():
+    algo = jaxrl.ppo(jaxrl.make("envpool/CartPole-v1", num_envs=2))
+    assert objectives.check_evaluation(algo, 0) == 0
+    with pytest.raises(ValueError, match=r"evaluation_episodes=3 needs environments on the device"):
+        objectives.check_evaluation(algo, 3)
 
 
 def test_deviations_are_not_negative():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sweep_runs import SPACE, scores_of_full_trials, toy_algorithm
-from toy_algorithm import ToyConfig, quality
+from toy_algorithm import ToyConfig, quality, toy
 
 import jaxrl
 from jaxrl.tuning import (
@@ -134,6 +134,22 @@ def test_diverged_trials_and_those_without_episodes_are_told_apart():
     assert not stopped[silent & ~diverged].any()
     finite = np.isfinite(scores)
     assert stopped[diverged].mean() > stopped[finite].mean()
+
+
+@pytest.mark.parametrize("strategy", ["vmap", "map"])
+def test_a_score_may_be_that_of_greedy_episodes(strategy):
+    """The reward is 1 for the right action and 0 for the wrong one."""
+
+    def act(config, state, memory, obs, key, greedy):
+        right = (obs[:, 0] > 0).astype(jnp.int32)
+        return memory, right if greedy else 1 - right
+
+    algo = toy(jaxrl.make("probe/Contextual-v0", num_envs=2))._replace(act=act)
+    program = functools.partial(
+        search, algo, ToyConfig(), SPACE, RandomSearch(3, 2), 2, 3, strategy=strategy,
+        evaluation_episodes=4,
+    )  # fmt: skip
+    np.testing.assert_array_equal(jax.jit(program)(jax.random.key(0)).ledger.scores, 1.0)
 
 
 def test_one_program_takes_traced_fields_only_and_says_so():

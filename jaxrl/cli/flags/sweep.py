@@ -19,6 +19,7 @@ from jaxrl.cli.flags.arguments import (
     split_pairs,
 )
 from jaxrl.envs import make
+from jaxrl.tuning import objectives
 from jaxrl.types import Env
 
 ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
@@ -28,6 +29,10 @@ FLAGS_OF_ARGUMENTS = {
     "top": "--final-trials", "repeats": "--final-runs", "share": "--final-share",
 }  # fmt: skip
 """Flags whose arguments in the API of sweeps have other names."""
+OBJECTIVES = {
+    "mean": objectives.mean_return, "median": objectives.median_return,
+    "iqm": objectives.interquartile_mean_return, "lowest": objectives.lowest_return,
+}  # fmt: skip
 MOST_FINALISTS = 4
 DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
 
@@ -55,7 +60,7 @@ class SweepArguments:
     trials: int = 100
     """Trials of the search; hyperband's brackets decide instead."""
     lanes: int = 16
-    """Agents trained at the same time; with --autotune, at most."""
+    """Trials at the same time; with --autotune, at most."""
     autotune: bool = False
     """Choose the number of lanes for this machine by short trials; one a device, if static fields
     are searched. The scheduler judges by earlier reports, so it may stop other trials."""
@@ -63,6 +68,13 @@ class SweepArguments:
     """Reports of a trial that is never stopped."""
     phase_length: LargeInteger = 2500
     phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
+    seeds_per_trial: int = 1
+    """Agents of each trial, which differ by their seed and train side by side."""
+    objective: Literal["mean", "median", "iqm", "lowest"] = "mean"
+    """How the returns of a trial's agents become its score; iqm is the interquartile mean."""
+    evaluation_episodes: int = 0
+    """Score that many episodes of each agent's greedy policy instead of its training episodes;
+    for environments on the device."""
     scheduler: Literal["hypertrick", "random", "halving", "hyperband", "asha"] = "hypertrick"
     eviction: float = 0.25
     """HyperTrick's r: the share of trials to stop in each phase."""

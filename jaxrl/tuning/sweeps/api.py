@@ -39,6 +39,7 @@ from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
 from jaxrl.tuning.finals import Finals
+from jaxrl.tuning.objectives import Objective, check_evaluation, mean_return
 from jaxrl.tuning.pbt import Explorer
 from jaxrl.tuning.schedulers import Scheduler, check_scheduler
 from jaxrl.tuning.static_programs import StaticPrograms
@@ -52,7 +53,8 @@ from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
 from jaxrl.tuning.sweeps.whole_study import read_study
 from jaxrl.types import Algorithm, check_agent
 
-SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space")
+SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "objective",
+          "evaluation_episodes", "seeds_per_trial", "phase", "space")  # fmt: skip
 """What all workers of a study must have in common, besides the environment's options."""
 
 
@@ -89,6 +91,9 @@ def sweep(
     storage: str | None = None,
     study_name: str | None = None,
     strategy: str | Strategy = "auto",
+    objective: Objective = mean_return,
+    evaluation_episodes: int = 0,
+    seeds_per_trial: int = 1,
     finals: Finals | None = None,
     resume: bool = False,
     keep_best: int = 3,
@@ -101,7 +106,7 @@ def sweep(
     max_seconds: float = math.inf,
     progress_bar: bool = True,
 ) -> SweepResult:
-    """Search for the config that scores best; a phase's score is the mean return of its episodes.
+    """Search for the config that scores best; by default a score is a phase's mean return.
 
     Ctrl-C and SIGTERM stop after the current chunk, with a checkpoint. A resumed sweep ends with
     the same trials, scores and decisions as an uninterrupted one if its environments run on the
@@ -123,6 +128,12 @@ def sweep(
       strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement. Where
         static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
         the lanes evenly ("shard-..."), or all ("auto").
+      objective: gives the score of a phase (`jaxrl.tuning.objectives`). Its metrics `[K, 1]` are
+        those of the whole phase: sums or, of losses and the like, means over updates.
+      evaluation_episodes: score that many episodes of each agent's greedy policy, played after the
+        phase, instead of its training episodes. Their steps do not count as training.
+      seeds_per_trial: agents of a trial, K, which train side by side with different seeds. The
+        first of them is the one that is kept.
       finals: once no trial is left, train the best settings again with new seeds, by a sweep in
         `run_dir/finals`, and choose the winner by these runs. Workers share the finals, too.
       resume: continue the sweep in `run_dir`, if there is one.
@@ -170,6 +181,9 @@ def sweep(
         chunk_seconds=checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE),
         max_steps=checks.number("max_steps", max_steps, BOUND),
         max_seconds=checks.number("max_seconds", max_seconds, BOUND),
+        objective=checks.function("objective", objective),
+        evaluation_episodes=check_evaluation(algo, evaluation_episodes),
+        seeds_per_trial=checks.integer("seeds_per_trial", seeds_per_trial),
     )
     if finals is not None:
         _check_finals(finals, scheduler, settings)
@@ -288,7 +302,8 @@ def _check(
     spaces.check(space, config)
     StaticPrograms(algo, config, space).check(space)
     if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
-        as_strategy(settings.strategy, min(settings.num_lanes, scheduler.num_trials))
+        num_lanes = min(settings.num_lanes, scheduler.num_trials)
+        as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
     check_sampler(settings.sampler)
     per = settings.keep_best_per
     if per is not None and per not in space:
@@ -312,6 +327,9 @@ def _describe(
         "config": fields.to_dict(config),
         "seed": settings.seed,
         "scheduler": rule,
+        "objective": settings.objective.__name__,
+        "evaluation_episodes": settings.evaluation_episodes,
+        "seeds_per_trial": settings.seeds_per_trial,
         "sampler": settings.sampler,
         "strategy": str(settings.strategy),
         "phase": settings.phase._asdict(),

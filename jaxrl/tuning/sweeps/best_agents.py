@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxrl.config import with_current_names
 from jaxrl.files.intact import ForeignError, move_aside, newest_intact
 from jaxrl.training import manifest as manifests
@@ -84,9 +86,10 @@ class BestAgents:
         self._agents = {t: agent for t, agent in self._agents.items() if t in best}
         return trial in best and score >= best[trial]
 
-    def keep(self, trial: int, score: float, num_updates: int, agent: PyTree) -> None:
-        """Keep a trial's agent, in place of an earlier one."""
-        self._agents[trial] = _Agent(score, num_updates, agent)
+    def keep(self, trial: int, score: float, num_updates: int, agents: PyTree) -> None:
+        """Keep the first of a trial's agents, leaves `[K, ...]`, in place of an earlier one."""
+        first = jax.tree.map(lambda x: x[0], agents)
+        self._agents[trial] = _Agent(score, num_updates, first)
 
     def forget(self, trial: int) -> None:
         """Drop a trial's agent, if it was kept."""

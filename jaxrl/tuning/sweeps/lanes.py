@@ -1,5 +1,8 @@
 """The lanes of a sweep: the places where trials train, on one or several devices.
 
+A trial has K agents, which differ by their seed and train side by side on its lane. A lane's agents
+have leaves `[K, ...]`.
+
 A lane group trains one compiled program at a time. If only traced fields are searched, all lanes
 form one lane group. If static fields are searched, each lane is a lane group of its own and runs
 whichever program its trial needs. The lane groups of a device form a device group: they train in
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -22,7 +25,8 @@ from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
-from jaxrl.tuning.rounds import without_host_envs
+from jaxrl.tuning.objectives import greedy_metrics
+from jaxrl.tuning.rounds import agent_keys, evaluation_key, without_host_envs
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.static_programs import Program, StaticPrograms
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
@@ -34,8 +38,8 @@ class Placement(NamedTuple):
 
     config: Any
     key: Array
-    agent: PyTree = None
-    """The trial's agent, if the trial paused, as `LaneGroup.agent` returned it."""
+    agents: PyTree = None
+    """The trial's agents, if the trial paused, as `LaneGroup.agents` returned them."""
 
 
 class Trained(NamedTuple):
@@ -43,15 +47,15 @@ class Trained(NamedTuple):
 
     num_updates: int
     metrics: dict[str, np.ndarray]
-    """`[W, MAX_CHUNK]`, zeros after the updates."""
+    """`[W * K, MAX_CHUNK]`, zeros after the updates."""
 
 
 @functools.lru_cache(maxsize=256)
 def compiled_population(
-    algo: Algorithm, num_lanes: int, strategy: str | Strategy, options: tuple[tuple[str, Any], ...]
+    algo: Algorithm, num_agents: int, strategy: str | Strategy, options: tuple[tuple[str, Any], ...]
 ) -> Population:
     """Return a population's functions, compiled once for all lane groups of the same kind."""
-    lanes = populations.population(algo, num_lanes, strategy)
+    lanes = populations.population(algo, num_agents, strategy)
     return lanes._replace(
         init=jax.jit(lanes.init),
         update=jax.jit(
@@ -61,6 +65,16 @@ def compiled_population(
     )
 
 
+@functools.lru_cache(maxsize=256)
+def compiled_evaluation(algo: Algorithm, num_episodes: int) -> Callable[..., Metrics]:
+    """Return `f(config, states, keys, phase) -> metrics [K, 1]` of K agents' greedy episodes."""
+
+    def agent(config: Any, state: Any, key: Array, phase: Array) -> Metrics:
+        return greedy_metrics(algo, config, state, evaluation_key(key, phase), num_episodes)
+
+    return jax.jit(jax.vmap(agent, in_axes=(None, 0, 0, None)))
+
+
 class LaneGroup:
     """W lanes that train one program at a time; their configs differ in traced fields only.
 
@@ -68,8 +82,16 @@ class LaneGroup:
       device: where it trains; None leaves that to the strategy.
     """
 
-    def __init__(self, num_lanes: int, strategy: str | Strategy, device: jax.Device | None = None):
+    def __init__(
+        self,
+        num_lanes: int,
+        strategy: str | Strategy,
+        device: jax.Device | None = None,
+        seeds_per_trial: int = 1,
+    ):
         self.num_lanes, self.strategy, self._device = num_lanes, strategy, device
+        self._number = seeds_per_trial
+        self._num_agents = num_lanes * seeds_per_trial
         self.algo: Algorithm | None = None
         self._population: Population
         self._configs: list[Any] = []
@@ -84,59 +106,71 @@ class LaneGroup:
             self._states = None
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
-        keys = self._put(jnp.stack([placements.get(i, some).key for i in range(self.num_lanes)]))
+        trial_keys = [placements.get(lane, some).key for lane in range(self.num_lanes)]
+        keys = self._put(jnp.concatenate([agent_keys(key, self._number) for key in trial_keys]))
         if self._states is None:
             self._states = self._population.init(self._stacked_configs(), keys)
-            placements = {lane: p for lane, p in placements.items() if p.agent is not None}
+            placements = {lane: p for lane, p in placements.items() if p.agents is not None}
         if placements:
             self._refill(placements, keys)
 
     def _refill(self, placements: dict[int, Placement], keys: Array) -> None:
         """Begin trials on their lanes, or resume them with the agents of their placements."""
-        resumed = {lane: p.agent for lane, p in placements.items() if p.agent is not None}
+        resumed = {lane: p.agents for lane, p in placements.items() if p.agents is not None}
         change = [KEEP] * self.num_lanes
         for lane in placements:
             change[lane] = RESUME if lane in resumed else FRESH
-        agents = self.agents() if resumed else None
-        for lane, agent in resumed.items():
-            one = self._put(agent)
-            agents = jax.tree.map(lambda x, one: x.at[lane].set(one), agents, one)  # noqa: B023
+        saved = self.all_agents() if resumed else None
+        for lane, agents in resumed.items():
+            places, own = self._places(lane), self._put(agents)
+            saved = jax.tree.map(lambda x, own: x.at[places].set(own), saved, own)  # noqa: B023
         self._states = self._population.refill(
-            self._stacked_configs(), self._states, keys, jnp.asarray(change), agents
+            self._stacked_configs(), self._states, keys, self._of_agents(change), saved
         )
 
     def train(self, num_updates: int, active: list[bool]) -> Metrics:
-        """Start that many updates without waiting for them; return metrics `[W, MAX_CHUNK]`."""
+        """Start that many updates without waiting for them; return metrics `[W * K, MAX_CHUNK]`."""
         self._states, metrics = self._population.update(
             self._stacked_configs(),
             self._states,
             jnp.int32(num_updates),
             MAX_CHUNK,
-            jnp.asarray(active),
+            self._of_agents(active),
         )
         return metrics
 
-    def agent(self, lane: int) -> PyTree:
-        """Return a lane's agent: its whole state except for environments on the host."""
-        return jax.tree.map(lambda x: x[lane], self.agents())
+    def agents(self, lane: int) -> PyTree:
+        """Return a lane's agents: their whole states except for environments on the host."""
+        return jax.tree.map(lambda x: x[self._places(lane)], self.all_agents())
 
-    def agents(self) -> PyTree:
+    def evaluate(self, lane: int, key: Array, phase: int, num_episodes: int) -> Metrics:
+        """Return the metrics of greedy episodes of a lane's agents, `[K, 1]`.
+
+        Args:
+          key: of the trial.
+        """
+        assert self.algo is not None
+        keys = self._put(agent_keys(key, self._number))
+        play = compiled_evaluation(self.algo, num_episodes)
+        return jax.device_get(play(self._configs[lane], self.agents(lane), keys, phase))
+
+    def all_agents(self) -> PyTree:
         """Return the agents of all lanes, as a checkpoint holds them."""
         assert self.algo is not None
         return without_host_envs(self.algo, self._states)
 
     def template(self, algo: Algorithm, config: Any) -> PyTree:
-        """Return the shapes of what `agents` returns for such configs."""
-        configs = populations.stack(config, self.num_lanes)
-        keys = jax.random.split(jax.random.key(0), self.num_lanes)
-        lanes = populations.population(algo, self.num_lanes, self.strategy)
+        """Return the shapes of what `all_agents` returns for such configs."""
+        configs = populations.stack(config, self._num_agents)
+        keys = jax.random.split(jax.random.key(0), self._num_agents)
+        lanes = populations.population(algo, self._num_agents, self.strategy)
         return without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
 
     def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
-        """Continue with what `agents` returned; environments on the host begin new episodes."""
+        """Continue with what `all_agents` returned; environments on the host begin new episodes."""
         self._compile(algo, configs)
         if not algo.env.checkpointable:
-            keys = jax.random.split(jax.random.key(0), self.num_lanes)
+            keys = jax.random.split(jax.random.key(0), self._num_agents)
             states = self._population.init(self._stacked_configs(), self._put(keys))
             saved = saved._replace(simulation=states.simulation)
         self._states = self._put(saved)
@@ -144,7 +178,7 @@ class LaneGroup:
     def _compile(self, algo: Algorithm, configs: list[Any]) -> None:
         self.algo, self._configs = algo, configs
         options = tuple(compiler_options(algo, configs[0]).items())
-        self._population = compiled_population(algo, self.num_lanes, self.strategy, options)
+        self._population = compiled_population(algo, self._num_agents, self.strategy, options)
 
     def _release_host_envs(self) -> None:
         """Close the environments on the host of the algorithm that is replaced."""
@@ -153,8 +187,18 @@ class LaneGroup:
 
     def _stacked_configs(self) -> Any:
         configs = self._configs
-        stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(one) for one in x]), *configs)
+        stacked = jax.tree.map(
+            lambda *x: self._of_agents([jnp.asarray(one) for one in x]), *configs
+        )
         return self._put(stacked)
+
+    def _of_agents(self, of_lanes: Sequence[Any]) -> Array:
+        """Return values of the lanes for each of their agents, `[W * K]`."""
+        return jnp.repeat(jnp.asarray(of_lanes), self._number, axis=0)
+
+    def _places(self, lane: int) -> slice:
+        """Return the places of a lane's agents in the population."""
+        return slice(lane * self._number, (lane + 1) * self._number)
 
     def _put(self, tree: PyTree) -> PyTree:
         return tree if self._device is None else jax.device_put(tree, self._device)
@@ -167,22 +211,31 @@ class Lanes:
     `device_groups` the lane groups of each device.
     """
 
-    def __init__(self, num_lanes: int, strategy: str | Strategy, programs: StaticPrograms):
-        self._programs = programs
+    def __init__(
+        self,
+        num_lanes: int,
+        strategy: str | Strategy,
+        programs: StaticPrograms,
+        seeds_per_trial: int = 1,
+    ):
+        self._programs, self._seeds_per_trial = programs, seeds_per_trial
         if programs.static_names:
             # One pool group of each lane, and one that is being replaced.
             callback.keep_at_least(num_lanes + 1)
             devices = _devices(strategy, num_lanes, programs)
             count = len(devices)
-            self.groups = [LaneGroup(1, "vmap", devices[i % count]) for i in range(num_lanes)]
+            self.groups = [
+                LaneGroup(1, "vmap", devices[i % count], seeds_per_trial) for i in range(num_lanes)
+            ]
             self.lanes_of = [[lane] for lane in range(num_lanes)]
             self.device_groups = [list(range(i, num_lanes, count)) for i in range(count)]
             self.num_devices = count
         else:
-            self.groups = [LaneGroup(num_lanes, strategy)]
+            self.groups = [LaneGroup(num_lanes, strategy, None, seeds_per_trial)]
             self.lanes_of = [list(range(num_lanes))]
             self.device_groups = [[0]]
-            self.num_devices = populations.as_strategy(strategy, num_lanes).num_devices
+            num_agents = num_lanes * seeds_per_trial
+            self.num_devices = populations.as_strategy(strategy, num_agents).num_devices
         self._to_place: dict[int, tuple[Algorithm, dict[int, Placement]]] = {}
         self._seconds_per_update: list[float | None] = [None] * len(self.groups)
         self._threads = ThreadPoolExecutor(len(self.device_groups))
@@ -232,10 +285,19 @@ class Lanes:
         self._seconds_per_update[group] = (time.perf_counter() - began) / num_updates
         return Trained(num_updates, metrics)
 
-    def agent(self, lane: int) -> PyTree:
-        """Return a lane's agent: its whole state except for environments on the host."""
-        group, place = (lane, 0) if self._programs.static_names else (0, lane)
-        return self.groups[group].agent(place)
+    def agents(self, lane: int) -> PyTree:
+        """Return a lane's agents: their whole states except for environments on the host."""
+        group, place = self._place_of(lane)
+        return self.groups[group].agents(place)
+
+    def evaluate(self, lane: int, key: Array, phase: int, num_episodes: int) -> Metrics:
+        """Return the metrics of greedy episodes of a lane's agents; see `LaneGroup.evaluate`."""
+        group, place = self._place_of(lane)
+        return self.groups[group].evaluate(place, key, phase, num_episodes)
+
+    def _place_of(self, lane: int) -> tuple[int, int]:
+        """Return a lane's lane group, and its place in it."""
+        return (lane, 0) if self._programs.static_names else (0, lane)
 
     def close(self) -> None:
         """Wait for the device groups that train."""
@@ -245,7 +307,7 @@ class Lanes:
 
     def save(self, state: SweepState) -> dict[str, PyTree]:
         """Return what a checkpoint holds of the lane groups that run trials."""
-        return {str(group): self.groups[group].agents() for group in self._used(state)}
+        return {str(group): self.groups[group].all_agents() for group in self._used(state)}
 
     def template(self, state: SweepState) -> dict[str, Any]:
         """Return the shapes of what a checkpoint holds: lane groups, and agents of paused trials.
@@ -260,8 +322,8 @@ class Lanes:
         for trial, values in state.values.items():
             if int(state.ledger.status[trial]) in (Status.PAUSED, Status.READY):
                 config, program = self._programs.find(values)
-                one = LaneGroup(1, "vmap").template(program.algo, config)
-                kept[str(trial)] = jax.eval_shape(lambda x: jax.tree.map(lambda x: x[0], x), one)
+                lane = LaneGroup(1, "vmap", None, self._seeds_per_trial)
+                kept[str(trial)] = lane.template(program.algo, config)
         return {"gangs": groups, "kept": kept}
 
     def restore(self, state: SweepState, saved: dict[str, PyTree]) -> None:

@@ -73,6 +73,7 @@ class SweepLoop:
             draw_of(space, lambda index: trial_values(space, key, index)), partial(trial_key, key)
         )
         self.programs = StaticPrograms(algo, config, space)
+        self.objective = jax.jit(settings.objective)
         identity = sweep_file.identity(description)
         self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
@@ -107,13 +108,14 @@ class SweepLoop:
 
     def _start_lanes(self, algo: Algorithm, scheduler: Scheduler) -> None:
         strategy, num_lanes = self.settings.strategy, len(self.state.runs)
+        seeds = self.settings.seeds_per_trial
         if strategy == "auto" and not self.programs.static_names:
             config, program = self.programs.find({})
             phases = scheduler.num_trials * scheduler.num_phases
-            planned_steps = phases * self.settings.phase.num_steps(program.steps_per_update)
-            strategy = fastest(algo, config, num_lanes, planned_steps, self.display)
+            per_agent = phases * self.settings.phase.num_steps(program.steps_per_update)
+            strategy = fastest(algo, config, num_lanes * seeds, per_agent * seeds, self.display)
             self.description["strategy"] = str(strategy)
-        self.lanes = Lanes(num_lanes, strategy, self.programs)
+        self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
         remedy = "--strategy auto with a multiple of as many --lanes may use all"
         unused = describe_unused(self.lanes.num_devices, remedy)
         if unused is not None and not self.programs.has_spread_agents:
@@ -218,15 +220,17 @@ class SweepLoop:
 
     def _count(self, group: int, metrics: dict[str, np.ndarray], num_updates: int) -> None:
         """Add a chunk to the runs of a lane group, and log one row for each."""
+        seeds = self.settings.seeds_per_trial
         for place, lane in enumerate(self.lanes.lanes_of[group]):
             run = self.state.runs[lane]
             if run is None:
                 continue
-            part = {name: x[place, :num_updates].astype(np.float64) for name, x in metrics.items()}
+            agents = slice(place * seeds, (place + 1) * seeds)
+            part = {name: x[agents, :num_updates].astype(np.float64) for name, x in metrics.items()}
             row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
-            run.count(row, num_updates)
+            run.count(part, num_updates)
             self.state.trial_updates[run.trial] += num_updates
-            self.state.num_steps += num_updates * self._steps_per_update(run.trial)
+            self.state.num_steps += num_updates * seeds * self._steps_per_update(run.trial)
             self.display.count(row["valid_steps"])
             position = {
                 "update": self.state.chunks,
@@ -256,14 +260,19 @@ class SweepLoop:
             run = runs[lane]
             if run is not None and self.state.ledger.status[run.trial] != Status.RUNNING:
                 runs[lane] = None
-                self.trials.leave(run.trial, partial(self.lanes.agent, lane))
+                self.trials.leave(run.trial, partial(self.lanes.agents, lane))
 
     def _report(self, lane: int, run: PhaseRun) -> None:
         """Report a trial's score, and free its lane unless the trial continues."""
         state, now = self.state, self._seconds()
         phase = state.phase(run.trial)
         state.runs[lane] = None
-        status = self.trials.report(run.trial, run.score, partial(self.lanes.agent, lane))
+        metrics = run.metrics()
+        if episodes := self.settings.evaluation_episodes:
+            key = self.source.key(run.trial)
+            metrics = metrics | self.lanes.evaluate(lane, key, phase, episodes)
+        score = float(self.objective(metrics))
+        status = self.trials.report(run.trial, score, partial(self.lanes.agents, lane))
         if status is None:  # the trial was taken from this worker
             return
         state.spans.append(Span(lane, run.trial, phase, run.began, now))

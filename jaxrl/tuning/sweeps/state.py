@@ -20,8 +20,9 @@ from jaxrl import config as fields
 from jaxrl.files import schema
 from jaxrl.files.urls import file_url
 from jaxrl.training.population import Strategy
-from jaxrl.training.progress import check_number
+from jaxrl.training.progress import SUMS, check_number
 from jaxrl.tuning.json_values import score_to_json, values_from_json, values_to_json
+from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.timeline import Span, occupancy
 
@@ -35,7 +36,8 @@ class Phase(NamedTuple):
 
     length: int
     unit: str = "updates"
-    """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended."""
+    """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended; each
+    agent of a trial trains for so long."""
 
     def num_updates(self, steps_per_update: int) -> int:
         """Return the length in updates, of a phase that is not counted in episodes."""
@@ -55,7 +57,7 @@ class Phase(NamedTuple):
     def is_over(self, run: PhaseRun, steps_per_update: int) -> bool:
         """Return whether the run has trained for the whole phase."""
         if self.unit == "episodes":
-            return run.episodes >= self.length or run.diverged
+            return run.episodes >= self.length or run.has_diverged
         return run.updates >= self.num_updates(steps_per_update)
 
 
@@ -85,6 +87,9 @@ class SweepSettings(NamedTuple):
     chunk_seconds: float
     max_steps: float
     max_seconds: float
+    objective: Objective
+    evaluation_episodes: int
+    seeds_per_trial: int
 
     @property
     def storage_url(self) -> str:
@@ -105,25 +110,32 @@ class PhaseRun:
     began: float
     """Seconds from the sweep's beginning to the phase's."""
     updates: int = 0
-    episodes: float = 0.0
-    return_sum: float = 0.0
-    diverged: bool = False
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    """Each metric of each of the trial's agents, summed over the updates."""
 
-    def count(self, row: dict[str, float], updates: int) -> None:
-        """Add a row of metrics that covers that many updates."""
+    def count(self, metrics: dict[str, np.ndarray], updates: int) -> None:
+        """Add metrics `[K, updates]`."""
         self.updates += updates
-        self.episodes += row["episode_count"]
-        self.return_sum += row["episode_return_sum"]
-        self.diverged |= not math.isfinite(row["loss"])
+        for name, x in metrics.items():
+            self.sums[name] = (self.sums.get(name, 0.0) + x.sum(-1)).tolist()
 
     @property
-    def score(self) -> float:
-        """The mean return of the phase's episodes; NaN without one, -inf if the trial diverged."""
-        if not self.episodes and not self.diverged:
-            return math.nan
-        # In the precision of the ledger, so that study and ledger agree.
-        score = float(np.float32(self.return_sum / max(self.episodes, 1)))
-        return -math.inf if self.diverged or math.isinf(score) else score
+    def episodes(self) -> float:
+        """The least number of episodes that an agent has ended."""
+        return min(self.sums.get("episode_count", [0.0]))
+
+    @property
+    def has_diverged(self) -> bool:
+        """True if a loss of an agent was not finite."""
+        return not np.isfinite(self.sums.get("loss", [0.0])).all()
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        """Return the phase's metrics for an objective, `[K, 1]`: sums, and means of the others."""
+        divisors = {name: 1 if name in SUMS else max(self.updates, 1) for name in self.sums}
+        return {
+            name: (np.array(x)[:, None] / divisors[name]).astype(np.float32)
+            for name, x in self.sums.items()
+        }
 
 
 @dataclass
@@ -269,9 +281,7 @@ _RUN: schema.Table = {
     "trial": schema.Field(schema.INDEX),
     "began": schema.Field(schema.NUMBER),
     "updates": schema.Field(schema.INDEX),
-    "episodes": schema.Field(schema.NUMBER),
-    "return_sum": schema.Field(schema.NUMBER),
-    "diverged": schema.Field(schema.SWITCH),
+    "sums": schema.Field(schema.OBJECT),
 }
 _SPAN = (schema.INDEX, schema.INDEX, schema.INDEX, schema.NUMBER, schema.NUMBER)
 STATE: schema.Table = {

@@ -11,8 +11,8 @@ from jaxrl.files.urls import JOURNAL, parse_url
 from jaxrl.training import manifest as manifests
 
 NAME = "sweep.json"
-SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "sampler",
-        "lanes", "phase", "space")  # fmt: skip
+SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "objective",
+        "evaluation_episodes", "seeds_per_trial", "sampler", "lanes", "phase", "space")  # fmt: skip
 """What a resumed sweep must have in common with the one before it."""
 
 

@@ -2,15 +2,17 @@
 
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sweep_runs import run, toy_algorithm
-from toy_algorithm import ToyConfig
+from sweep_runs import UPDATES, run, toy_algorithm
+from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.training import manifest as manifests
-from jaxrl.tuning import Choice, LogUniform, Phase, RandomSearch
+from jaxrl.tuning import Choice, LogUniform, Phase, RandomSearch, trial_key
+from jaxrl.tuning.rounds import agent_keys
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 
 
@@ -35,6 +37,19 @@ def test_the_best_agents_are_kept_and_can_be_loaded(tmp_path):
     assert {jaxrl.load_policy(path).config.gamma for path in kept} == {0.9, 0.99}
 
 
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_first_agent_of_the_best_trial_is_kept(tmp_path):
+    result = run(tmp_path / "x", RandomSearch(3, 1), seeds_per_trial=2, keep_best=1)
+    assert result.best is not None
+    trial = result.best["trial"]
+    key = agent_keys(trial_key(jax.random.key(5), trial), 2)[0]
+    config = ToyConfig(**result.best["values"])
+    state, _ = jaxrl.train(toy_algorithm(), config, key, UPDATES)
+    directory = tmp_path / "x" / "best" / f"trial-{trial}"
+    kept = jaxrl.load_policy(directory, make_algorithm=lambda env, _: toy(env))
+    np.testing.assert_array_equal(kept.state.params, state.params)
+
+
 def test_the_best_of_the_agents_that_were_kept_stay_after_a_kill(tmp_path):
     """Trials that ended shortly before a kill have scores, but no agents."""
     best = BestAgents(tmp_path, 1, None)
@@ -46,14 +61,14 @@ def test_the_best_of_the_agents_that_were_kept_stay_after_a_kill(tmp_path):
         return True, {"trial": trial}
 
     assert best.is_among_best(0, 5.0, trials(5.0))
-    best.keep(0, 5.0, 1, {"x": jnp.zeros(2)})
+    best.keep(0, 5.0, 1, {"x": jnp.zeros((1, 2))})
     best.write(trials(5.0), describe)
     resumed = BestAgents(tmp_path, 1, None)
     resumed.write(trials(5.0, 9.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-0"]
     assert not resumed.is_among_best(2, 4.0, trials(5.0, 9.0, 4.0))
     assert resumed.is_among_best(3, 7.0, trials(5.0, 9.0, 4.0, 7.0))
-    resumed.keep(3, 7.0, 1, {"x": jnp.zeros(2)})
+    resumed.keep(3, 7.0, 1, {"x": jnp.zeros((1, 2))})
     resumed.write(trials(5.0, 9.0, 4.0, 7.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-3"]
 
@@ -83,7 +98,7 @@ def agents_of(tmp_path, run_id="a"):
     trials = [{"trial": i, "scores": [float(i)]} for i in range(3)]
     best = BestAgents(tmp_path, 3, None)
     for trial in range(3):
-        best.keep(trial, float(trial), 4, {"x": jnp.full(2, float(trial))})
+        best.keep(trial, float(trial), 4, {"x": jnp.full((1, 2), float(trial))})
     best.write(trials, describe)
     return lambda: BestAgents(tmp_path, 3, None)
 

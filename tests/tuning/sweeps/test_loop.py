@@ -41,6 +41,7 @@ from jaxrl.tuning import (
     Status,
     SuccessiveHalving,
     Uniform,
+    objectives,
     search,
 )
 from jaxrl.tuning.studies.study import SharedStudy
@@ -49,20 +50,33 @@ from jaxrl.tuning.sweeps import loop, sweep_file
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-def searched(scheduler):
-    program = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3)
+def searched(scheduler, **scoring):
+    program = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3, **scoring
+    )
     return jax.jit(program)(jax.random.key(5))
 
 
+THREE_SEEDS = {"seeds_per_trial": 3, "objective": objectives.lowest_return}
+
+
 @pytest.mark.parametrize(
-    "scheduler",
-    [HyperTrick(12, 4), pytest.param(SuccessiveHalving(9, 9), marks=pytest.mark.slow)],
-    ids=str,
+    ("scheduler", "scoring"),
+    [
+        (HyperTrick(12, 4), {}),
+        (HyperTrick(12, 4), THREE_SEEDS),
+        (HyperTrick(5, 3), {"evaluation_episodes": 4, "seeds_per_trial": 2}),
+        pytest.param(SuccessiveHalving(9, 9), {}, marks=pytest.mark.slow),
+        pytest.param(SuccessiveHalving(9, 9), THREE_SEEDS, marks=pytest.mark.slow),
+    ],
+    ids=["hypertrick", "hypertrick, seeds", "hypertrick, evaluated", "halving", "halving, seeds"],
 )
-def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(tmp_path, scheduler):
-    expected = searched(scheduler)
+def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(
+    tmp_path, scheduler, scoring
+):
+    expected = searched(scheduler, **scoring)
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    result = run(tmp_path / "x", scheduler, storage=url, study_name="s")
+    result = run(tmp_path / "x", scheduler, storage=url, study_name="s", **scoring)
     study = optuna.load_study(study_name="s", storage=url)
     assert len(outcome(result)) == len(study.trials) == scheduler.num_trials
     for trial, stored in zip(outcome(result), study.trials, strict=True):
@@ -161,29 +175,30 @@ def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "space", "checkpoint_seconds"),
+    ("scheduler", "space", "checkpoint_seconds", "seeds_per_trial"),
     [
-        (HyperTrick(12, 4), SPACE, 1e9),
-        pytest.param(HyperTrick(12, 4), SPACE, 0.0, marks=pytest.mark.slow),
-        pytest.param(SuccessiveHalving(9, 9), SPACE, 0.0, marks=pytest.mark.slow),
-        pytest.param(ASHA(9, 9), STATIC, 0.0, marks=pytest.mark.slow),
-        pytest.param(ASHA(9, 9), STATIC, 1e9, marks=pytest.mark.slow),
+        (HyperTrick(12, 4), SPACE, 1e9, 1),
+        pytest.param(HyperTrick(12, 4), SPACE, 0.0, 1, marks=pytest.mark.slow),
+        pytest.param(SuccessiveHalving(9, 9), SPACE, 0.0, 2, marks=pytest.mark.slow),
+        pytest.param(ASHA(9, 9), STATIC, 0.0, 2, marks=pytest.mark.slow),
+        pytest.param(ASHA(9, 9), STATIC, 1e9, 1, marks=pytest.mark.slow),
     ],
     ids=["hypertrick unsaved", "hypertrick", "halving", "asha static", "asha static unsaved"],
 )
 def test_a_killed_sweep_resumes_to_the_same_outcome(
-    tmp_path, monkeypatch, scheduler, space, checkpoint_seconds
+    tmp_path, monkeypatch, scheduler, space, checkpoint_seconds, seeds_per_trial
 ):
     """The study is ahead of the last checkpoint; phases that run again count once."""
-    expected = run(tmp_path / "whole", scheduler, space)
+    several = {"seeds_per_trial": seeds_per_trial}
+    expected = run(tmp_path / "whole", scheduler, space, **several)
     for chunks in (2, 3):
         with monkeypatch.context() as patch:
             kill_after_reports(patch, chunks)
             resume = (tmp_path / "cut").exists()
-            times = {"checkpoint_seconds": checkpoint_seconds}
+            others = {"checkpoint_seconds": checkpoint_seconds} | several
             with pytest.raises(KilledError):
-                run(tmp_path / "cut", scheduler, space, resume=resume, **times)
-    result = run(tmp_path / "cut", scheduler, space, resume=True)
+                run(tmp_path / "cut", scheduler, space, resume=resume, **others)
+    result = run(tmp_path / "cut", scheduler, space, resume=True, **several)
     assert outcome(result) == outcome(expected)
 
 

@@ -1,21 +1,43 @@
 """The state of a sweep: scores of phases, and a damaged `sweep.json`."""
 
+import dataclasses
 import json
 import math
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from sweep_runs import run
 
-from jaxrl.tuning import HyperTrick, schedulers
+from jaxrl.tuning import HyperTrick, objectives, schedulers
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 
 
-def test_infinite_returns_are_the_worst_score():
-    metrics = {"episode_count": 2.0, "episode_return_sum": math.inf, "loss": 0.0}
+def test_a_phase_has_the_sums_and_means_of_each_agent():
     phase_run = PhaseRun(0, 0.0)
-    assert math.isnan(phase_run.score)
-    phase_run.count(metrics, 1)
-    assert phase_run.score == -math.inf
+    assert not phase_run.has_diverged
+    assert phase_run.episodes == 0
+    counts, returns, losses = (
+        np.array([[1, 0], [2, 3]]),
+        np.ones((2, 2)),
+        np.array([[1, 2], [3, 5]]),
+    )
+    for _ in range(2):
+        metrics = {"episode_count": counts, "episode_return_sum": returns, "loss": losses}
+        phase_run.count(metrics, 2)
+    assert (phase_run.updates, phase_run.episodes, phase_run.has_diverged) == (4, 2, False)
+    found = phase_run.metrics()
+    np.testing.assert_array_equal(found["episode_count"], [[2], [10]])
+    np.testing.assert_array_equal(found["episode_return_sum"], [[4], [4]])
+    np.testing.assert_array_equal(found["loss"], [[1.5], [4]])
+    phase_run.count(metrics | {"loss": np.array([[0.0, math.nan], [0.0, 0.0]])}, 2)
+    assert phase_run.has_diverged
+    again = PhaseRun(**json.loads(json.dumps(dataclasses.asdict(phase_run))))
+    of_phase = jax.tree.map(jnp.asarray, again.metrics())
+    assert objectives.mean_return(of_phase) == -math.inf
+    returns = np.asarray(objectives.agent_returns(of_phase))
+    np.testing.assert_allclose(returns, [-math.inf, 6 / 15])
 
 
 def test_the_state_of_an_older_version_counts_steps_from_0(tmp_path):
