@@ -24,6 +24,7 @@ import jaxrl
 from jaxrl.analysis.records import save_record
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
+from jaxrl.config import with_current_names
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
 from jaxrl.training.progress import read_summary
@@ -126,7 +127,8 @@ def main(args: Args) -> None:
     runs = [describe_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
     note = args.note
     if args.add:
-        recorded = json.loads((args.results / f"{args.name}.json").read_text())
+        path = args.results / f"{args.name}.json"
+        recorded = with_current_names(json.loads(path.read_text()))
         runs, note = add_runs(recorded["runs"], runs), note or recorded["note"]
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)

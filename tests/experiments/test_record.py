@@ -21,12 +21,15 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     assert result["mean_return_by_seed"]["1"] == result["mean_return"] > 5
     assert result["random_policy"]["episodes"] == result["runs"][0]["evaluation"]["episodes"] == 5
     assert (tmp_path / "cartpole.png").exists()
-    run_again = ({"manifest": run["manifest"] | {"seed": 0}} for run in result["runs"])
-    assert record.add_runs([*run_again], result["runs"])[1:] == result["runs"]
-    record.main(
-        record.Args("cartpole", (tmp_path / "run",), add=True, episodes=5, results=tmp_path)
-    )
+    add = record.Args("cartpole", (tmp_path / "run",), add=True, episodes=5, results=tmp_path)
+    record.main(add)
     assert json.loads((tmp_path / "cartpole.json").read_text()) == result
+    older = json.loads(json.dumps(result))
+    older["runs"][0]["manifest"]["seed"] = 0
+    del older["runs"][0]["manifest"]["config"]["initial_std"]
+    (tmp_path / "cartpole.json").write_text(json.dumps(older))
+    record.main(add)
+    assert json.loads((tmp_path / "cartpole.json").read_text())["runs"][1:] == result["runs"]
     table = experiment("score_table")
     cells = table.row("cartpole", result).split(" | ")
     assert cells[:4] == ["| CartPole-v1", "PPO", "0.000512M", "1"]
