@@ -130,6 +130,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             storage=args.storage,
             study_name=args.study,
             worker=args.worker,
+            agents_dir=args.agents_dir,
             strategy=args.strategy,
             max_steps=math.inf if args.max_steps is None else args.max_steps,
             max_seconds=args.max_seconds,

@@ -23,7 +23,6 @@ from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.rounds import without_host_envs
-from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.static_programs import Program, StaticPrograms
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
@@ -248,21 +247,18 @@ class Lanes:
         return {str(group): self.groups[group].agents() for group in self._used(state)}
 
     def template(self, state: SweepState) -> dict[str, Any]:
-        """Return the shapes of what a checkpoint holds: lane groups, and agents of paused trials.
-
-        The keys "gangs" and "kept" are those of checkpoints on disk.
-        """
+        """Return the shapes of what `save` returns."""
         groups = {}
         for group in self._used(state):
             config, program = self._of_first_trial(group, state)
             groups[str(group)] = self.groups[group].template(program.algo, config)
-        kept = {}
-        for trial, values in state.values.items():
-            if int(state.ledger.status[trial]) in (Status.PAUSED, Status.READY):
-                config, program = self._programs.find(values)
-                one = LaneGroup(1, "vmap").template(program.algo, config)
-                kept[str(trial)] = jax.eval_shape(lambda x: jax.tree.map(lambda x: x[0], x), one)
-        return {"gangs": groups, "kept": kept}
+        return groups
+
+    def agent_template(self, values: dict[str, Any]) -> PyTree:
+        """Return the shapes of what `agent` returns for a trial with these values."""
+        config, program = self._programs.find(values)
+        lanes = LaneGroup(1, "vmap").template(program.algo, config)
+        return jax.eval_shape(lambda x: jax.tree.map(lambda x: x[0], x), lanes)
 
     def restore(self, state: SweepState, saved: dict[str, PyTree]) -> None:
         """Continue from what `save` returned; environments on the host begin new episodes."""

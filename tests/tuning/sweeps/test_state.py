@@ -12,7 +12,7 @@ from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 
 def test_infinite_returns_are_the_worst_score():
     metrics = {"episode_count": 2.0, "episode_return_sum": math.inf, "loss": 0.0}
-    phase_run = PhaseRun(0, 0.0)
+    phase_run = PhaseRun(0, 0.0, 0)
     assert math.isnan(phase_run.score)
     phase_run.count(metrics, 1)
     assert phase_run.score == -math.inf
