@@ -1,6 +1,7 @@
-"""A worker process of a sweep of the toy algorithm: `python -m sweep_worker URL DIRECTORY NAME`.
+"""A worker process of a sweep of the toy algorithm.
 
-It waits for a file `go` beside its directory, so that all workers begin together.
+Its command is `python -m sweep_worker URL DIRECTORY NAME SCHEDULER [AGENTS_DIR]`. It waits for a
+file `go` beside its directory, so that all workers begin together.
 """
 
 import sys
@@ -11,17 +12,23 @@ import jax
 from sweep_runs import SPACE, UPDATES
 from toy_algorithm import ToyConfig, toy
 
-from jaxrl.tuning import HyperTrick, Phase, sweep
+from jaxrl.tuning import ASHA, HyperBand, HyperTrick, Phase, SuccessiveHalving, sweep
 from jaxrl.tuning.sweeps.lanes import Lanes
 
 SEED, NUM_TRIALS, NUM_PHASES = 5, 30, 4
 SLOW = "c"
-SECONDS_PER_PHASE = {"a": 0.2, "b": 0.2, SLOW: 0.8}
+SECONDS_PER_PHASE = {"a": 0.2, "b": 0.2, SLOW: 0.8, "d": 0.3}
 """If any worker waited for the slowest one, it would show."""
 HEARTBEAT = 5
+SCHEDULERS = {
+    "hypertrick": HyperTrick(NUM_TRIALS, NUM_PHASES),
+    "halving": SuccessiveHalving(18, 9),
+    "hyperband": HyperBand(9),
+    "asha": ASHA(18, 9),
+}
 
 
-def main(url, directory, worker):
+def main(url, directory, worker, scheduler, agents_dir=None):
     """Work on the study at the URL until it ends; resume if the directory holds a sweep."""
     jax.config.update("jax_disable_most_optimizations", True)
     train = Lanes._train_group
@@ -38,7 +45,7 @@ def main(url, directory, worker):
         toy(),
         ToyConfig(),
         SPACE,
-        HyperTrick(NUM_TRIALS, NUM_PHASES),
+        SCHEDULERS[scheduler],
         num_lanes=2,
         phase=Phase(UPDATES),
         run_dir=directory,
@@ -47,6 +54,7 @@ def main(url, directory, worker):
         study_name="toy_algorithm",
         strategy="vmap",
         worker=worker,
+        agents_dir=agents_dir,
         heartbeat_seconds=HEARTBEAT,
         checkpoint_seconds=3.0,
         progress_bar=False,

@@ -120,7 +120,7 @@ def cases() -> dict[str, Case]:
             "space": SPACE, "scheduler": RULE, "num_lanes": 2, "phase": tuning.Phase(1),
             "run_dir": "sweep", "seed": 0, "sampler": "random", "storage": None,
             "study_name": None, "strategy": "auto", "finals": None, "resume": False, "keep_best": 1,
-            "keep_best_per": None, "worker": None, "heartbeat_seconds": 60,
+            "keep_best_per": None, "worker": None, "agents_dir": None, "heartbeat_seconds": 60,
             "checkpoint_seconds": 30.0, "chunk_seconds": 2.0, "max_steps": 1e6, "max_seconds": 60.0,
             "progress_bar": False,
         }),

@@ -41,10 +41,8 @@ MARGIN = 120
 """Seconds from the signal to the end of a job's time; cluster/slurm.sh has this number too."""
 PROGRAMS = {"slurm": "sbatch", "sge": "qsub"}
 """The program that submits a job, by scheduler."""
-
-
 PAUSING = ("halving", "hyperband", "asha")
-"""Schedulers of `jaxrl sweep` that allow one worker only."""
+"""Schedulers of `jaxrl sweep` that pause trials, whose agents all workers must see."""
 
 
 @dataclasses.dataclass
@@ -94,13 +92,14 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
     if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")
     if args.workers is not None:
-        if take_flag(rest, "--storage")[0] is None:
+        storage, agents_dir = (take_flag(rest, f)[0] for f in ("--storage", "--agents-dir"))
+        if storage is None:
             raise ValueError("--workers share a database: the command needs --storage")
-        if args.workers > 1 and (name := take_flag(rest, "--scheduler")[0]) in PAUSING:
+        pauses = (name := take_flag(rest, "--scheduler")[0]) in PAUSING
+        if args.workers > 1 and pauses and agents_dir is None and not storage.startswith("sqlite"):
             raise ValueError(
-                f"--scheduler {name} pauses trials, so that workers would wait for each other for "
-                "ever; leave out --workers and give one worker more --lanes, or use --scheduler "
-                "hypertrick"
+                f"--scheduler {name} pauses trials, which any worker may continue: the command "
+                "needs --agents-dir, a folder that all machines see"
             )
         if take_flag(rest, "--study")[0] is None:
             rest += ["--study", args.name]

@@ -131,6 +131,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             storage=args.storage,
             study_name=args.study,
             worker=args.worker,
+            agents_dir=args.agents_dir,
             strategy=args.strategy,
             objective=OBJECTIVES[args.objective],
             evaluation_episodes=args.evaluation_episodes,

@@ -14,11 +14,15 @@ UNREADABLE = {
 """Parts of paths with which Orbax 0.12 cannot write or cannot read checkpoints."""
 
 
-def check_path(directory: Path) -> None:
-    """Raise `ValueError` if checkpoints in a directory could not be read again."""
+def check_path(directory: Path, argument: str = "run_dir") -> None:
+    """Raise `ValueError` if checkpoints in a directory could not be read again.
+
+    Args:
+      argument: the one that names the directory.
+    """
     path = str(directory.absolute())
     if found := [part for part, pattern in UNREADABLE.items() if pattern.search(path)]:
         raise ValueError(
             f"checkpoints cannot be kept in {ascii(path)[1:-1]}, whose path has "
-            f"{' and '.join(found)}; choose another run_dir"
+            f"{' and '.join(found)}; choose another {argument}"
         )

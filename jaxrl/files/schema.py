@@ -159,6 +159,7 @@ SWEEP: Table = {
     "storage": Field(none_or(TEXT), required=False),
     "study": Field(none_or(TEXT), required=False),
     "worker": Field(none_or(TEXT), required=False),
+    "agents_dir": Field(none_or(TEXT), required=False),
     "command": Field(TEXT, required=False),
     "trials": Field(list_of(object_with(TRIAL)), required=False, default=[]),
     "finals": Field(list_of(object_with(FINAL)), required=False),

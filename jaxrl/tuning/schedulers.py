@@ -43,6 +43,11 @@ class Status(enum.IntEnum):
     COMPLETED = 5
     """Reported all its phases."""
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the trial trains no more."""
+        return self >= Status.STOPPED
+
 
 class Ledger(NamedTuple):
     """All reports of a search of N trials and P phases."""
@@ -93,11 +98,11 @@ def start(scheduler: Scheduler) -> Ledger:
     )
 
 
-def begin(ledger: Ledger, trial: int) -> Ledger:
-    """Return the ledger with a trial that runs from its start; its earlier scores are dropped."""
+def begin(ledger: Ledger, trial: int, phases: int = 0) -> Ledger:
+    """Return the ledger with a trial that runs after so many phases; later scores are dropped."""
     return Ledger(
-        scores=ledger.scores.at[trial].set(jnp.nan),
-        reported=ledger.reported.at[trial].set(0),
+        scores=ledger.scores.at[trial, phases:].set(jnp.nan),
+        reported=ledger.reported.at[trial].set(phases),
         status=ledger.status.at[trial].set(Status.RUNNING),
     )
 

@@ -193,12 +193,14 @@ def test_a_script_that_is_not_told_of_several_gpus_is_named(place, capsys):
 
 
 @pytest.mark.parametrize("name", ["hypertrick", "random", "halving", "hyperband", "asha"])
-def test_an_array_of_workers_is_refused_where_the_scheduler_pauses_trials(place, name):
+def test_an_array_of_workers_needs_a_folder_for_agents_if_the_scheduler_pauses_trials(place, name):
     argv = ("--workers", "2", *SWEEP, "--scheduler", name)
     if make_scheduler(sweep.SweepArguments(scheduler=name)).pauses:
-        with pytest.raises(ValueError, match=f"--scheduler {name} pauses trials"):
+        with pytest.raises(ValueError, match=f"--scheduler {name} pauses .* needs --agents-dir"):
             write(*argv)
         write("--workers", "1", *argv[2:])
+        write(*argv, "--agents-dir", "shared")
+        write("--workers", "2", "--", "train.py", "--storage", "sqlite:///x", *argv[-2:])
     else:
         write(*argv)
 

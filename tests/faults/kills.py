@@ -34,8 +34,8 @@ from faults.work import (
 )
 from jaxrl.distributed.liveness import LOST_STATUS
 
-SHARING = ("RandomSearch", "HyperTrick")
-"""Schedulers that pause no trials, so that several workers may share their studies."""
+SHARING = ("RandomSearch", "HyperTrick", "SuccessiveHalving", "ASHA")
+"""Schedulers of sweeps that workers share; they have as many trials as random search."""
 WORKERS = ("a", "b", "c")
 HEARTBEAT = 2  # seconds
 SECONDS_PER_CHUNK = 0.1
@@ -155,7 +155,8 @@ def work(sweep: Sweep, directory: Path, url: str, worker: str) -> None:
         train_chunk(loop)
 
     setattr(SweepLoop, "_train_chunk", train_slowly)  # noqa: B010 (its type is another one)
-    sweep.train(directory, storage=url, worker=worker, heartbeat_seconds=HEARTBEAT)
+    shared = {"storage": url, "worker": worker, "agents_dir": directory.parent / "agents"}
+    sweep.train(directory, heartbeat_seconds=HEARTBEAT, **shared)
 
 
 def kill_workers_on_postgresql(rng: random.Random, directory: Path) -> Outcome:

@@ -124,7 +124,7 @@ def sweep_arguments(rng: random.Random, directory: Path) -> Case:
     from jaxrl.tuning import Phase, RandomSearch
 
     names = ("num_lanes", "phase", "seed", "sampler", "storage", "study_name", "strategy", "worker",
-             "keep_best", "keep_best_per", "heartbeat_seconds", "checkpoint_seconds",
+             "agents_dir", "keep_best", "keep_best_per", "heartbeat_seconds", "checkpoint_seconds",
              "chunk_seconds")  # fmt: skip
     values = odd(rng, names, 2)
     unit = rng.choice(("updates", "steps", "episodes", "x"))
@@ -178,8 +178,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
               "core", "gamma", "num-minibatches", "torso", "video", "no-anneal", "cluster"),
     "sweep": ("algo", "env-id", "num-envs", "env-options", "set", "space", "trials", "lanes",
               "phases", "phase-length", "phase-unit", "scheduler", "eviction", "eta", "sampler",
-              "storage", "study", "worker", "strategy", "cpu-devices", "seed", "resume",
-              "keep-best", "videos-by", "unheard"),
+              "storage", "study", "worker", "agents-dir", "strategy", "cpu-devices", "seed",
+              "resume", "keep-best", "videos-by", "unheard"),
     "play": ("episodes", "seed", "greedy", "format", "max-steps", "unheard"),
     "compare": ("out", "unheard"),
     "submit": ("name", "scheduler", "gpus", "cpus", "nodes", "hours", "container", "workers",

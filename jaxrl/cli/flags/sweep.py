@@ -88,6 +88,9 @@ class SweepArguments:
     """Name of the study, the same for all workers."""
     worker: str | None = None
     """This worker's name in the study, if it may be restarted on another machine."""
+    agents_dir: Path | None = None
+    """Folder that all workers see, for the agents of trials that halving, hyperband and asha pause;
+    beside the storage by default, if it is a file."""
     strategy: str = "auto"
     """vmap, map, shard-vmap, shard-map, or auto for the fastest of them. They round differently, so
     a search with another one may choose another config."""

@@ -3,8 +3,10 @@
 __all__ = [
     "cma_es",
     "damage",
+    "events",
     "heartbeat",
     "optional_optuna",
+    "paused_agents",
     "pruner",
     "samplers",
     "storage",

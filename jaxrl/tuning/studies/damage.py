@@ -69,8 +69,11 @@ def find_damage() -> Iterator[None]:
         raise DamagedStudyError(shown[:LONGEST]) from error
 
 
-def guard(storage: Any, check_trial: Callable[[Any], None]) -> Any:
+def guard(storage: Any, check_trial: Callable[[Any], None], trial_id: Callable[[Any], int]) -> Any:
     """Let a storage's methods raise `DamagedStudyError`, and check the trials that they return.
+
+    Args:
+      trial_id: returns the id of a trial, which no other trial of the storage has.
 
     Returns:
       The storage itself: Optuna asks for the class of storages.
@@ -78,7 +81,7 @@ def guard(storage: Any, check_trial: Callable[[Any], None]) -> Any:
     for name, method in inspect.getmembers(storage, inspect.ismethod):
         if not name.startswith("__"):
             setattr(storage, name, _guarded(method))
-    check = _once_each(check_trial)
+    check = _once_each(check_trial, trial_id)
     storage.get_trial = _checked(storage.get_trial, check)
     storage.get_all_trials = _checked(storage.get_all_trials, check)
     return storage
@@ -107,13 +110,15 @@ def _checked(method: Callable[..., Any], check: Callable[[Any], None]) -> Callab
     return call
 
 
-def _once_each(check_trial: Callable[[Any], None]) -> Callable[[Any], None]:
+def _once_each(
+    check_trial: Callable[[Any], None], trial_id: Callable[[Any], int]
+) -> Callable[[Any], None]:
     """Return a function that checks each object once: storages keep trials that have ended."""
     checked: dict[int, Any] = {}
 
     def check(trial: Any) -> None:
-        if checked.get(trial.number) is not trial:
+        if checked.get(trial_id(trial)) is not trial:
             check_trial(trial)
-            checked[trial.number] = trial
+            checked[trial_id(trial)] = trial
 
     return check

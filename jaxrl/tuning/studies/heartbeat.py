@@ -7,8 +7,9 @@ does three things each `heartbeat_seconds`:
    has none, so that nobody waits for it without end.
 2. It sets every running trial to FAIL that had no heartbeat for twice that time.
 3. It adds a WAITING trial for each index that has none but failed trials: a repetition with the
-   same values, which the first free lane of any worker takes (`SharedStudy.claim`). So a worker
-   may also die between 2. and 3. without losing the trial.
+   same values, which the first free lane of any worker takes (`SharedStudy.claim`). It continues
+   from the trial's last pause, or begins anew if there was none. So a worker may also die between
+   2. and 3. without losing the trial.
 
 A worker that was only slow learns of it when it reports a score (`SharedStudy.report` returns
 None) and gives the trial up. A journal file has no heartbeats: the trials of a dead worker wait
@@ -21,7 +22,7 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any
 
 from jaxrl.tuning.studies.damage import find_damage
@@ -33,7 +34,6 @@ from jaxrl.tuning.studies.storage import (
 )
 from jaxrl.tuning.studies.stored_trials import (
     indexed_trials,
-    owner,
     valid_trials,
     without_owner,
 )
@@ -65,8 +65,6 @@ class Heartbeat:
     ):
         self._study, self._storage, self._num_trials = study, storage, num_trials
         self._running_ids, self._seconds = running_ids, seconds
-        self.grace_seconds = 2 * seconds
-        """A trial without a heartbeat for so long is lost."""
         self._stopped = threading.Event()
         self._failure: Exception | None = None
         self._try_to_beat()
@@ -124,39 +122,3 @@ def requeue(study: Any, lost: Any) -> None:
     lost.user_attrs = without_owner(lost.user_attrs)
     with ignore_experimental_warnings(), find_damage():
         import_optuna().storages.RetryHeartbeatStaleTrialCallback()(study, lost)
-
-
-def check_alone(
-    study: Any,
-    worker: str,
-    own: Container[int],
-    oldest: int | None,
-    scheduler: str,
-    grace_seconds: int | None,
-) -> None:
-    """Raise if another worker runs trials of a study whose scheduler pauses trials.
-
-    A worker does not continue the trials that others pause, so each would wait for the others.
-
-    Args:
-      own: the ids of the trials that `worker` runs.
-      oldest: only trials with smaller numbers count; None if all do.
-      scheduler: its name.
-      grace_seconds: a trial without a heartbeat for so long is lost; None without heartbeats.
-
-    Raises:
-      ValueError: names the other worker and says what to do.
-    """
-    for trial in study.get_trials(deepcopy=False):
-        is_others = trial_id(trial) not in own and owner(trial) != worker
-        if trial.state.name != "RUNNING" or not is_others:
-            continue
-        if oldest is None or trial.number < oldest:
-            later = grace_seconds and f", or start this one {grace_seconds} s after its death"
-            raise ValueError(
-                f"worker {owner(trial) or 'another'!r} runs trials of the study "
-                f"{study.study_name!r}, and {scheduler} pauses trials, so that workers would wait "
-                "for each other for ever: use HyperTrick (--scheduler hypertrick), or one worker "
-                "with more lanes (num_lanes, --lanes). If that worker has died, resume it under "
-                f"its name (worker, --worker){later or ''}"
-            )

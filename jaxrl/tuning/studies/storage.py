@@ -61,7 +61,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
             )
         backend = storages.journal.JournalFileBackend(str(path))
         with find_damage():
-            return guard(storages.JournalStorage(backend), check_trial)
+            return guard(storages.JournalStorage(backend), check_trial, trial_id)
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":  # the driver that the extra `tune` installs
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -81,7 +81,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
                 )
                 make_sqlite_atomic(storage.engine)
                 # As Optuna does with every database: the study and the sweep share its cache.
-                return guard(storages.get_storage(storage), check_trial)
+                return guard(storages.get_storage(storage), check_trial, trial_id)
         except ImportError as error:
             raise ImportError(
                 f"no driver for the study storage {shown!r}: {error}; pip install 'jaxrl[tune]'"

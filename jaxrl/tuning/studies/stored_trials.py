@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.files import schema
 from jaxrl.tuning.json_values import score_to_json, values_to_json
-from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 
@@ -26,13 +25,15 @@ WORKER = "worker"
 """User attribute of a trial: the name of the worker that runs it."""
 CLAIMED_BY = "wanted by "
 """User attribute of a trial, followed by a worker's name: that worker was about to run it."""
+PAUSED = "paused after"
+"""User attribute of a trial: how many phases it had reported when it paused last."""
 STATUS = {
     "WAITING": Status.WAITING,
     "RUNNING": Status.RUNNING,
     "PRUNED": Status.STOPPED,
     "COMPLETE": Status.COMPLETED,
 }
-"""The status in a ledger of each state in a study."""
+"""The status in a ledger of each state in a study; a paused trial waits, too."""
 REPEATS = "failed_trial"
 """System attribute that Optuna gives to a repeated trial: the number of the first one."""
 
@@ -59,6 +60,7 @@ def check_trial(trial: Any) -> None:
         f"the values {trial.values}": trial.values is None or len(trial.values) == 1,
         f"the index {attributes.get(INDEX)!r}": schema.is_integer(attributes.get(INDEX, 0), 0),
         f"the worker {attributes.get(WORKER)!r}": isinstance(attributes.get(WORKER, ""), str),
+        f"{PAUSED} {attributes.get(PAUSED)!r}": schema.is_integer(attributes.get(PAUSED, 1), 1),
         f"{REPEATS} {first!r}": schema.is_integer(first, 0),
         "no time of its end": isinstance(trial.datetime_complete, datetime.datetime) == has_ended,
         "no worker, but runs": is_claimed or trial.state.name != "RUNNING",
@@ -97,7 +99,7 @@ def check_resumed(
             for phase in range(len(each["scores"]))
         ]
         found = {
-            "status": "waiting" if trial.state.name == "WAITING" else each["status"],
+            "status": each["status"] if has_begun(trial) else "waiting",
             "scores": scores,
             "values": values_to_json(values(trial)),
         }
@@ -150,22 +152,14 @@ def valid_trials(trials: list[tuple[int, Any]], num_trials: int) -> dict[int, An
     return valid
 
 
-def with_reports(ledger: Ledger, trials: dict[int, Any]) -> Ledger:
-    """Return the ledger with what the study has of these trials, by index."""
-    scores, reported, status = (np.array(x) for x in ledger)
-    for index, trial in trials.items():
-        stored = trial.intermediate_values
-        if max(stored, default=0) >= scores.shape[1]:
-            raise DamagedStudyError(
-                f"trial {trial.number} has scores of {max(stored) + 1} phases, but the sweep has "
-                f"{scores.shape[1]}"
-            )
-        scores[index] = [stored.get(p, math.nan) for p in range(scores.shape[1])]
-        reported[index], status[index] = len(stored), STATUS[trial.state.name]
-        if status[index] == Status.STOPPED and len(stored) == scores.shape[1]:
-            # Optuna refuses NaN as the value of a completed trial: `SharedStudy.finish` prunes it.
-            status[index] = Status.COMPLETED
-    return Ledger(jnp.asarray(scores), jnp.asarray(reported), jnp.asarray(status))
+def paused_after(trial: Any) -> int:
+    """Return after how many phases a trial paused last; 0 if it never did."""
+    return trial.user_attrs.get(PAUSED, 0)
+
+
+def has_begun(trial: Any) -> bool:
+    """Return whether a trial has trained; a paused one waits again."""
+    return trial.state.name != "WAITING" or PAUSED in trial.user_attrs
 
 
 def owner(trial: Any) -> str | None:
@@ -182,18 +176,23 @@ def trials_to_resume(
 ) -> tuple[dict[int, Any], dict[int, Any]]:
     """Return a worker's trials from before its restart: those to run again, those that ended.
 
-    A worker that is alone also runs the ended ones again that its last checkpoint lacks, and comes
-    to the same decisions and agents. Where others take part, what has ended stays so.
+    A worker that is alone also runs those again that ended or paused after its last checkpoint, and
+    comes to the same decisions and agents. Where others take part, what has ended stays so, and any
+    worker may continue what has paused.
     """
-    begun = [trial for _, trial in trials if trial.state.name != "WAITING"]
-    is_alone = all(owner(trial) in (None, worker) for trial in begun)
+    is_alone = runs_alone(trials, worker)
     own = {
         index: trial
         for index, trial in valid_trials(trials, num_trials).items()
-        if owner(trial) == worker and trial.state.name != "WAITING"
+        if owner(trial) == worker and has_begun(trial)
     }
-    again = {i: t for i, t in own.items() if is_alone or not t.state.is_finished()}
-    return again, {i: t for i, t in own.items() if i not in again}
+    again = {i: t for i, t in own.items() if is_alone or t.state.name == "RUNNING"}
+    return again, {i: t for i, t in own.items() if t.state.is_finished() and i not in again}
+
+
+def runs_alone(trials: list[tuple[int, Any]], worker: str) -> bool:
+    """Return whether no other worker has taken part in a study."""
+    return all(owner(trial) in (None, worker) for _, trial in trials if has_begun(trial))
 
 
 def without_owner(user_attrs: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """The shared study: an Optuna study that holds every trial, score and decision of a sweep.
 
 Workers on several machines may share a study. Each claims trials of its own and sees the scores
-that the others reported, so HyperTrick ranks all trials together and no worker waits for another.
-Each score is stored before anything is decided from it, so optuna-dashboard shows the curves while
-they grow.
+that the others reported, so all trials are ranked together. Each score is stored before anything is
+decided from it, so optuna-dashboard shows the curves while they grow. The decisions follow from the
+order of the reports (`jaxrl.tuning.studies.events`).
 
-The queue is the study's WAITING trials: those of dead workers (`jaxrl.tuning.studies.heartbeat`),
-and a new one that is added whenever none waits, until there are N. A trial has an index from 0 to
-N - 1; a trial that is repeated after its worker died has a new number and the same index.
+The queue is the study's WAITING trials: paused ones, which any worker may continue once the
+scheduler lets them; those of dead workers (`jaxrl.tuning.studies.heartbeat`); and a new one that is
+added whenever no other may be taken, until there are N. A trial has an index from 0 to N - 1; a
+trial that is repeated after its worker died has a new number and the same index.
 
 A worker may die between any two writes without losing a trial. It adds a trial to the queue before
 it claims one, and it stores a heartbeat and its claim before it sets the trial to RUNNING. If it
@@ -20,17 +21,19 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.studies.damage import find_damage
-from jaxrl.tuning.studies.heartbeat import Heartbeat, check_alone, has_heartbeats, lost_trials
+from jaxrl.tuning.studies.events import EventLog
+from jaxrl.tuning.studies.heartbeat import Heartbeat, has_heartbeats, lost_trials
 from jaxrl.tuning.studies.optional_optuna import import_optuna
+from jaxrl.tuning.studies.paused_agents import PausedAgents, open_folder
 from jaxrl.tuning.studies.samplers import Draw, TrialSampler
 from jaxrl.tuning.studies.storage import (
-    change_state,
     close_storage,
     open_storage,
     open_study,
@@ -38,15 +41,17 @@ from jaxrl.tuning.studies.storage import (
 )
 from jaxrl.tuning.studies.stored_trials import (
     INDEX,
+    PAUSED,
     WORKER,
     check_resumed,
+    has_begun,
     indexed_trials,
-    owner,
+    paused_after,
+    runs_alone,
     trials_to_resume,
     valid_trials,
-    with_reports,
 )
-from jaxrl.tuning.studies.trial_queue import TrialQueue
+from jaxrl.tuning.studies.trial_queue import IsFree, TrialQueue
 
 
 class SharedStudy:
@@ -80,14 +85,10 @@ class SharedStudy:
         listed: Sequence[dict[str, Any]] = (),
     ):
         self._optuna = import_optuna()
-        self._num_trials, self._worker = num_trials, worker
+        self._url, self._num_trials, self._worker = url, num_trials, worker
         self._lock = threading.Lock()
         self._claimed: dict[int, Any] = {}
         """The trials that this worker runs, by index."""
-        self._reserved: tuple[int, Any] | None = None
-        """The index and trial that `claim` returns first."""
-        self._pausing: str | None = None
-        """The scheduler that allows no other worker."""
         self._heartbeat = None
         self._storage = open_storage(url, heartbeat_seconds)
         try:
@@ -98,6 +99,10 @@ class SharedStudy:
             check_resumed(trials, saved, listed, self._sampler.stored_values)
             self._unclaimed, self._ended = trials_to_resume(trials, num_trials, worker)
             """This worker's trials from before a restart: those to run again, those that ended."""
+            self.was_alone = runs_alone(trials, worker)
+            """Whether no other worker had taken part before this one started."""
+            self.log = EventLog(self._storage, name)
+            """What the trials of all workers did, in order."""
             if has_heartbeats(self._storage):
                 self._heartbeat = Heartbeat(
                     self._study, self._storage, num_trials, self._running_ids, heartbeat_seconds
@@ -108,60 +113,47 @@ class SharedStudy:
 
     # --- claim a trial ---------------------------------------------------------------------------
 
-    def begin_alone(self, scheduler: str) -> None:
-        """Refuse other workers, since the scheduler of that name pauses trials.
-
-        This worker takes its first trial, which shows others that it works. Of workers that begin
-        at the same time, the one with the first trial continues.
-
-        Raises:
-          ValueError: if another worker runs trials; also raised by `claim`.
-        """
-        self._pausing = scheduler
-        self._check_alone(None)
-        if not self._running() and (taken := self._take_trial()) is not None:
-            self._reserved = taken
-            with self._lock:
-                self._claimed[taken[0]] = taken[1]
-
-    def _check_alone(self, oldest: int | None) -> None:
-        assert self._pausing is not None
-        grace_seconds = None if self._heartbeat is None else self._heartbeat.grace_seconds
-        own = set(self._running_ids())
-        check_alone(self._study, self._worker, own, oldest, self._pausing, grace_seconds)
-
-    def claim(self, begun: Container[int]) -> tuple[int, dict[str, Any]] | None:
-        """Return the index and values of a trial to run; None if all are taken.
+    def claim(
+        self, begun: Container[int], is_free: IsFree = lambda *_: True
+    ) -> tuple[int, dict[str, Any]] | None:
+        """Return the index and values of a trial to run; None if none is free.
 
         The first are this worker's trials from before a restart, except those in `begun`; then
-        those that were returned to the queue; then new ones.
+        those in the queue that are free; then new ones.
         """
-        for index, trial in list(self._unclaimed.items()):
-            if index not in begun:
-                self._remove(self._unclaimed, index)
-                if (claimed := self._begin(index, trial)) is not None:
-                    return claimed
-        while (taken := self._reserved or self._take_trial()) is not None:
-            self._reserved = None
+        for index in list(self._unclaimed):
+            if index not in begun and (claimed := self._claim_again(index)) is not None:
+                return claimed
+        while True:
+            while (taken := self._queue.take(self._own(), is_free)) is None:
+                if not self._queue.add():
+                    return None
             if (claimed := self._begin(*taken)) is not None:
                 return claimed
-        return None
 
-    def _take_trial(self) -> tuple[int, Any] | None:
-        """Set a waiting or a new trial to RUNNING; return its index and the trial.
+    def claim_paused(self, index: int) -> tuple[int, dict[str, Any]] | None:
+        """Return the index and values of a trial that pauses; None if another worker has it."""
+        if index in self._unclaimed:
+            return self._claim_again(index)
+        trial = self._valid_trials().get(index)
+        if index in self._claimed or trial is None or trial.state != self._state.WAITING:
+            return None
+        return self._begin(index, trial) if self._queue.take_one(trial) else None
 
-        Returns None if all are taken. Gives the trial back if another worker must not take part.
-        """
-        while (taken := self._queue.take(self._claimed)) is None:
-            if not self._queue.add():
-                return None
-        if self._pausing is not None:
-            try:
-                self._check_alone(min(t.number for t in (*self._running(), taken[1])))
-            except ValueError:
-                change_state(self._storage, taken[1], "WAITING")
-                raise
-        return taken
+    def claim_to_end(self, is_meant: IsFree) -> Iterator[int]:
+        """Claim the waiting trials that `is_meant` names, only to end them; yield their indices."""
+        while (taken := self._queue.take(self._own(), is_meant)) is not None:
+            index, trial = taken
+            with self._lock:
+                self._claimed[index] = trial
+            yield index
+
+    def _claim_again(self, index: int) -> tuple[int, dict[str, Any]] | None:
+        """Claim a trial from before a restart; None if another worker has it."""
+        trial = self._unclaimed[index]
+        is_mine = self._stored(trial).state != self._state.WAITING or self._queue.take_one(trial)
+        self._remove(self._unclaimed, index)
+        return self._begin(index, trial) if is_mine else None
 
     def _begin(self, index: int, trial: Any) -> tuple[int, dict[str, Any]] | None:
         """Store a trial's owner and values; return its index and values.
@@ -182,6 +174,30 @@ class SharedStudy:
         except self._optuna.exceptions.UpdateFinishedTrialError:
             self._remove(self._claimed, index)
             return None
+
+    def number(self, index: int) -> int:
+        """Return the number of a claimed trial."""
+        return self._claimed[index].number
+
+    def paused_after(self, index: int) -> int:
+        """Return after how many phases a claimed trial paused last; 0 if it never did."""
+        return paused_after(self._stored(self._claimed[index]))
+
+    def give_up(self, index: int) -> None:
+        """Leave a claimed trial to the worker that has it now, or as it had ended."""
+        if index in self._claimed:
+            stored = self._stored(self._claimed[index])
+            self._remove(self._claimed, index)
+            if stored.state in (self._state.COMPLETE, self._state.PRUNED):
+                self._ended[index] = stored
+
+    def has_ended(self, index: int) -> bool:
+        """Return whether a claimed trial had ended before a restart."""
+        return self._stored(self._claimed[index]).state.is_finished()
+
+    def claimed(self) -> list[int]:
+        """Return the indices of the trials that this worker runs."""
+        return list(self._claimed)
 
     # --- report and end a trial ------------------------------------------------------------------
 
@@ -207,8 +223,34 @@ class SharedStudy:
                 self._ended[index] = ended
             return None
 
+    def pause(self, index: int, phases: int) -> bool:
+        """Return a trial to the queue, from which any worker may continue it.
+
+        Returns False if the trial was taken from this worker, as if it were dead.
+        """
+        trial = self._claimed[index]
+        self._remove(self._claimed, index)
+        stored = self._stored(trial)
+        if stored.state.is_finished() and stored.state != self._state.FAIL:
+            self._unclaimed[index] = trial  # it runs again after a restart
+            return True
+        try:
+            last = max(phases, paused_after(stored))
+            self._storage.set_trial_user_attr(trial_id(trial), PAUSED, last)
+            self._storage.set_trial_state_values(trial_id(trial), self._state.WAITING)
+        except self._optuna.exceptions.UpdateFinishedTrialError:
+            return False
+        return True
+
+    def fill(self, index: int, scores: Sequence[float]) -> None:
+        """Store the scores that a claimed trial lacks, which repeats one of a dead worker."""
+        stored = self._stored(self._claimed[index])
+        with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            for phase in set(range(len(scores))) - set(stored.intermediate_values):
+                self._storage.set_trial_intermediate_value(trial_id(stored), phase, scores[phase])
+
     def finish(self, index: int, status: Status, score: float) -> None:
-        """Store that a trial has ended, with its last score."""
+        """Store that a claimed trial has ended, with its last score."""
         trial = self._claimed[index]
         is_complete = status == Status.COMPLETED and not math.isnan(score)
         # If the trial was just taken from this worker, as if it were dead, it is left as it is.
@@ -225,14 +267,26 @@ class SharedStudy:
         """Claim again the trials that this worker was running at its last checkpoint.
 
         Returns:
-          Those that it cannot claim: they were taken from it, as if it were dead, or ended after
-          the checkpoint (see `ended_values`).
+          Those that it cannot claim: they were taken from it, as if it were dead, or paused or
+          ended after the checkpoint.
         """
-        gone = set(indices) - set(self._unclaimed)
-        with self._lock:
-            for index in set(indices) - gone:
-                self._claimed[index] = self._unclaimed.pop(index)
-        return gone
+        mine = [index for index in indices if index in self._unclaimed]
+        return set(indices) - {index for index in mine if self._claim_again(index) is not None}
+
+    def end_resuming(self) -> bool:
+        """Leave the paused trials from before a restart to all workers, and ended ones as they are.
+
+        Those that were running are still this worker's. Returns whether any had ended.
+        """
+        stored = {index: self._stored(trial) for index, trial in self._unclaimed.items()}
+        ended = {
+            i: t for i, t in stored.items() if t.state in (self._state.COMPLETE, self._state.PRUNED)
+        }
+        for index, trial in stored.items():
+            if trial.state != self._state.RUNNING:
+                self._remove(self._unclaimed, index)
+        self._ended |= ended
+        return bool(ended)
 
     def ended_values(self) -> dict[int, dict[str, Any]]:
         """Return the values of the trials that this worker ended before a restart, by index."""
@@ -240,39 +294,45 @@ class SharedStudy:
 
     # --- other workers ---------------------------------------------------------------------------
 
-    def merge(self, ledger: Ledger) -> Ledger:
-        """Return the ledger with what other workers have reported."""
-        trials = self._valid_trials().items()
-        own = self._claimed.keys() | self._unclaimed.keys()
-        return with_reports(ledger, {i: trial for i, trial in trials if i not in own})
+    def unfinished_elsewhere(self) -> tuple[bool, dict[int, int]]:
+        """Return whether other workers run trials, and which trials wait.
 
-    def has_unfinished_elsewhere(self) -> bool:
-        """Return whether other workers' trials are unfinished and may return to the queue."""
-        states = [self._state.WAITING]
+        Returns:
+          Whether a trial runs elsewhere, or is about to return to the queue; and after how many
+          phases each waiting trial paused last, by index.
+        """
         if self._heartbeat is not None:
             self._heartbeat.check()
-            states.append(self._state.RUNNING)
-        own = set(self._running_ids())
         # One reading: between two, a heartbeat may fail a running trial and not yet repeat it.
-        trials = indexed_trials(self._study)
-        if self._heartbeat is not None and lost_trials(trials, self._num_trials):
-            return True  # about to be in the queue again
-        return any(t.state in states and trial_id(t) not in own for _, t in trials)
+        trials, own = indexed_trials(self._study), set(self._running_ids())
+        others = [(i, t) for i, t in trials if trial_id(t) not in own]
+        is_running = self._heartbeat is not None and (
+            any(t.state == self._state.RUNNING for _, t in others)
+            or bool(lost_trials(trials, self._num_trials))
+        )
+        waiting = {i: paused_after(t) for i, t in others if t.state == self._state.WAITING}
+        return is_running, waiting
 
-    def count_elsewhere(self) -> int:
-        """Return how many trials other workers have begun."""
-        trials = self._valid_trials().values()
-        return sum(t.state != self._state.WAITING and owner(t) != self._worker for t in trials)
+    def count_elsewhere(self, own: Container[int]) -> int:
+        """Return how many trials have begun that are not in `own`."""
+        return sum(has_begun(t) and i not in own for i, t in self._valid_trials().items())
+
+    def open_agents(self, parent: Path) -> PausedAgents:
+        """Return the agents of the study's paused trials.
+
+        Args:
+          parent: holds a folder for each study.
+
+        Raises:
+          ValueError: if other workers keep them elsewhere.
+        """
+        return PausedAgents(open_folder(self._study, self._url, parent))
 
     def close(self) -> None:
         """Stop the heartbeat and close the connection."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        try:
-            if self._reserved is not None:  # the sweep could not begin
-                change_state(self._storage, self._reserved[1], "WAITING")
-        finally:
-            close_storage(self._storage)
+        close_storage(self._storage)
 
     # --- helpers ---------------------------------------------------------------------------------
 
@@ -286,6 +346,10 @@ class SharedStudy:
     def _stored(self, trial: Any) -> Any:
         """Return a trial as it is stored now."""
         return self._storage.get_trial(trial_id(trial))
+
+    def _own(self) -> set[int]:
+        """Return the indices of the trials that this worker runs or is about to run again."""
+        return {*self._claimed, *self._unclaimed}
 
     def _remove(self, trials: dict[int, Any], index: int) -> None:
         with self._lock:

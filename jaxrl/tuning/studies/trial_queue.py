@@ -5,13 +5,23 @@ A worker that takes a trial stores a heartbeat and its claim before it sets the 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 from jaxrl.tuning.studies.heartbeat import has_heartbeats
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import change_state, trial_id
-from jaxrl.tuning.studies.stored_trials import CLAIMED_BY, indexed_trials, valid_trials
+from jaxrl.tuning.studies.stored_trials import (
+    CLAIMED_BY,
+    indexed_trials,
+    paused_after,
+    valid_trials,
+)
+
+IsFree = Callable[[int, int], bool]
+"""`is_free(index, phases)`: whether the trial, which last paused after so many phases, may be taken
+from the queue; 0 if it never paused."""
+Taken = tuple[int, Any]
 
 
 class TrialQueue:
@@ -33,8 +43,8 @@ class TrialQueue:
         self._study.add_trial(optuna.create_trial(state=optuna.trial.TrialState.WAITING))
         return True
 
-    def take(self, own: Container[int]) -> tuple[int, Any] | None:
-        """Set the first waiting trial to RUNNING; return its index and the trial, None without one.
+    def take(self, own: Container[int], is_free: IsFree = lambda *_: True) -> Taken | None:
+        """Set the first free trial to RUNNING; return its index and the trial, None without one.
 
         Args:
           own: indices of the trials that this worker's lanes train. One that was taken from it, as
@@ -46,17 +56,21 @@ class TrialQueue:
             if trial.state.name != "WAITING":
                 continue
             is_valid = index in valid and valid[index].number == trial.number
-            if is_valid and index in own:
+            if is_valid and (index in own or not is_free(index, paused_after(trial))):
                 continue
-            if has_heartbeats(self._storage):
-                self._storage.record_heartbeat(trial_id(trial))
-            is_taken = store_claim(self._storage, trial, self._worker)
-            if not is_taken or not change_state(self._storage, trial, "RUNNING"):
+            if not self.take_one(trial):
                 continue
             if is_valid:
                 return index, trial
             change_state(self._storage, trial, "FAIL")  # two workers added the same trial
         return None
+
+    def take_one(self, trial: Any) -> bool:
+        """Set a waiting trial to RUNNING; return False if another worker was faster."""
+        if has_heartbeats(self._storage):
+            self._storage.record_heartbeat(trial_id(trial))
+        is_claimed = store_claim(self._storage, trial, self._worker)
+        return is_claimed and change_state(self._storage, trial, "RUNNING")
 
 
 def store_claim(storage: Any, trial: Any, worker: str) -> bool:

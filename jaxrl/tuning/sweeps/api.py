@@ -99,6 +99,7 @@ def sweep(
     keep_best: int = 3,
     keep_best_per: str | None = None,
     worker: str | None = None,
+    agents_dir: str | Path | None = None,
     heartbeat_seconds: int = 60,
     checkpoint_seconds: float = 30.0,
     chunk_seconds: float = 2.0,
@@ -122,9 +123,8 @@ def sweep(
         trials that have ended; "gp" only from those that no scheduler stopped.
       storage, study_name: workers with the same ones share the trials. `storage` is a database URL
         (`sqlite:///study.db`, `postgresql://...`), or `journal:///study.log` for one worker at a
-        time. Where the scheduler pauses trials, a second worker is refused. A resumed sweep
-        remembers its storage, except for secrets, which are written to no file: the password and
-        the URL's query fields, but for harmless ones such as `sslmode`.
+        time. A resumed sweep remembers its storage, except for secrets, which are written to no
+        file: the password and the URL's query fields, but for harmless ones such as `sslmode`.
       strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement. Where
         static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
         the lanes evenly ("shard-..."), or all ("auto").
@@ -141,6 +141,9 @@ def sweep(
       keep_best_per: a hyperparameter; the best agent of each of its values is kept too.
       worker: this process's name in the study, the same after a restart; None makes one of the host
         and the run directory.
+      agents_dir: folder in which all workers, on whatever machine, keep the agents of paused
+        trials; used if the scheduler pauses trials. None takes one beside a database that is a
+        file; workers that share a database server need to name one.
       heartbeat_seconds: a worker that recorded no heartbeat for twice as long is taken for dead,
         and its trials return to the queue.
       checkpoint_seconds: the least time between two checkpoints.
@@ -176,6 +179,8 @@ def sweep(
         worker=checks.optional(checks.text, "worker", worker)
         or stored.get("worker")
         or f"{platform.node()}:{directory.resolve()}",
+        agents_dir=checks.optional(checks.path, "agents_dir", agents_dir)
+        or (Path(stored["agents_dir"]) if stored.get("agents_dir") else None),
         heartbeat_seconds=checks.integer("heartbeat_seconds", heartbeat_seconds),
         checkpoint_seconds=checks.number("checkpoint_seconds", checkpoint_seconds, DELAY),
         chunk_seconds=checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE),
@@ -342,6 +347,7 @@ def _describe(
         "study": settings.study_name,
         "storage": settings.storage and redact_url(settings.storage),
         "worker": settings.worker,
+        "agents_dir": settings.agents_dir and str(settings.agents_dir),
     }
 
 

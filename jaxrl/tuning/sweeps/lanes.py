@@ -27,7 +27,6 @@ from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.objectives import greedy_metrics
 from jaxrl.tuning.rounds import agent_keys, evaluation_key, without_host_envs
-from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.static_programs import Program, StaticPrograms
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
@@ -310,21 +309,18 @@ class Lanes:
         return {str(group): self.groups[group].all_agents() for group in self._used(state)}
 
     def template(self, state: SweepState) -> dict[str, Any]:
-        """Return the shapes of what a checkpoint holds: lane groups, and agents of paused trials.
-
-        The keys "gangs" and "kept" are those of checkpoints on disk.
-        """
+        """Return the shapes of what `save` returns."""
         groups = {}
         for group in self._used(state):
             config, program = self._of_first_trial(group, state)
             groups[str(group)] = self.groups[group].template(program.algo, config)
-        kept = {}
-        for trial, values in state.values.items():
-            if int(state.ledger.status[trial]) in (Status.PAUSED, Status.READY):
-                config, program = self._programs.find(values)
-                lane = LaneGroup(1, "vmap", None, self._seeds_per_trial)
-                kept[str(trial)] = lane.template(program.algo, config)
-        return {"gangs": groups, "kept": kept}
+        return groups
+
+    def agents_template(self, values: dict[str, Any]) -> PyTree:
+        """Return the shapes of what `agents` returns for a trial with these values."""
+        config, program = self._programs.find(values)
+        lane = LaneGroup(1, "vmap", None, self._seeds_per_trial)
+        return lane.template(program.algo, config)
 
     def restore(self, state: SweepState, saved: dict[str, PyTree]) -> None:
         """Continue from what `save` returned; environments on the host begin new episodes."""

@@ -25,6 +25,7 @@ from jaxrl.tuning import space as spaces
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.static_programs import StaticPrograms
+from jaxrl.tuning.studies.paused_agents import PausedAgents
 from jaxrl.tuning.studies.samplers import draw_of
 from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps import sweep_file
@@ -68,6 +69,7 @@ class SweepLoop:
         source: TrialSource | None = None,
     ):
         self.settings, self.description, self.display = settings, description, display
+        self.scheduler = scheduler
         self.began, key = time.perf_counter(), jax.random.key(settings.seed)
         self.source = source or TrialSource(
             draw_of(space, lambda index: trial_values(space, key, index)), partial(trial_key, key)
@@ -97,16 +99,18 @@ class SweepLoop:
             self.state.trials(),
             sweep_file.read(settings.run_dir)["trials"],
         )
-        self.trials = Trials(scheduler, self.study, self.state, self.best)
+        open_agents = partial(self.study.open_agents, settings.paused_agents)
         try:
             if scheduler.pauses:
-                self.study.begin_alone(type(scheduler).__name__)
-            self._start_lanes(algo, scheduler)
+                open_agents()  # workers whose folders differ are refused at once
+            self._start_lanes(algo, scheduler, open_agents)
         except BaseException:
             self.study.close()
             raise
 
-    def _start_lanes(self, algo: Algorithm, scheduler: Scheduler) -> None:
+    def _start_lanes(
+        self, algo: Algorithm, scheduler: Scheduler, open_agents: Callable[[], PausedAgents]
+    ) -> None:
         strategy, num_lanes = self.settings.strategy, len(self.state.runs)
         seeds = self.settings.seeds_per_trial
         if strategy == "auto" and not self.programs.static_names:
@@ -116,6 +120,15 @@ class SweepLoop:
             strategy = fastest(algo, config, num_lanes * seeds, per_agent * seeds, self.display)
             self.description["strategy"] = str(strategy)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
+        self.trials = Trials(
+            scheduler,
+            self.study,
+            self.state,
+            self.best,
+            self.settings.worker,
+            open_agents,
+            self.lanes.agents_template,
+        )
         remedy = "--strategy auto with a multiple of as many --lanes may use all"
         unused = describe_unused(self.lanes.num_devices, remedy)
         if unused is not None and not self.programs.has_spread_agents:
@@ -124,21 +137,21 @@ class SweepLoop:
             self.state.updates_left = [0] * len(self.lanes.groups)
         else:
             self._restore()
-        self.trials.read_study()
+        self.trials.take_in()
         path = self.settings.run_dir / "metrics.jsonl"
         self.sink = JsonlSink(path, self.state.chunks, self.checkpoints.rows)
 
     def run(self) -> tuple[dict[str, Any], bool]:
         """Run until no trial is left; return `sweep.json`, and whether an interrupt ended it."""
-        saved_at = time.perf_counter()
+        saved_at, is_over = time.perf_counter(), False
         with Interrupt() as interrupt:
             while not interrupt.requested and not self._is_spent():
                 for device_group in self._idle_device_groups():
                     self._fill_lanes(device_group)
                 if not any(self.state.updates_left):
-                    if not self.study.has_unfinished_elsewhere():
+                    if is_over := not self.trials.may_go_on():
                         break
-                    time.sleep(0.2)  # trials of other workers may return to the queue
+                    time.sleep(0.2)  # other workers may return trials to the queue
                     continue
                 self._train_chunk()
                 self.display.show(self._seconds(), self.state.running(), self.state.trials())
@@ -151,7 +164,11 @@ class SweepLoop:
         else:
             self._write_best()
             self.state.runs = [None] * len(self.state.runs)
-            self.trials.stop_all()
+            self.trials.stop_all(is_over)
+            if is_over and self.scheduler.pauses:
+                self._save()
+                self.checkpoints.latest()  # waits until it counts
+                self.trials.remove_agents(is_over)
         return self._write_summary(), interrupt.requested
 
     def _is_spent(self) -> bool:
@@ -177,13 +194,12 @@ class SweepLoop:
         program = None
         runs = self.state.runs
         for place, lane in enumerate(self.lanes.lanes_of[group]):
-            if runs[lane] is not None or (trial := self.trials.begin_next()) is None:
+            if runs[lane] is not None or (begun := self.trials.begin_next()) is None:
                 continue
-            runs[lane] = PhaseRun(trial, self._seconds())
+            trial, phase, agent = begun
+            runs[lane] = PhaseRun(trial, self._seconds(), phase)
             config, program = self.programs.find(self.state.values[trial])
-            placements[place] = Placement(
-                config, self.source.key(trial), self.trials.paused.pop(trial, None)
-            )
+            placements[place] = Placement(config, self.source.key(trial), agent)
         if program is not None:
             self.lanes.place(group, program.algo, placements)
 
@@ -236,7 +252,7 @@ class SweepLoop:
                 "update": self.state.chunks,
                 "trial": run.trial,
                 "lane": lane,
-                "phase": self.state.phase(run.trial),
+                "phase": run.phase,
                 "trial_update": self.state.trial_updates[run.trial],
                 "seconds": round(self._seconds(), 3),
             }
@@ -258,26 +274,25 @@ class SweepLoop:
                 self._report(lane, run)
         for lane in lanes:
             run = runs[lane]
-            if run is not None and self.state.ledger.status[run.trial] != Status.RUNNING:
+            if run is not None and self.trials.must_leave(run.trial, run.phase):
                 runs[lane] = None
                 self.trials.leave(run.trial, partial(self.lanes.agents, lane))
 
     def _report(self, lane: int, run: PhaseRun) -> None:
         """Report a trial's score, and free its lane unless the trial continues."""
         state, now = self.state, self._seconds()
-        phase = state.phase(run.trial)
         state.runs[lane] = None
         metrics = run.metrics()
         if episodes := self.settings.evaluation_episodes:
             key = self.source.key(run.trial)
-            metrics = metrics | self.lanes.evaluate(lane, key, phase, episodes)
+            metrics = metrics | self.lanes.evaluate(lane, key, run.phase, episodes)
         score = float(self.objective(metrics))
-        status = self.trials.report(run.trial, score, partial(self.lanes.agents, lane))
+        status = self.trials.report(run.trial, run.phase, score, partial(self.lanes.agents, lane))
         if status is None:  # the trial was taken from this worker
             return
-        state.spans.append(Span(lane, run.trial, phase, run.began, now))
+        state.spans.append(Span(lane, run.trial, run.phase, run.began, now))
         if status == Status.RUNNING:
-            state.runs[lane] = PhaseRun(run.trial, now)
+            state.runs[lane] = PhaseRun(run.trial, now, run.phase + 1)
 
     # --- checkpoints and other files -------------------------------------------------------------
 
@@ -290,20 +305,21 @@ class SweepLoop:
         self._take_in(self.lanes.wait(ALL_COMPLETED))
         if self.checkpoints.latest() == self.state.chunks:
             return
-        kept = {str(trial): agent for trial, agent in self.trials.paused.items()}
-        agents = {"gangs": self.lanes.save(self.state), "kept": kept}
+        # A tree without any array would be saved, but with a warning of Orbax.
+        agents = {"gangs": self.lanes.save(self.state), "chunks": np.int32(self.state.chunks)}
         self._write_best()
         progress = self.state.to_json(self._seconds())
         rows = self.sink.record()
         self.checkpoints.save(self.state.chunks, agents, progress, whole=True, rows=rows)
         self._write_summary()
+        self.trials.remove_agents(is_over=False)
 
     def _restore(self) -> None:
         """Continue from the checkpoint, without the trials that are no longer this worker's."""
         gone = self.trials.resume()
-        saved, _ = self.checkpoints.restore(self.lanes.template(self.state), whole=True)
+        template = {"gangs": self.lanes.template(self.state), "chunks": np.int32(0)}
+        saved, _ = self.checkpoints.restore(template, whole=True)
         self.lanes.restore(self.state, saved["gangs"])
-        self.trials.paused = {int(trial): agent for trial, agent in saved["kept"].items()}
         for lane, run in enumerate(self.state.runs):
             if run is not None and run.trial in gone:
                 self.state.runs[lane] = None
@@ -323,7 +339,7 @@ class SweepLoop:
         self.best.write(self.state.trials(), describe)
 
     def _write_summary(self) -> dict[str, Any]:
-        elsewhere = self.study.count_elsewhere()
+        elsewhere = self.study.count_elsewhere(self.state.values)
         summary = self.description | self.state.summary(self._seconds(), elsewhere)
         sweep_file.write(self.settings.run_dir, summary)
         return summary

@@ -24,6 +24,7 @@ from jaxrl.training.progress import SUMS, check_number
 from jaxrl.tuning.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.studies.paused_agents import default_folder
 from jaxrl.tuning.timeline import Span, occupancy
 
 UNITS = ("updates", "steps", "episodes")
@@ -82,6 +83,7 @@ class SweepSettings(NamedTuple):
     keep_best: int
     keep_best_per: str | None
     worker: str
+    agents_dir: Path | None
     heartbeat_seconds: int
     checkpoint_seconds: float
     chunk_seconds: float
@@ -96,6 +98,11 @@ class SweepSettings(NamedTuple):
         """The URL of the study's storage."""
         return storage_url(self.run_dir, self.storage)
 
+    @property
+    def paused_agents(self) -> Path:
+        """The folder in which all workers keep the agents of paused trials."""
+        return self.agents_dir or default_folder(self.storage_url, self.run_dir)
+
 
 def storage_url(run_dir: Path, storage: str | None) -> str:
     """Return the URL of a sweep's storage, by default a database in its directory."""
@@ -109,6 +116,8 @@ class PhaseRun:
     trial: int
     began: float
     """Seconds from the sweep's beginning to the phase's."""
+    phase: int
+    """The phase, from 0."""
     updates: int = 0
     sums: dict[str, list[float]] = field(default_factory=dict)
     """Each metric of each of the trial's agents, summed over the updates."""
@@ -154,14 +163,12 @@ class SweepState:
     """Updates that each lane group may do until one of its lanes may report."""
     num_steps: int = 0
     """Environment steps of all trials that this worker has trained, also of lost ones."""
+    num_events: int = 0
+    """How many events of the study the ledger follows from."""
     chunks: int = 0
     """How many chunks have been taken in."""
     seconds: float = 0.0
     """Seconds that the sweep had taken when it was last saved."""
-
-    def phase(self, trial: int) -> int:
-        """Return the phase that a trial is in, from 0."""
-        return int(self.ledger.reported[trial])
 
     def trials(self) -> list[dict[str, Any]]:
         """Return all trials that have begun, as `sweep.json` has them."""
@@ -179,9 +186,7 @@ class SweepState:
     def running(self) -> list[tuple[int, int, int]]:
         """Return lane, trial and phase of each run."""
         return [
-            (lane, run.trial, self.phase(run.trial))
-            for lane, run in enumerate(self.runs)
-            if run is not None
+            (lane, run.trial, run.phase) for lane, run in enumerate(self.runs) if run is not None
         ]
 
     def summary(self, seconds: float, elsewhere: int) -> dict[str, Any]:
@@ -209,6 +214,7 @@ class SweepState:
             "spans": self.spans,
             "left": self.updates_left,
             "num_steps": self.num_steps,
+            "events": self.num_events,
             "chunks": self.chunks,
             "seconds": seconds,
         }
@@ -243,6 +249,7 @@ class SweepState:
             spans=[Span(*span) for span in saved["spans"]],
             updates_left=saved["left"],
             num_steps=saved["num_steps"],
+            num_events=saved["events"],
             chunks=saved["chunks"],
             seconds=saved["seconds"],
         )
@@ -280,6 +287,7 @@ def _tuple_of(*kinds: schema.Kind) -> schema.Kind:
 _RUN: schema.Table = {
     "trial": schema.Field(schema.INDEX),
     "began": schema.Field(schema.NUMBER),
+    "phase": schema.Field(schema.INDEX),
     "updates": schema.Field(schema.INDEX),
     "sums": schema.Field(schema.OBJECT),
 }
@@ -292,6 +300,7 @@ STATE: schema.Table = {
     "spans": schema.Field(schema.list_of(_tuple_of(*_SPAN))),
     "left": schema.Field(schema.list_of(schema.INDEX)),
     "num_steps": schema.Field(schema.INDEX, required=False, default=0),
+    "events": schema.Field(schema.INDEX),
     "chunks": schema.Field(schema.INDEX),
     "seconds": schema.Field(schema.NUMBER),
 }

@@ -1,125 +1,320 @@
-"""The trials of one worker: begin, report, judge and end them.
+"""The trials of one worker: begin, report, judge, pause and end them.
 
-The ledger of the sweep's state and the shared study agree on every score, since a score is stored
-in the study before anything is decided from it.
+A worker judges by the events of all workers, in their order (`jaxrl.tuning.studies.events`). A
+worker that resumes alone goes back to the events of its checkpoint and meets those after it again,
+one by one, as its trials train. Where others have taken part, it takes in all events at once; its
+trials then train again what they have already reported, which changes nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.tuning import schedulers
-from jaxrl.tuning.schedulers import Scheduler, Status
+from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.studies import events
+from jaxrl.tuning.studies.damage import DamagedStudyError
+from jaxrl.tuning.studies.events import BEGUN, REPORTED, STOPPED, Event
+from jaxrl.tuning.studies.paused_agents import PausedAgents
 from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.sweeps.state import SweepState
 from jaxrl.types import PyTree
 
+MAY_PAUSE = (Status.PAUSED, Status.READY)
+
+
+class Begun(NamedTuple):
+    """A trial for a free lane."""
+
+    trial: int
+    phase: int
+    """The phase that its agents train next, from 0."""
+    agents: PyTree
+    """None if it trains from its beginning."""
+
 
 class Trials:
-    """The trials that this worker runs; other workers may run others of the same study."""
+    """The trials that this worker runs; other workers may run others of the same study.
+
+    Args:
+      open_agents: opens the folder of the agents of paused trials.
+      template: returns the shapes of the agents of a trial with these values.
+    """
 
     def __init__(
-        self, scheduler: Scheduler, study: SharedStudy, state: SweepState, best: BestAgents
+        self,
+        scheduler: Scheduler,
+        study: SharedStudy,
+        state: SweepState,
+        best: BestAgents,
+        worker: str,
+        open_agents: Callable[[], PausedAgents],
+        template: Callable[[dict[str, Any]], PyTree],
     ):
-        self._scheduler, self._study = scheduler, study
+        self._scheduler, self._study, self._worker = scheduler, study, worker
         self._state, self._best = state, best
-        self.paused: dict[int, PyTree] = {}
-        """The agents of the trials that pause."""
+        self._open_agents, self._template = open_agents, template
+        log = study.log.events
+        if len(log) < state.num_events:
+            raise DamagedStudyError(
+                f"it has {len(log)} events, but the checkpoint knows of {state.num_events}"
+            )
+        judged = events.start(scheduler)
+        for event in log[: state.num_events]:
+            judged = events.apply(scheduler, judged, event)
+        self._judged, state.ledger = judged, judged.ledger
+        self._resumed_until = len(log) if study.was_alone else 0
+        """The number of events that a worker which resumes alone meets again."""
+        self._unneeded: set[int] = set()
+        """The trials that had ended at the checkpoint before."""
+        state.values |= study.ended_values()
 
-    def begin_next(self) -> int | None:
+    @functools.cached_property
+    def _agents(self) -> PausedAgents:
+        return self._open_agents()
+
+    # --- begin -----------------------------------------------------------------------------------
+
+    def begin_next(self) -> Begun | None:
         """Return the trial for a free lane; None if there is none.
 
         A trial that may continue after a pause comes first, then one claimed from the study.
         """
-        state = self._state
-        if bool((state.ledger.status == Status.READY).any()):
-            state.ledger, assigned = schedulers.assign(state.ledger)
-            return int(assigned)
-        claimed = self._study.claim(state.values)
-        if claimed is None:
-            return None
-        index, state.values[index] = claimed
-        state.ledger = schedulers.begin(state.ledger, index)
-        state.trial_updates[index] = 0
-        return index
+        begun = None
+        while begun is None:
+            self.take_in()
+            for trial in self._study.claim_to_end(lambda trial, _: self._status(trial).has_ended):
+                self._finish(trial)
+            if (claimed := self._claim()) is None:
+                return None
+            begun = self._begin(*claimed)
+        return begun
 
-    def report(self, trial: int, score: float, agent: Callable[[], PyTree]) -> Status | None:
+    def _claim(self) -> tuple[int, dict[str, Any]] | None:
+        status, reported = (np.asarray(x) for x in (self._ledger.status, self._ledger.reported))
+        ready = np.flatnonzero(status == Status.READY).tolist()
+        for trial in sorted(ready, key=lambda trial: -reported[trial]):
+            if (claimed := self._study.claim_paused(trial)) is not None:
+                return claimed
+        return self._study.claim(self._state.values, self._is_free)
+
+    def _is_free(self, trial: int, paused_after: int) -> bool:
+        """Return whether a waiting trial may be taken: unless it pauses or has ended.
+
+        A trial of a dead worker that had reported since its pause may be taken. If a trial paused
+        later than this worker knows, its events are still to be read.
+        """
+        status, reported = self._status(trial), self._reported(trial)
+        is_paused = status == Status.PAUSED and reported == paused_after
+        return not (is_paused or status.has_ended or paused_after > reported)
+
+    def _begin(self, trial: int, values: dict[str, Any]) -> Begun | None:
+        """Store that a claimed trial trains, and return it with its agents.
+
+        Returns None if others have judged it meanwhile, or if it was stopped before a restart.
+        """
+        number, paused_after = self._study.number(trial), self._study.paused_after(trial)
+        if not self._met_again():
+            self.take_in()  # what its last worker stored before it left the trial
+            if not self._is_free(trial, paused_after):
+                self._leave_study(trial, paused_after)
+                return None
+        is_same, is_ready = self._is_judged(trial), self._status(trial) == Status.READY
+        phases = self._reported(trial)
+        if not is_same:  # the repetition of a lost trial trains again what came after the pause
+            phases = min(paused_after, phases)
+        if is_ready or not is_same:  # otherwise it ran before a restart, and had begun
+            before = [e.phases for e in self._met_again() if e[:3] == (BEGUN, trial, number)]
+            if not before and self._study.has_ended(trial):
+                self._resumed_until = 0
+                self.forget(trial)
+                return None
+            phases = before[0] if before else phases
+            self._store(BEGUN, trial, phases)
+            self._study.fill(trial, self._scores(trial))
+        self._state.values[trial], self._state.trial_updates[trial] = values, 0
+        phases = min(paused_after, phases)
+        if not phases:
+            return Begun(trial, 0, None)
+        paused = self._agents.load(trial, phases, self._template(values))
+        if paused is None:
+            return Begun(trial, 0, None)
+        self._state.trial_updates[trial] = paused.num_updates
+        return Begun(trial, phases, paused.state)
+
+    # --- report ----------------------------------------------------------------------------------
+
+    def report(
+        self, trial: int, phase: int, score: float, agents: Callable[[], PyTree]
+    ) -> Status | None:
         """Store the score of a trial's phase, and let the scheduler judge.
 
         The trial must have been taken off its lane. The scheduler may judge other trials too;
         those that are on lanes leave them by `leave`, once their lanes are idle.
 
         Args:
-          agent: returns the trial's agent.
+          agents: returns the trial's agents.
 
         Returns:
           The trial's status; None if the trial was taken from this worker, as if it were dead.
         """
         state = self._state
-        stored = self._study.report(trial, state.phase(trial), score)
+        stored = self._study.report(trial, phase, score)
         if stored is None:
             self.forget(trial)
             return None
-        before = self._study.merge(state.ledger)
-        state.ledger = schedulers.report(
-            self._scheduler, before, np.int32(trial), np.float32(stored)
-        )
+        if phase < self._reported(trial):  # it trains again what it has reported
+            stored = float(self._ledger.scores[trial, phase])
+        else:
+            self._store(REPORTED, trial, phase, stored)
+            if not self._is_judged(trial):  # it was taken meanwhile
+                self.forget(trial)
+                return None
         if self._best.is_among_best(trial, stored, state.trials()):
-            self._best.keep(trial, stored, state.trial_updates[trial], agent())
+            self._best.keep(trial, stored, state.trial_updates[trial], agents())
+        if phase + 1 < self._reported(trial):
+            return Status.RUNNING
         status = self._status(trial)
-        if status in (Status.PAUSED, Status.READY):
-            self.paused[trial] = agent()
-        on_lanes = {run.trial for run in state.runs if run is not None}
-        is_changed = np.asarray(before.status) != np.asarray(state.ledger.status)
-        is_changed[trial] = True
-        for judged in np.flatnonzero(is_changed).tolist():
-            if judged in state.values and judged not in on_lanes:
-                self._finish_if_ended(judged)
+        if status != Status.RUNNING:
+            self.leave(trial, agents)
         return status
 
-    def leave(self, trial: int, agent: Callable[[], PyTree]) -> None:
-        """End or pause a trial that was judged by another's report and has left its lane."""
-        if not self._finish_if_ended(trial):
-            self.paused[trial] = agent()
+    def leave(self, trial: int, agents: Callable[[], PyTree]) -> None:
+        """End or pause a trial that has been judged and has left its lane."""
+        phases = self._reported(trial)
+        if not self._status(trial).has_ended:
+            self._agents.save(trial, phases, agents(), self._state.trial_updates[trial])
+        if not self._leave_study(trial, phases):
+            self.forget(trial)
+
+    def _leave_study(self, trial: int, paused_after: int) -> bool:
+        """End or pause a claimed trial in the study; return False if another worker has it."""
+        if not self._status(trial).has_ended:
+            return self._study.pause(trial, paused_after)
+        self._finish(trial)
+        return True
+
+    def must_leave(self, trial: int, phase: int) -> bool:
+        """Return whether a trial that trains this phase on a lane was stopped or paused."""
+        status = self._status(trial)
+        return status.has_ended or (status in MAY_PAUSE and phase == self._reported(trial))
+
+    # --- resume ----------------------------------------------------------------------------------
 
     def resume(self) -> set[int]:
-        """Claim the trials of the last checkpoint again; return those that cannot be claimed."""
-        unfinished = (Status.RUNNING, Status.PAUSED, Status.READY)
-        return self._study.resume([t for t in self._state.values if self._status(t) in unfinished])
+        """Claim the trials on the lanes of the last checkpoint; return those that are gone."""
+        return self._study.resume([run.trial for run in self._state.runs if run is not None])
 
     def forget(self, trial: int) -> None:
         """Give up a trial that another worker runs now, that begins anew, or that had ended."""
-        del self._state.values[trial]
-        self.paused.pop(trial, None)
+        self._state.values.pop(trial, None)
+        self._study.give_up(trial)
         self._best.forget(trial)
-        self.read_study()
-
-    def read_study(self) -> None:
-        """Take in what the study knows and this worker does not yet."""
         self._state.values |= self._study.ended_values()
-        self._state.ledger = self._study.merge(self._state.ledger)
 
-    def stop_all(self) -> None:
-        """Stop this worker's trials that have not ended, which have left their lanes."""
-        unfinished = (Status.RUNNING, Status.PAUSED, Status.READY)
-        for trial in [t for t in self._state.values if self._status(t) in unfinished]:
-            ledger = self._state.ledger
-            stopped = ledger.status.at[trial].set(Status.STOPPED)
-            self._state.ledger = ledger._replace(status=stopped)
-            self._finish_if_ended(trial)
+    def take_in(self) -> None:
+        """Judge by all events of all workers, unless this worker still meets its own again."""
+        if self._met_again():
+            return
+        if self._study.end_resuming():
+            self._state.values |= self._study.ended_values()
+        self._study.log.read()
+        self._apply(len(self._study.log.events))
+
+    # --- end -------------------------------------------------------------------------------------
+
+    def may_go_on(self) -> bool:
+        """Return whether a trial may be found later, though there is none for a free lane now."""
+        if self._met_again():
+            self._resumed_until = 0  # its trials report in another order than before
+            return True
+        # Events are read after the trials: whoever pauses a trial has stored its report before.
+        is_running, waiting = self._study.unfinished_elsewhere()
+        self.take_in()
+        return is_running or any(
+            self._is_free(trial, phases) or self._status(trial).has_ended
+            for trial, phases in waiting.items()
+        )
+
+    def stop_all(self, is_over: bool) -> None:
+        """Stop the trials that have not ended: this worker's, which have left their lanes.
+
+        Args:
+          is_over: no trial of any worker can go on, so paused ones are stopped too, whoever
+            trained them.
+        """
+
+        def is_meant(trial: int, paused_after: int) -> bool:
+            return paused_after > 0 and (is_over or trial in self._state.values)
+
+        self._resumed_until = 0
+        self.take_in()
+        for trial in itertools.chain(self._study.claimed(), self._study.claim_to_end(is_meant)):
+            if not self._status(trial).has_ended:
+                self._store(STOPPED, trial, self._reported(trial))
+            self._finish(trial)
+
+    def remove_agents(self, is_over: bool) -> None:
+        """Delete agents of this worker's trials that are not needed, after a checkpoint.
+
+        Those of trials that ended since the checkpoint before are kept until the sweep is over:
+        the worker resumes with that one if the newest is damaged.
+        """
+        if self._scheduler.pauses:
+            ended = {trial for trial in self._state.values if self._status(trial).has_ended}
+            self._agents.remove((ended if is_over else self._unneeded).__contains__)
+            self._unneeded = ended
+
+    # --- helpers ---------------------------------------------------------------------------------
+
+    def _store(self, kind: str, trial: int, phases: int, score: float = math.nan) -> None:
+        """Store an event of a claimed trial, unless it is stored already, and judge by it."""
+        event = Event(kind, trial, self._study.number(trial), phases, self._worker, score)
+        log = self._study.log
+        place = log.place_of(event)
+        if place is None:
+            place = log.append(event)
+        self._apply(place + 1)
+
+    def _apply(self, until: int) -> None:
+        """Judge by the events up to this place; give up the trials that others have taken."""
+        for event in self._study.log.events[self._state.num_events : until]:
+            self._judged = events.apply(self._scheduler, self._judged, event)
+            is_others = event.kind == BEGUN and event.worker != self._worker
+            is_on_lane = event.trial in self._study.claimed()  # it is given up when it reports
+            if is_others and event.trial in self._state.values and not is_on_lane:
+                self.forget(event.trial)
+        self._state.ledger = self._judged.ledger
+        self._state.num_events = self._judged.num_events
+
+    def _finish(self, trial: int) -> None:
+        scores = self._scores(trial)
+        self._study.fill(trial, scores)  # it may repeat the trial of a worker that died
+        self._study.finish(trial, self._status(trial), scores[-1] if scores else math.nan)
+
+    def _met_again(self) -> list[Event]:
+        """Return the events that a worker which resumes alone has still to meet again."""
+        return self._study.log.events[self._state.num_events : self._resumed_until]
+
+    def _is_judged(self, trial: int) -> bool:
+        """Return whether a claimed trial is the one of its index that is judged."""
+        return self._study.number(trial) == self._judged.numbers[trial]
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._judged.ledger
 
     def _status(self, trial: int) -> Status:
-        return Status(int(self._state.ledger.status[trial]))
+        return Status(int(self._ledger.status[trial]))
 
-    def _finish_if_ended(self, trial: int) -> bool:
-        status = self._status(trial)
-        if status < Status.STOPPED:
-            return False
-        self.paused.pop(trial, None)
-        ledger = self._state.ledger
-        last_score = float(ledger.scores[trial, ledger.reported[trial] - 1])
-        self._study.finish(trial, status, last_score)
-        return True
+    def _reported(self, trial: int) -> int:
+        return int(self._ledger.reported[trial])
+
+    def _scores(self, trial: int) -> list[float]:
+        return np.asarray(self._ledger.scores[trial, : self._reported(trial)], float).tolist()

@@ -17,9 +17,16 @@ from jaxrl.files import schema
 from jaxrl.files.urls import JOURNAL, parse_url, redact_url
 from jaxrl.tuning.json_values import score_to_json
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
+from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
-from jaxrl.tuning.studies.stored_trials import STATUS, indexed_trials, owner, valid_trials
+from jaxrl.tuning.studies.stored_trials import (
+    STATUS,
+    has_begun,
+    indexed_trials,
+    owner,
+    valid_trials,
+)
 from jaxrl.tuning.sweeps.ranking import phase_scores
 from jaxrl.tuning.timeline import Span, occupancy
 
@@ -62,7 +69,8 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
     storage = open_storage(url, heartbeat_seconds=60)
     try:
         with explain_storage_failure(url, name or "in it"):
-            names = optuna.get_all_study_names(storage)
+            found = optuna.get_all_study_names(storage)
+            names = [each for each in found if each not in map(log_name, found)]
             if name is None and len(names) == 1:
                 name = names[0]
             if name not in names:
@@ -100,7 +108,7 @@ def _describe(study: Any) -> dict[str, Any]:
         raise DamagedStudyError(f"its search is not one of jaxrl's: {error}") from error
     stored = indexed_trials(study)
     valid = valid_trials(stored, search["scheduler"]["num_trials"])
-    begun = {index: trial for index, trial in valid.items() if trial.state.name != "WAITING"}
+    begun = {index: trial for index, trial in valid.items() if has_begun(trial)}
     trials = [_trial(index, trial, search) for index, trial in sorted(begun.items())]
     spans = _spans(begun, {trial["trial"]: trial for trial in trials})
     lanes = 1 + max((span.lane for span in spans), default=0)
@@ -122,7 +130,9 @@ def _trial(index: int, trial: Any, search: dict[str, Any]) -> dict[str, Any]:
     if len(scores) > num_phases:
         raise DamagedStudyError(f"trial {trial.number} has scores of {len(scores)} phases")
     status = STATUS[trial.state.name].name.lower()
-    if status == "stopped" and len(scores) == num_phases:  # as `with_reports`
+    if status == "waiting":
+        status = "paused"
+    if status == "stopped" and len(scores) == num_phases:  # the last one is NaN
         status = "completed"
     return {
         "trial": index,

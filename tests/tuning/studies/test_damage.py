@@ -12,7 +12,7 @@ from sweep_runs import outcome, run, stop_after
 from waiting import wait_until
 
 from jaxrl.tuning import HyperTrick, Uniform
-from jaxrl.tuning.schedulers import start
+from jaxrl.tuning.studies import events
 from jaxrl.tuning.studies import study as studies_module
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.storage import open_storage
@@ -39,7 +39,7 @@ def reopen(url):
     try:
         while study.claim(()) is not None:
             pass
-        assert not study.has_unfinished_elsewhere()
+        assert not any(study.unfinished_elsewhere())
     finally:
         study.close()
 
@@ -154,16 +154,37 @@ def test_damage_that_the_heartbeat_meets_ends_the_sweep(studies, tmp_path):
     index, _ = study.claim(())
     change(tmp_path / "s.db", "update trial_heartbeats set heartbeat = 'x'")
     wait_until(lambda: study._heartbeat._failure, 20)
-    for call in (lambda: study.report(index, 0, 1.0), study.has_unfinished_elsewhere):
+    for call in (lambda: study.report(index, 0, 1.0), study.unfinished_elsewhere):
         with pytest.raises(DamagedStudyError, match="ValueError"):
             call()
 
 
-def test_scores_of_more_phases_than_the_sweep_has_are_damage(studies, tmp_path):
-    prepare(f"sqlite:///{tmp_path / 's.db'}")
-    change(tmp_path / "s.db", "update trial_intermediate_values set step = 9")
-    with pytest.raises(DamagedStudyError, match="scores of 10 phases, but the sweep has 3"):
-        studies("b").merge(start(HyperTrick(4, 3)))
+@pytest.mark.parametrize(
+    ("trial", "phases", "kind"), [(4, 0, "begun"), (0, 3, "reported"), (0, 4, "begun")]
+)
+def test_events_of_trials_and_phases_that_the_sweep_has_not_are_damage(trial, phases, kind):
+    event = events.Event(kind, trial, 0, phases, "a", 1.0)
+    with pytest.raises(DamagedStudyError, match=r"event 0 is .* has 4 trials of 3 phases"):
+        events.replay(HyperTrick(4, 3), [event])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update trial_user_attributes set value_json = '[1]' where key = 'event'",
+        "update trial_user_attributes set value_json = replace(value_json, 'begun', 'else')",
+        "update trial_user_attributes set value_json = replace(value_json, '1,', '-1,')",
+        "delete from trial_intermediate_values",
+        "delete from trials where number = 0",
+    ],
+)
+def test_damaged_events_are_one_error(studies, tmp_path, statement):
+    log = studies("a").log
+    for phases, kind in ((0, "begun"), (0, "reported")):
+        log.append(events.Event(kind, 1, 1, phases, "a", 2.0))
+    change(tmp_path / "s.db", statement)
+    with pytest.raises(DamagedStudyError, match="event"):
+        studies("b")
 
 
 # --- resumed sweeps ------------------------------------------------------------------------------

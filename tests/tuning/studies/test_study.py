@@ -59,17 +59,17 @@ def test_a_worker_that_comes_back_in_time_keeps_its_trials(studies):
     claims = [first.claim(()), first.claim(())]
     end(first, 0)
     other.claim(())
-    assert (first.count_elsewhere(), other.count_elsewhere()) == (1, 2)
+    assert (first.count_elsewhere({0, 1}), other.count_elsewhere({2})) == (1, 2)
     first.close()
     again = studies("a", num_trials=3)
     assert again.ended_values() == {0: claims[0][1]}
     assert again.claim(again.ended_values()) == claims[1]
     assert again.claim(again.ended_values()) is None
-    assert again.has_unfinished_elsewhere()
+    assert any(again.unfinished_elsewhere())
     end(again, 1)
     end(other, 2)
     assert states(other) == ["COMPLETE"] * 3
-    assert not again.has_unfinished_elsewhere()
+    assert not any(again.unfinished_elsewhere())
 
 
 def test_a_trial_that_ended_earlier_before_a_restart_is_not_lost(studies):
@@ -104,94 +104,3 @@ def test_workers_that_look_at_the_same_time_take_different_trials_of_sqlite(tmp_
     assert len(set(indices)) == len(indices) == 18
     for each in opened:
         each.close()
-
-
-# --- schedulers that pause trials, for one worker -------------------------------------------------
-
-
-def claim_all(study):
-    """Return the indices of the trials that a worker claims until there are none."""
-    claims = iter(lambda: study.claim(()), None)
-    return [index for index, _ in claims]
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "journal"])
-def test_a_second_worker_is_refused_where_trials_pause(tmp_path, kind):
-    url = f"{kind}:///{tmp_path / 'study'}"
-    first, second = open_study(url, "a", num_trials=2), open_study(url, "b", num_trials=2)
-    first.begin_alone("ASHA")
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"worker 'a' runs trials .* 's', and ASHA pauses"):
-            second.begin_alone("ASHA")
-    assert claim_all(first) == [0, 1]
-    assert states(first) == ["RUNNING"] * 2
-    for index in (0, 1):
-        end(first, index)
-    second.begin_alone("ASHA")
-    assert second.claim(()) is None
-    for opened in (first, second):
-        opened.close()
-
-
-def test_of_workers_that_begin_together_one_continues(tmp_path, monkeypatch):
-    """All look before any of them has taken a trial, and again after all of them have."""
-    workers = "abcdef"
-    looks = dict.fromkeys(workers, 0)
-    together = threading.Barrier(len(workers), timeout=60)
-    original = study.check_alone
-
-    def look(optuna_study, worker, *arguments):
-        looks[worker] += 1
-        if looks[worker] == 2:
-            together.wait()
-        original(optuna_study, worker, *arguments)
-        if looks[worker] == 1:
-            together.wait()
-
-    monkeypatch.setattr(study, "check_alone", look)
-
-    def begin(opened):
-        try:
-            opened.begin_alone("HyperBand")
-        except ValueError:
-            return False
-        return True
-
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    opened = [open_study(url, worker, num_trials=8) for worker in workers]
-    with ThreadPoolExecutor(len(workers)) as pool:
-        begun = list(pool.map(begin, opened))
-    assert sum(begun) == 1
-    (alone,) = itertools.compress(opened, begun)
-    assert states(alone).count("RUNNING") == 1
-    assert sorted(claim_all(alone)) == list(range(8))
-    for each in opened:
-        each.close()
-
-
-def test_a_worker_that_was_taken_for_dead_does_not_come_between(studies):
-    slow = studies("slow")
-    slow.begin_alone("ASHA")
-    index, _ = slow.claim(())
-    change_state(slow._storage, slow._claimed[index], "FAIL")
-    other = studies("other")
-    other.begin_alone("ASHA")
-    assert slow.report(index, 0, 1.0) is None
-    with pytest.raises(ValueError, match="worker 'other' runs trials"):
-        slow.claim(())
-    assert other.claim(())[0] == index
-
-
-def test_a_worker_alone_may_restart_under_its_name_and_then_has_its_trials(studies):
-    first = studies("a")
-    first.begin_alone("ASHA")
-    first.close()  # it could not begin
-    assert states(first) == ["WAITING"]
-    first = studies("a")
-    first.begin_alone("ASHA")
-    claims = [first.claim(()), first.claim(())]
-    first.close()
-    again = studies("a")
-    again.begin_alone("ASHA")
-    assert [again.claim(()), again.claim(())] == claims
-    assert states(again) == ["RUNNING"] * 2

@@ -24,6 +24,7 @@ from jaxrl.tuning import (
     RandomSearch,
     SuccessiveHalving,
     Uniform,
+    read_study,
 )
 from jaxrl.tuning.sweeps import sweep_file
 
@@ -140,26 +141,41 @@ def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "scheduler",
     [
-        ASHA(4, 4, 2),
-        pytest.param(SuccessiveHalving(4, 4, 2), marks=pytest.mark.slow),
+        SuccessiveHalving(4, 4, 2),
+        pytest.param(ASHA(4, 4, 2), marks=pytest.mark.slow),
         pytest.param(HyperBand(4, 2), marks=pytest.mark.slow),
     ],
 )
-def test_a_second_worker_of_a_scheduler_that_pauses_is_refused(tmp_path, monkeypatch, scheduler):
-    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
-    expected = run(tmp_path / "whole", scheduler, num_lanes=2)
+def test_a_second_worker_continues_the_trials_that_another_paused(tmp_path, monkeypatch, scheduler):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    shared = {"storage": url, "study_name": "s", "num_lanes": 2, "heartbeat_seconds": 1}
+    expected = {t["trial"]: t for t in outcome(run(tmp_path / "whole", scheduler, num_lanes=2))}
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
-        run(tmp_path / "a", scheduler, num_lanes=2, worker="a", **shared)
-    name = type(scheduler).__name__
-    message = f"worker 'a' runs trials of the study 's', and {name} pauses trials, .*HyperTrick"
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path / "b", scheduler, worker="b", **shared)
+        first = run(tmp_path / "a", scheduler, worker="a", **shared)
+    assert "paused" in {trial["status"] for trial in outcome(first)}
+    second = run(tmp_path / "b", scheduler, worker="b", **shared)
+    assert second.summary["elsewhere"] + len(outcome(second)) == scheduler.num_trials
+    assert any(span["phase"] and span["trial"] in {t["trial"] for t in outcome(first)}
+               for span in second.summary["spans"])  # fmt: skip
+    found = {trial["trial"]: trial for trial in read_study(url)["trials"]}
+    for index, trial in expected.items():
+        assert found[index]["status"] == trial["status"]
+        np.testing.assert_allclose(found[index]["scores"], trial["scores"], rtol=1e-5)
+    late = run(tmp_path / "a", scheduler, worker="a", resume=True, **shared)
+    assert {t["status"] for t in outcome(late)} <= {"stopped", "completed"}
+    names = [{t["trial"] for t in outcome(each)} for each in (second, late)]
+    assert not names[0] & names[1]
+
+
+def test_a_second_worker_without_the_folder_of_paused_agents_is_refused(tmp_path):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
+    run(tmp_path / "a", ASHA(2, 2, 2), worker="a", agents_dir=tmp_path / "x", **shared)
+    with pytest.raises(ValueError, match=r"not in .*study-paused: .*agents_dir, --agents-dir"):
+        run(tmp_path / "b", ASHA(2, 2, 2), worker="b", **shared)
     assert not any((tmp_path / "b").iterdir())
-    first = run(tmp_path / "a", scheduler, num_lanes=2, resume=True, **shared)
-    assert outcome(first) == outcome(expected)
-    late = run(tmp_path / "b", scheduler, worker="b", **shared)
-    assert late.summary["trials"] == []
+    run(tmp_path / "b", ASHA(2, 2, 2), worker="b", agents_dir=tmp_path / "x", **shared)
+    run(tmp_path / "a", ASHA(2, 2, 2), worker="a", resume=True, **shared)  # it remembers
 
 
 def test_a_storage_in_sweep_json_that_is_no_url_names_the_file(tmp_path):

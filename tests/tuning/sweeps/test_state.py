@@ -15,7 +15,7 @@ from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 
 
 def test_a_phase_has_the_sums_and_means_of_each_agent():
-    phase_run = PhaseRun(0, 0.0)
+    phase_run = PhaseRun(0, 0.0, 0)
     assert not phase_run.has_diverged
     assert phase_run.episodes == 0
     counts, returns, losses = (

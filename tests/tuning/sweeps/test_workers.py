@@ -1,4 +1,4 @@
-"""Several worker processes on one study in PostgreSQL, of which one is killed."""
+"""Several worker processes on one study, of which one is killed."""
 
 import itertools
 import json
@@ -15,12 +15,15 @@ from postgresql import postgresql_programs, postgresql_server
 from shared_studies import end, open_study
 from sqlalchemy.pool import NullPool
 from sweep_runs import scores_of_full_trials
-from sweep_worker import NUM_PHASES, NUM_TRIALS, SECONDS_PER_PHASE, SEED, SLOW
+from sweep_worker import NUM_PHASES, NUM_TRIALS, SCHEDULERS, SEED, SLOW
 from waiting import wait_until
+
+from jaxrl.tuning import Status, SuccessiveHalving
+from jaxrl.tuning.studies.events import read_events, replay
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("quick_compilation")]
 
-WORKERS = tuple(SECONDS_PER_PHASE)
+WORKERS = ("a", "b", SLOW)
 KILLED = "b"
 
 
@@ -51,10 +54,11 @@ def test_many_workers_at_once_share_the_trials(database):
     assert sum(map(bool, ran)) > 1
 
 
-def start_worker(url, directory, worker):
+def start_worker(url, directory, worker, scheduler="hypertrick", *agents_dir):
+    arguments = [url, directory / worker, worker, scheduler, *agents_dir]
     with (directory / f"{worker}.log").open("a") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "sweep_worker", url, directory / worker, worker],
+            [sys.executable, "-m", "sweep_worker", *arguments],
             stdout=log,
             stderr=log,
         )
@@ -200,3 +204,69 @@ def test_a_worker_that_comes_back_runs_nothing_twice(outcome):
         )
         state = {"completed": "COMPLETE", "stopped": "PRUNED"}[trial["status"]]
         assert stored.state.name == state
+
+
+# --- schedulers that pause trials ----------------------------------------------------------------
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    """The URL of a database in a file."""
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+@pytest.mark.parametrize(
+    ("storage", "scheduler", "workers"),
+    [
+        ("sqlite", "asha", "ab"),
+        pytest.param("sqlite", "halving", "abcd", marks=pytest.mark.slow),
+        pytest.param("database_of_test", "hyperband", "ab", marks=pytest.mark.slow),
+        ("database_of_test", "asha", "abcd"),
+    ],
+)
+def test_workers_continue_what_others_paused_though_one_is_killed(
+    request, tmp_path, storage, scheduler, workers
+):
+    url, rule = request.getfixturevalue(storage), SCHEDULERS[scheduler]
+    agents_dir = [] if storage == "sqlite" else [tmp_path / "agents"]
+    processes = {
+        each: start_worker(url, tmp_path, each, scheduler, *agents_dir) for each in workers
+    }
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == len(workers), 120)
+        (tmp_path / "go").touch()
+        has_paused = lambda trial: "paused after" in trial.user_attrs  # noqa: E731
+        wait_until(lambda: sum(map(has_paused, read_trials(url))) > 4, 60, 0.1)
+        processes["a"].send_signal(signal.SIGKILL)
+        codes = {each: process.wait(120) for each, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert codes == dict.fromkeys(workers, 0) | {"a": -signal.SIGKILL}, logs
+    ledger = replay(rule, read_events(url, "toy_algorithm"))
+    ended = [trial for trial in read_trials(url) if trial.state.name != "FAIL"]
+    assert sorted(t.user_attrs["index"] for t in ended) == list(range(rule.num_trials))
+    full_scores = scores_of_full_trials(SEED, rule.num_trials, rule.num_phases)
+    for trial in ended:
+        index, scores = trial.user_attrs["index"], dict(sorted(trial.intermediate_values.items()))
+        assert list(scores) == list(range(int(ledger.reported[index])))
+        np.testing.assert_allclose(
+            list(scores.values()), full_scores[index, : len(scores)], rtol=1e-4
+        )
+        states = {Status.COMPLETED: "COMPLETE", Status.STOPPED: "PRUNED"}
+        assert trial.state.name == states[Status(int(ledger.status[index]))]
+    if isinstance(rule, SuccessiveHalving):  # it does not depend on the order of reports
+        for rung in rule.brackets[0]:
+            reached = sum(len(t.intermediate_values) >= rung.num_phases for t in ended)
+            assert reached == rung.num_trials
+
+
+@pytest.fixture
+def database_of_test():
+    """The URL of a PostgreSQL server, for one test."""
+    if postgresql_programs() is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with postgresql_server() as url:
+        yield url

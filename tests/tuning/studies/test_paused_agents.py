@@ -1,0 +1,74 @@
+"""The agents of paused trials, which any worker of a study may continue."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from shared_studies import open_study
+from toy_algorithm import ToyConfig, toy
+
+from jaxrl.tuning.studies.paused_agents import PausedAgents, default_folder
+
+
+@pytest.fixture(scope="module")
+def agent(quick_compilation):
+    return jax.jit(toy().init)(ToyConfig(), jax.random.key(3))
+
+
+def test_an_agent_is_stored_as_it_is_once(tmp_path, agent):
+    folder = PausedAgents(tmp_path)
+    folder.save(4, 3, agent, 12)
+    folder.save(4, 3, agent._replace(params=agent.params + 1), 12)
+    found = PausedAgents(tmp_path).load(4, 3, jax.eval_shape(lambda: agent))
+    assert found is not None
+    assert found.num_updates == 12
+    without_keys = [
+        jax.tree.map(
+            lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x,
+            each,
+        )
+        for each in (found.state, agent)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *without_keys)
+    folder.remove(lambda trial: trial == 3)
+    assert len(list(tmp_path.iterdir())) == 1
+    folder.remove(lambda trial: trial == 4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_agent_that_is_damaged_or_missing_is_told(tmp_path, agent):
+    folder = PausedAgents(tmp_path)
+    with pytest.warns(UserWarning, match=r"trial 4 in .*-phases-3 is lost, .*no such folder"):
+        assert folder.load(4, 3, agent) is None
+    folder.save(4, 3, agent, 12)
+    path = max(tmp_path.rglob("ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.warns(UserWarning, match=r"trains from its beginning again: .*has changed"):
+        assert folder.load(4, 3, agent) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:////data/study.db", "/data/study-paused"),
+        ("journal:////data/study.log", "/data/study-paused"),
+        ("sqlite:///study.db", "study-paused"),
+        ("sqlite://", "run/paused"),
+        ("postgresql://user@host/database", "run/paused"),
+    ],
+)
+def test_a_folder_lies_beside_a_storage_that_is_a_file(tmp_path, url, expected):
+    assert str(default_folder(url, tmp_path)).replace(str(tmp_path), "run") == expected
+
+
+def test_a_worker_with_another_folder_is_refused(tmp_path):
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    a, b = open_study(url, "a"), open_study(url, "b")
+    a.open_agents(tmp_path / "shared").save(0, 1, {"x": np.ones(2)}, 5)
+    with pytest.raises(ValueError, match=r"study 's' at .*not in .*own: .*--agents-dir"):
+        b.open_agents(tmp_path / "own")
+    found = b.open_agents(tmp_path / "shared").load(0, 1, {"x": np.zeros(2)})
+    assert found is not None
+    assert found.num_updates == 5
+    for study in (a, b):
+        study.close()

@@ -1,0 +1,254 @@
+"""Workers that share a search: all come to the same decisions, whoever judges and whoever dies.
+
+No trial trains here: a phase's score is known, and an agent is the number of phases that it did.
+"""
+
+import collections
+import functools
+import random
+
+import numpy as np
+import pytest
+from shared_studies import open_study
+
+from jaxrl.tuning import ASHA, HyperBand, HyperTrick, Status, SuccessiveHalving, schedulers
+from jaxrl.tuning.studies.events import BEGUN, REPORTED, replay
+from jaxrl.tuning.studies.heartbeat import requeue
+from jaxrl.tuning.studies.paused_agents import PausedAgent
+from jaxrl.tuning.studies.storage import change_state
+from jaxrl.tuning.sweeps.best_agents import BestAgents
+from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
+from jaxrl.tuning.sweeps.trials import Trials
+
+
+class Folder:
+    """The agents of paused trials, in memory."""
+
+    def __init__(self):
+        self.agents = {}
+
+    def save(self, trial, phases, state, num_updates):
+        assert state == phases
+        self.agents[trial, phases] = PausedAgent(state, num_updates)
+
+    def load(self, trial, phases, like):
+        return self.agents[trial, phases]
+
+
+def score_of(trial, phase):
+    """Return a score that differs between all trials and phases; the order of trials changes."""
+    return float((trial * 7 + 3 * phase) % 23 + 0.01 * trial)
+
+
+class Worker:
+    """A worker whose lanes train one phase at each step."""
+
+    def __init__(self, url, name, scheduler, folder, directory, num_lanes=2):
+        self.study = open_study(url, name, scheduler.num_trials)
+        self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
+        best = BestAgents(directory, 0, None)
+        self.trials = Trials(
+            scheduler, self.study, self.state, best, name, lambda: folder, lambda values: None
+        )
+        self.name, self.trained = name, []
+        self.is_over = False
+
+    def begin(self, lane):
+        """Give a lane a trial, if there is one."""
+        if (begun := self.trials.begin_next()) is not None:
+            assert (begun.agents or 0) == begun.phase
+            self.state.runs[lane] = PhaseRun(begun.trial, 0.0, begun.phase)
+        elif not any(self.state.runs) and not self.trials.may_go_on():
+            self.trials.stop_all(is_over=True)
+            self.is_over = True
+
+    def report(self, lane):
+        """Let the trial on a lane report its phase."""
+        run, self.state.runs[lane] = self.state.runs[lane], None
+        self.trained.append((run.trial, run.phase))
+        status = self.trials.report(
+            run.trial, run.phase, score_of(run.trial, run.phase), lambda: run.phase + 1
+        )
+        if status == Status.RUNNING:
+            self.state.runs[lane] = PhaseRun(run.trial, 0.0, run.phase + 1)
+
+    def step(self, rng):
+        lane = rng.randrange(len(self.state.runs))
+        (self.begin if self.state.runs[lane] is None else self.report)(lane)
+
+    def die(self):
+        """Die as by SIGKILL; another worker notices at its next heartbeat."""
+        self.study.close()
+
+    def find_dead(self, dead):
+        """Return the trials of a dead worker to the queue."""
+        for number in [trial.number for trial in dead.study._claimed.values()]:
+            trial = self.study._study.trials[number]
+            if trial.state.name == "RUNNING" and trial.user_attrs.get("worker") == dead.name:
+                change_state(self.study._storage, trial, "FAIL")
+                requeue(self.study._study, self.study._study.trials[number])
+
+
+def sweep(scheduler, tmp_path, num_workers, seed, num_deaths=0):
+    """Let workers share a search in a random order; return one that is left and all that were."""
+    rng, folder, url = random.Random(seed), Folder(), f"sqlite:///{tmp_path / 's.db'}"
+    workers = []
+    for name in "abcdef"[:num_workers]:
+        workers.append(Worker(url, name, scheduler, folder, tmp_path))
+    deaths = sorted(rng.sample(range(20, 60), num_deaths))
+    living, step = list(workers), 0
+    while not all(worker.is_over for worker in living):
+        assert step < 5000
+        worker = rng.choice([worker for worker in living if not worker.is_over])
+        worker.step(rng)
+        step += 1
+        if deaths and step >= deaths[0] and len(living) > 1:
+            deaths.pop(0)
+            living.remove(worker)
+            worker.die()
+            living[0].is_over = False
+            living[0].find_dead(worker)
+    return living[0], workers
+
+
+def outcome(worker):
+    """Return the state and scores of each trial in the study, by index."""
+    trials = [trial for trial in worker.study._study.trials if trial.state.name != "FAIL"]
+    return {
+        trial.user_attrs["index"]: (
+            trial.state.name,
+            [score for _, score in sorted(trial.intermediate_values.items())],
+        )
+        for trial in trials
+    }
+
+
+def expected_halving(scheduler):
+    """Return how many phases each trial reports, by sorting each rung's scores with NumPy."""
+    phases, first = {}, 0
+    for rungs in scheduler.brackets:
+        alive = list(range(first, first + rungs[0].num_trials))
+        first += rungs[0].num_trials
+        for place, rung in enumerate(rungs):
+            phases |= dict.fromkeys(alive, rung.num_phases)
+            if place + 1 < len(rungs):
+                scores = np.array([score_of(trial, rung.num_phases - 1) for trial in alive])
+                best = np.argsort(-scores, kind="stable")[: rungs[place + 1].num_trials]
+                alive = [alive[i] for i in best]
+    return phases
+
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "num_workers", "num_deaths"),
+    [
+        (SuccessiveHalving(9, 9), 4, 2),
+        slow(SuccessiveHalving(9, 9), 1, 0),
+        slow(SuccessiveHalving(9, 9), 2, 0),
+        slow(HyperBand(4, 2), 4, 0),
+        slow(HyperBand(4, 2), 4, 2),
+    ],
+)
+def test_workers_that_share_a_halving_decide_as_one_does(
+    tmp_path, scheduler, num_workers, num_deaths
+):
+    worker, workers = sweep(scheduler, tmp_path, num_workers, 3, num_deaths)
+    found = outcome(worker)
+    expected = expected_halving(scheduler)
+    assert {i: len(scores) for i, (_, scores) in found.items()} == expected
+    for index, (state, scores) in found.items():
+        np.testing.assert_allclose(scores, [score_of(index, p) for p in range(len(scores))], 1e-6)
+        assert state == ("COMPLETE" if len(scores) == scheduler.num_phases else "PRUNED")
+    if not num_deaths:
+        trained = collections.Counter(phase for each in workers for phase in each.trained)
+        assert set(trained.values()) == {1}
+    for each in workers:
+        each.study.close()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "num_workers", "num_deaths"),
+    [
+        (ASHA(9, 9), 2, 0),
+        slow(ASHA(9, 9), 1, 0),
+        slow(ASHA(9, 9), 4, 2),
+        slow(HyperTrick(8, 4), 4, 2),
+    ],
+)
+def test_decisions_of_workers_follow_from_the_stored_order_of_reports(
+    tmp_path, scheduler, num_workers, num_deaths
+):
+    worker, workers = sweep(scheduler, tmp_path, num_workers, 4, num_deaths)
+    events = worker.study.log.events
+    ledger = replay(scheduler, events)
+    found = outcome(worker)
+    assert sorted(found) == list(range(scheduler.num_trials))
+    for index, (state, scores) in found.items():
+        status = Status(int(ledger.status[index]))
+        assert state == {Status.COMPLETED: "COMPLETE", Status.STOPPED: "PRUNED"}[status]
+        np.testing.assert_allclose(scores, ledger.scores[index, : ledger.reported[index]], 1e-6)
+    if scheduler.pauses:
+        check_promotions(scheduler, events)
+    if num_workers > 1:
+        continued = [e.worker for e in events if e.kind == BEGUN and e.phases]
+        assert len({e.worker for e in events}) > 1
+        assert not scheduler.pauses or len(set(continued)) > 1
+    for each in workers:
+        each.study.close()
+
+
+def check_promotions(scheduler, events):
+    """Check that each trial that went on had been among the best third of its rung's scores."""
+    scores = {rung: {} for rung in scheduler.rungs}
+    promoted = set()
+    for event in events:
+        if event.kind == REPORTED and (phases := event.phases + 1) in scores:
+            rung = scores[phases]
+            rung[event.trial] = event.score
+            best = sorted(rung, key=lambda trial: -rung[trial])[: len(rung) // scheduler.eta]
+            promoted |= {(trial, phases) for trial in best}
+        if event.kind == BEGUN and event.phases:
+            assert (event.trial, event.phases) in promoted
+
+
+def test_two_workers_that_judge_at_once_continue_a_trial_once(tmp_path):
+    scheduler, folder = SuccessiveHalving(3, 3), Folder()
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    a, b = (Worker(url, name, scheduler, folder, tmp_path) for name in "ab")
+    a.begin(0), a.begin(1), b.begin(0)
+    a.report(0), a.report(1), b.report(0)
+    a.trials.take_in()
+    b.trials.take_in()
+    for worker in (a, b):  # both have judged that the same trial is ready
+        assert worker.state.ledger.status.tolist().count(Status.READY) == 1
+    a.begin(0), b.begin(0)
+    assert (a.state.runs[0] is None) != (b.state.runs[0] is None)
+    for worker in (a, b):
+        worker.study.close()
+
+
+def test_a_worker_that_knows_too_little_does_not_take_a_paused_trial(tmp_path):
+    """A trial went on and paused again, since this worker has read the events."""
+    scheduler, folder = ASHA(9, 9), Folder()
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    late, other = (Worker(url, name, scheduler, folder, tmp_path, 3) for name in ("late", "other"))
+    for lane in range(3):
+        other.begin(lane)
+    for lane in range(3):
+        other.report(lane)
+    late.trials.take_in()
+    ready = late.state.ledger.status.tolist().index(Status.READY)
+    other.begin(0)
+    assert [run and run.trial for run in other.state.runs] == [ready, None, None]
+    other.report(0), other.report(0)
+    assert other.state.runs[0] is None
+    claimed = late.study.claim_paused(ready)  # it reads no events before
+    assert claimed is not None
+    assert late.trials._begin(*claimed) is None
+    trial = late.study._study.trials[ready]
+    assert trial.state.name == "WAITING"
+    assert trial.user_attrs["paused after"] == 3
+    for worker in (late, other):
+        worker.study.close()
