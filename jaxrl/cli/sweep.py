@@ -57,7 +57,7 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
-from jaxrl.tuning.json_values import values_from_json
+from jaxrl.tuning.studies.json_values import values_from_json
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.ranking import leaderboard
 from jaxrl.types import Algorithm

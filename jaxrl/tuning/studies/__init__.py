@@ -4,6 +4,7 @@ __all__ = [
     "cma_es",
     "damage",
     "heartbeat",
+    "json_values",
     "optional_optuna",
     "pruner",
     "samplers",

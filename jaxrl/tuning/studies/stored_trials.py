@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.files import schema
-from jaxrl.tuning.json_values import score_to_json, values_to_json
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
+from jaxrl.tuning.studies.json_values import score_to_json, values_to_json
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 
 INDEX = "index"

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from jaxrl.tuning.finals import Finals
-from jaxrl.tuning.json_values import score_to_json, values_from_json
 from jaxrl.tuning.rounds import trial_key
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
+from jaxrl.tuning.studies.json_values import score_to_json, values_from_json
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.loop import TrialSource
 from jaxrl.tuning.sweeps.ranking import Trial, late_score

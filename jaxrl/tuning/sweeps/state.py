@@ -21,8 +21,8 @@ from jaxrl.files import schema
 from jaxrl.files.urls import file_url
 from jaxrl.training.population import Strategy
 from jaxrl.training.progress import check_number
-from jaxrl.tuning.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.studies.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.tuning.timeline import Span, occupancy
 
 UNITS = ("updates", "steps", "episodes")

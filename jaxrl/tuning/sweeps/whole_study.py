@@ -15,8 +15,8 @@ import numpy as np
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.files.urls import JOURNAL, parse_url, redact_url
-from jaxrl.tuning.json_values import score_to_json
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
+from jaxrl.tuning.studies.json_values import score_to_json
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import STATUS, indexed_trials, owner, valid_trials
