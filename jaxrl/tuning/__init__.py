@@ -1,9 +1,10 @@
 """Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
 from jaxrl.tuning import objectives
+from jaxrl.tuning.evolution.pbt import PBT
+from jaxrl.tuning.explorers import Explorer, Generation, ancestors
 from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
-from jaxrl.tuning.pbt import PBT, Explorer, Generation, ancestors
 from jaxrl.tuning.program import search
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
@@ -49,6 +50,7 @@ __all__ = [
     "SweepResult",
     "Uniform",
     "ancestors",
+    "check_scheduler",
     "hypertrick_pruner",
     "late_scores",
     "objectives",

@@ -1,0 +1,3 @@
+"""Explorers: populations whose agents copy better ones and change their settings in training."""
+
+__all__ = ["pbt"]
