@@ -1,6 +1,8 @@
 """Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
 from jaxrl.tuning import objectives
+from jaxrl.tuning.evolution.multi_frequency import MFPBT
+from jaxrl.tuning.evolution.pb2 import PB2
 from jaxrl.tuning.evolution.pbt import PBT
 from jaxrl.tuning.explorers import Explorer, Generation, ancestors
 from jaxrl.tuning.finals import Finals, late_scores
@@ -28,6 +30,8 @@ from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 __all__ = [
     "ASHA",
     "GA3C_SPACE",
+    "MFPBT",
+    "PB2",
     "PBT",
     "Choice",
     "Explorer",
@@ -50,7 +54,6 @@ __all__ = [
     "SweepResult",
     "Uniform",
     "ancestors",
-    "check_scheduler",
     "hypertrick_pruner",
     "late_scores",
     "objectives",
