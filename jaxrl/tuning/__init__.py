@@ -1,6 +1,7 @@
 """Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
 from jaxrl.tuning import objectives
+from jaxrl.tuning.check import check_explorer, check_scheduler
 from jaxrl.tuning.evolution.multi_frequency import MFPBT
 from jaxrl.tuning.evolution.pb2 import PB2
 from jaxrl.tuning.evolution.pbt import PBT
@@ -54,6 +55,8 @@ __all__ = [
     "SweepResult",
     "Uniform",
     "ancestors",
+    "check_explorer",
+    "check_scheduler",
     "hypertrick_pruner",
     "late_scores",
     "objectives",
