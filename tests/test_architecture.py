@@ -22,6 +22,7 @@ FLOORS = (
     {"presets"},
     {"training"},
     {"tuning"},
+    {"tuning.evolution"},
     {"tuning.studies"},
     {"tuning.sweeps"},
     {"analysis"},

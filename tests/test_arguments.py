@@ -155,6 +155,19 @@ def cases() -> dict[str, Case]:
             "num_trials": 2, "num_phases": 2, "quantile": 0.2, "resample": 0.25,
             "factors": (0.8, 1.2),
         }),
+        "PB2": Case(tuning.PB2, {
+            "num_trials": 2, "num_phases": 2, "quantile": 0.2, "resample": 0.25,
+            "factors": (0.8, 1.2), "candidates": 4,
+        }),
+        "MFPBT": Case(tuning.MFPBT, {
+            "num_trials": 8, "num_phases": 3, "periods": (1, 2), "factors": (0.8, 1.25),
+        }),
+        "check_scheduler": Case(tuning.check_scheduler, {"scheduler": RULE, "seed": 0}, (
+            "scheduler",
+        )),
+        "check_explorer": Case(tuning.check_explorer, {
+            "explorer": tuning.PBT(2, 1), "space": SPACE, "seed": 0,
+        }, ("explorer",)),
         "Discrete": Case(jaxrl.Discrete, {"n": 2}),
         "MultiDiscrete": Case(jaxrl.MultiDiscrete, {"sizes": (2,)}),
         "Box": Case(jaxrl.Box, {

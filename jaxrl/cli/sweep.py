@@ -53,12 +53,12 @@ from jaxrl.cli.flags.sweep import (
 from jaxrl.cli.play import play_episodes, record_episode
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.envs import make
+from jaxrl.files.json_values import values_from_json
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
-from jaxrl.tuning.json_values import values_from_json
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.ranking import leaderboard
 from jaxrl.types import Algorithm

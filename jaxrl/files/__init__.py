@@ -1,3 +1,3 @@
 """Files that runs leave: sealed folders, JSON checked where it is read, URLs without secrets."""
 
-__all__ = ["changes", "intact", "paths", "rows", "schema", "seal", "urls"]
+__all__ = ["changes", "intact", "json_values", "paths", "rows", "schema", "seal", "urls"]

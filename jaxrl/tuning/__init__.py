@@ -1,9 +1,13 @@
 """Hyperparameter searches: `search` in one program, `sweep` from the host."""
 
 from jaxrl.tuning import objectives
+from jaxrl.tuning.check import check_explorer, check_scheduler
+from jaxrl.tuning.evolution.multi_frequency import MFPBT
+from jaxrl.tuning.evolution.pb2 import PB2
+from jaxrl.tuning.evolution.pbt import PBT
+from jaxrl.tuning.explorers import Explorer, Generation, ancestors
 from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
-from jaxrl.tuning.pbt import PBT, Explorer, Generation, ancestors
 from jaxrl.tuning.program import search
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
@@ -27,6 +31,8 @@ from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
 __all__ = [
     "ASHA",
     "GA3C_SPACE",
+    "MFPBT",
+    "PB2",
     "PBT",
     "Choice",
     "Explorer",
@@ -49,6 +55,8 @@ __all__ = [
     "SweepResult",
     "Uniform",
     "ancestors",
+    "check_explorer",
+    "check_scheduler",
     "hypertrick_pruner",
     "late_scores",
     "objectives",

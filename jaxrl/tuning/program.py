@@ -17,9 +17,9 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import Strategy
 from jaxrl.tuning import objectives, schedulers
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objective
-from jaxrl.tuning.pbt import Explorer
 from jaxrl.tuning.rounds import Rounds
 from jaxrl.tuning.schedulers import Capped, Scheduler
 from jaxrl.tuning.search_result import SearchResult
@@ -68,7 +68,7 @@ def search(
     seeds_per_trial = checks.integer("seeds_per_trial", seeds_per_trial)
     evaluation_episodes = objectives.check_evaluation(algo, evaluation_episodes)
     key = checks.random_key("key", key)
-    schedulers.check_scheduler(scheduler)
+    schedulers.require_scheduler(scheduler)
     _check_space(space, config)
     objective = checks.function("objective", objective)
     if finals is not None:

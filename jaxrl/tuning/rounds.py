@@ -17,9 +17,9 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population
 from jaxrl.tuning import finals, schedulers
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.explorers import Explorer, ancestors
 from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objective, greedy_metrics
-from jaxrl.tuning.pbt import Explorer, ancestors
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.search_result import FinalScores, SearchResult
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
@@ -160,7 +160,7 @@ class Rounds:
         column = jnp.arange(self.num_phases)
         generation = explorer.evolve(
             jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
-            scores[: self.num_trials], carry.values, self.space,
+            scores[: self.num_trials], carry.values, carry.parent, self.space,
         )  # fmt: skip
         values = {
             name: jnp.where(column > phase, generation.values[name][:, None], before)

@@ -26,6 +26,9 @@ import jax.numpy as jnp
 from jaxrl import checks
 from jaxrl.types import Array
 
+MEMBERS = ("num_trials", "num_phases", "pauses", "judge")
+"""What every scheduler has."""
+
 
 class Status(enum.IntEnum):
     """The status of a trial, as checkpoints store it; statuses from STOPPED on have ended."""
@@ -61,7 +64,10 @@ class Ledger(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """A rule for ending trials early: a frozen dataclass."""
+    """A rule for ending trials early: a frozen dataclass.
+
+    `jaxrl.tuning.check_scheduler` checks schedulers against this contract.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -249,9 +255,8 @@ def ranks(scores: Array, included: Array) -> Array:
     return jnp.zeros_like(order).at[order].set(jnp.arange(len(order)))
 
 
-def check_scheduler(scheduler: Any) -> None:
-    """Raise `ValueError` unless `scheduler` has what `Scheduler` says."""
-    names = ("num_trials", "num_phases", "pauses", "judge")
-    if isinstance(scheduler, type) or not all(hasattr(scheduler, name) for name in names):
+def require_scheduler(scheduler: Any) -> None:
+    """Raise `ValueError` unless `scheduler` has the members of `Scheduler`."""
+    if isinstance(scheduler, type) or not all(hasattr(scheduler, name) for name in MEMBERS):
         example = "a scheduler, such as jaxrl.tuning.HyperTrick(num_trials, num_phases)"
         raise checks.refuse("scheduler", example, scheduler)

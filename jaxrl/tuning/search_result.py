@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.tuning.pbt import ancestors
+from jaxrl.tuning.explorers import ancestors
 from jaxrl.tuning.schedulers import Ledger
 from jaxrl.types import Array, PyTree
 

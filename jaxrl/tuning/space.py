@@ -40,6 +40,17 @@ class Uniform:
         """Draw a traced value."""
         return jax.random.uniform(key, (), minval=float(self.low), maxval=float(self.high))
 
+    def at(self, unit: Array) -> Array:
+        """Return the traced values at places `[...]` in the unit interval.
+
+        At uniformly drawn places the values are distributed as `draw` returns them.
+        """
+        return _between(self.low, self.high, unit)
+
+    def unit(self, drawn: Array) -> Array:
+        """Return the places in the unit interval of traced values, which `at` gives back."""
+        return _place(self.low, self.high, drawn)
+
     def move(self, drawn: Array, factor: Array) -> Array:
         """Return a traced value times `factor`, within the bounds.
 
@@ -53,20 +64,41 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class LogUniform:
-    """Positive real numbers, uniform in their logarithm."""
+class _Logarithmic:
+    """A distribution that is uniform in the logarithm of its values."""
 
     low: float
     high: float
+
+    def _exp(self, exponent: Array) -> Array:
+        """Return the value with a logarithm, as close as the distribution has one."""
+        raise NotImplementedError
+
+    @property
+    def _logs(self) -> tuple[float, float]:
+        return math.log(self.low), math.log(self.high)
+
+    def draw(self, key: Array) -> Array:
+        low, high = self._logs
+        return self._exp(jax.random.uniform(key, (), minval=low, maxval=high))
+
+    def at(self, unit: Array) -> Array:
+        return self._exp(_between(*self._logs, unit))
+
+    def unit(self, drawn: Array) -> Array:
+        return _place(*self._logs, jnp.log(drawn))
+
+
+@dataclass(frozen=True)
+class LogUniform(_Logarithmic):
+    """Positive real numbers, uniform in their logarithm."""
 
     def __post_init__(self) -> None:
         _use_plain_numbers(self)
         _check_bounds(self, checks.number, allowed=checks.POSITIVE)
 
-    def draw(self, key: Array) -> Array:
-        low, high = math.log(self.low), math.log(self.high)
-        drawn = jnp.exp(jax.random.uniform(key, (), minval=low, maxval=high))
-        return jnp.clip(drawn, float(self.low), float(self.high))
+    def _exp(self, exponent: Array) -> Array:
+        return jnp.clip(jnp.exp(exponent), float(self.low), float(self.high))
 
     def move(self, drawn: Array, factor: Array) -> Array:
         return jnp.clip(drawn * factor, float(self.low), float(self.high))
@@ -89,6 +121,18 @@ class Integer:
     def draw(self, key: Array) -> Array:
         return jax.random.randint(key, (), self.low, self.high + 1)
 
+    def at(self, unit: Array) -> Array:
+        step = jnp.floor(unit * float(self._count)) + float(self.low)
+        return jnp.clip(step.astype(jnp.int32), self.low, self.high)
+
+    def unit(self, drawn: Array) -> Array:
+        middle = (drawn.astype(jnp.float32) - float(self.low) + 0.5) / float(self._count)
+        return jnp.clip(middle, 0.0, 1.0)
+
+    @property
+    def _count(self) -> int:
+        return self.high - self.low + 1
+
     def move(self, drawn: Array, factor: Array) -> Array:
         steps = jnp.round(jnp.abs(drawn * (factor - 1))).astype(jnp.int32)
         way = jnp.where(factor > 1, 1, -1) * jnp.where(drawn < 0, -1, 1)
@@ -99,7 +143,7 @@ class Integer:
 
 
 @dataclass(frozen=True)
-class QLogUniform:
+class QLogUniform(_Logarithmic):
     """Multiples of `q` from `low` to `high`, uniform in their logarithm.
 
     With `rungs`, each value is moved to the nearest one of at most `rungs` values that are evenly
@@ -128,14 +172,12 @@ class QLogUniform:
         exact = np.geomspace(self.low, self.high, self.rungs)
         return tuple(sorted({round(x / self.q) * self.q for x in exact}))
 
-    def draw(self, key: Array) -> Array:
-        low, high = math.log(self.low), math.log(self.high)
-        drawn = jax.random.uniform(key, (), minval=low, maxval=high)
+    def _exp(self, exponent: Array) -> Array:
         if self.rungs is None:
-            value = jnp.round(jnp.exp(drawn) / self.q).astype(jnp.int32) * self.q
+            value = jnp.round(jnp.exp(exponent) / self.q).astype(jnp.int32) * self.q
             return jnp.clip(value, self.low, self.high)
         ladder = jnp.asarray(self.ladder, jnp.int32)
-        return ladder[jnp.argmin(jnp.abs(jnp.log(ladder) - drawn))]
+        return ladder[jnp.argmin(jnp.abs(jnp.log(ladder) - exponent[..., None]), axis=-1)]
 
     def move(self, drawn: Array, factor: Array) -> Array:
         if self.rungs is not None:
@@ -188,13 +230,26 @@ class Choice:
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
 
+def _between(low: float, high: float, unit: Array) -> Array:
+    """Return the value at a place in the unit interval."""
+    start, stop = jnp.float32(low), jnp.float32(high)
+    return jnp.clip(unit * (stop - start) + start, start, stop)
+
+
+def _place(low: float, high: float, value: Array) -> Array:
+    """Return the place of a value between `low` and `high` in the unit interval."""
+    return jnp.clip((value - float(low)) / float(high - low), 0.0, 1.0)
+
+
 def _next_value(values: Array, drawn: Array, factor: Array) -> Array:
     """Return the value next to the drawn one, upwards if `factor` > 1; at an end the same."""
     place = jnp.argmin(jnp.abs(values - drawn)) + jnp.where(factor > 1, 1, -1)
     return values[jnp.clip(place, 0, len(values) - 1)]
 
 
-Distribution = Uniform | LogUniform | Integer | QLogUniform | Choice
+Numeric = Uniform | LogUniform | Integer | QLogUniform
+"""Distributions whose values have a place in the unit interval (`unit` and `at`)."""
+Distribution = Numeric | Choice
 Space = Mapping[str, Distribution]
 """The distributions by the names of config fields, or `num_envs`."""
 

@@ -19,8 +19,8 @@ from jaxrl.tuning.schedulers import (
     Scheduler,
     Status,
     assign,
-    check_scheduler,
     report,
+    require_scheduler,
     start,
 )
 
@@ -54,7 +54,7 @@ def simulate(
     Raises:
       ValueError: for bad arguments.
     """
-    check_scheduler(scheduler)
+    require_scheduler(scheduler)
     num_lanes = checks.integer("num_lanes", num_lanes)
     shape = (scheduler.num_trials, scheduler.num_phases)
     durations = checks.array("durations", durations, shape, POSITIVE)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.files import schema
-from jaxrl.tuning.json_values import score_to_json, values_to_json
+from jaxrl.files.json_values import score_to_json, values_to_json
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
 from jaxrl.tuning.studies.optional_optuna import import_optuna

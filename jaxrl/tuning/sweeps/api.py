@@ -38,10 +38,10 @@ from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import Objective, check_evaluation, mean_return
-from jaxrl.tuning.pbt import Explorer
-from jaxrl.tuning.schedulers import Scheduler, check_scheduler
+from jaxrl.tuning.schedulers import Scheduler, require_scheduler
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.damage import explain_storage_failure
 from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
@@ -158,7 +158,7 @@ def sweep(
       OSError: if files or the study cannot be written (a full disk).
     """
     check_agent(algo, config)
-    check_scheduler(scheduler)
+    require_scheduler(scheduler)
     directory = checks.path("run_dir", run_dir)
     resume, progress_bar = checks.flag("resume", resume), checks.flag("progress_bar", progress_bar)
     # A directory that was moved, or is resumed on another machine, continues with its own study.

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl.files.json_values import score_to_json, values_from_json
 from jaxrl.tuning.finals import Finals
-from jaxrl.tuning.json_values import score_to_json, values_from_json
 from jaxrl.tuning.rounds import trial_key
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
 from jaxrl.tuning.sweeps import sweep_file

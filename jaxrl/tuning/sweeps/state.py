@@ -18,10 +18,10 @@ import numpy as np
 from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.files import schema
+from jaxrl.files.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.files.urls import file_url
 from jaxrl.training.population import Strategy
 from jaxrl.training.progress import SUMS, check_number
-from jaxrl.tuning.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.paused_agents import default_folder

@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
+from jaxrl.files.json_values import score_to_json
 from jaxrl.files.urls import JOURNAL, parse_url, redact_url
-from jaxrl.tuning.json_values import score_to_json
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.studies.optional_optuna import import_optuna

@@ -1,4 +1,4 @@
-"""Population-based training: who copies whom, what they explore, and that copies are exact."""
+"""Population-based training: who copies whom, what they explore, and finals of its schedules."""
 
 import functools
 
@@ -12,7 +12,7 @@ from sweep_runs import SPACE, UPDATES, toy_algorithm
 from toy_algorithm import ToyConfig
 
 import jaxrl
-from jaxrl.tuning import PBT, Choice, Finals, LogUniform, ancestors, search, trial_key
+from jaxrl.tuning import PBT, Choice, Finals, LogUniform, search, trial_key
 
 KEY = jax.random.key(5)
 N, P = 10, 5
@@ -62,37 +62,6 @@ def test_explored_values_are_moved_or_drawn_again():
     shares = {gamma: (gammas == gamma).mean() for gamma in (0.9, 0.99, 0.999)}
     assert shares[0.99] == pytest.approx(0.25 / 3, abs=0.03)  # only by drawing it again
     assert shares[0.9] == pytest.approx(shares[0.999], abs=0.06)
-
-
-def test_ancestors_are_who_trained_the_agents():
-    parent = np.random.default_rng(0).integers(0, N, (N, P))
-    expected = np.empty((N, P), int)
-    for trial in range(N):
-        expected[trial, -1] = trial
-        for phase in range(P - 2, -1, -1):
-            expected[trial, phase] = parent[expected[trial, phase + 1], phase]
-    np.testing.assert_array_equal(ancestors(jnp.array(parent)), expected)
-
-
-def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule():
-    """The toy's parameters are their initial values plus all learning rates."""
-    result = searched()
-    own = np.arange(N)[:, None]
-    parent = np.asarray(result.parent)
-    assert ((parent != own).sum(0) == [2, 2, 2, 2, 0]).all()
-    rates = np.asarray(result.values_by_phase["learning_rate"])
-    changed = rates[:, 1:] != rates[:, :-1]
-    np.testing.assert_array_equal(changed, (parent != own)[:, :-1])
-    scores = np.asarray(result.ledger.scores)
-    trial, phase = np.unravel_index(scores.argmax(), scores.shape)
-    parent = jnp.array(parent[:, : phase + 1])
-    line = np.asarray(ancestors(parent))[trial]
-    params = initial_params(trial_key(KEY, int(line[0])))
-    params += UPDATES * rates[line, np.arange(phase + 1)].sum()
-    np.testing.assert_allclose(result.best_state.params, params, rtol=1e-5)
-    schedule = result.schedule["learning_rate"][trial]
-    whole = np.asarray(ancestors(result.parent))[trial]
-    np.testing.assert_array_equal(schedule, rates[whole, np.arange(P)])
 
 
 def test_finals_replay_the_schedule_with_new_seeds():

@@ -8,50 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.schedulers import Ledger, Scheduler, ranks
+from jaxrl.tuning.explorers import Generation
+from jaxrl.tuning.schedulers import Ledger, ranks
 from jaxrl.types import Array
-
-
-class Generation(NamedTuple):
-    """N trials as they go on after a phase."""
-
-    parent: Array
-    """`[N]` int32: the trial whose agent each one continues with, its own index if it keeps its."""
-    values: dict[str, Array]
-    """The hyperparameters of the next phase, `[N]` each."""
-
-
-@runtime_checkable
-class Explorer(Scheduler, Protocol):
-    """A scheduler that changes trials after each phase, and stops none.
-
-    All trials train side by side. Agents need a state with the field `key`, which copies of an
-    agent do not share.
-    """
-
-    def evolve(
-        self,
-        key: Array,
-        phase: Array,
-        scores: Array,
-        values: dict[str, Array],
-        space: spaces.Space,
-    ) -> Generation:
-        """Return the next generation after a phase.
-
-        Args:
-          phase: the phase that has ended, from 0.
-          scores: `[N, P]`, NaN in later phases.
-          values: the hyperparameters of each phase, `[N, P]` each.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,11 +39,9 @@ class PBT:
     def __post_init__(self) -> None:
         checks.fields(self, checks.integer, "num_trials", "num_phases")
         checks.fields(self, checks.number, "quantile", "resample", allowed=checks.UNIT_INTERVAL)
-        low, high = checks.array("factors", self.factors, (2,), checks.POSITIVE)
+        check_factors(self.factors)
         if self.quantile > 0.5:
             raise checks.refuse("quantile", "at most 0.5", self.quantile)
-        if not low < 1 < high:
-            raise checks.refuse("factors", "one below and one above 1", self.factors)
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         return ledger.status
@@ -89,6 +52,7 @@ class PBT:
         phase: Array,
         scores: Array,
         values: dict[str, Array],
+        parents: Array,
         space: spaces.Space,
     ) -> Generation:
         """Return the next generation after a phase; see `Explorer.evolve`."""
@@ -119,33 +83,38 @@ class PBT:
         self, key: Array, values: dict[str, Array], space: spaces.Space
     ) -> dict[str, Array]:
         """Return changed values, `[N]` each."""
-        keys = jax.random.split(key, len(space))
-
-        def change(name: str, key: Array, value: Array) -> Array:
-            draw_key, resample_key, factor_key = jax.random.split(key, 3)
-            factor = jax.random.choice(factor_key, jnp.array(self.factors, jnp.float32))
-            moved, drawn = space[name].move(value, factor), space[name].draw(draw_key)
-            return jnp.where(jax.random.bernoulli(resample_key, self.resample), drawn, moved)
-
-        changed = {}
-        for name, name_key in zip(sorted(space), keys, strict=True):
-            lane_keys = jax.random.split(name_key, len(values[name]))
-            lanes = jax.vmap(lambda key, value, name=name: change(name, key, value))
-            changed[name] = lanes(lane_keys, values[name]).astype(values[name].dtype)
-        return changed
+        return perturb(key, values, space, self.factors, self.resample)
 
 
-def ancestors(parent: Array) -> Array:
-    """Return who trained in each phase the agent that a trial has at its end, `[N, P]` int32.
+def perturb(
+    key: Array,
+    values: dict[str, Array],
+    space: spaces.Space,
+    factors: tuple[float, float],
+    resample: float,
+) -> dict[str, Array]:
+    """Return values `[N]` that are drawn again with probability `resample`, and moved otherwise.
 
-    Args:
-      parent: `[N, P]`, `Generation.parent` after each phase; the last column is not read.
+    A value moves by one of the two factors, each equally likely; see `move` of its distribution.
     """
-    own = jnp.arange(len(parent), dtype=jnp.int32)
+    keys = jax.random.split(key, len(space))
 
-    def step(trained: Array, parent: Array) -> tuple[Array, Array]:
-        before = parent[trained]
-        return before, before
+    def change(name: str, key: Array, value: Array) -> Array:
+        draw_key, resample_key, factor_key = jax.random.split(key, 3)
+        factor = jax.random.choice(factor_key, jnp.array(factors, jnp.float32))
+        moved, drawn = space[name].move(value, factor), space[name].draw(draw_key)
+        return jnp.where(jax.random.bernoulli(resample_key, resample), drawn, moved)
 
-    _, earlier = jax.lax.scan(step, own, parent[:, :-1].T, reverse=True)
-    return jnp.concatenate([earlier.T, own[:, None]], axis=1)
+    changed = {}
+    for name, name_key in zip(sorted(space), keys, strict=True):
+        lane_keys = jax.random.split(name_key, len(values[name]))
+        lanes = jax.vmap(lambda key, value, name=name: change(name, key, value))
+        changed[name] = lanes(lane_keys, values[name]).astype(values[name].dtype)
+    return changed
+
+
+def check_factors(factors: tuple[float, float]) -> None:
+    """Raise `ValueError` unless one factor is below and one above 1."""
+    low, high = checks.array("factors", factors, (2,), checks.POSITIVE)
+    if not low < 1 < high:
+        raise checks.refuse("factors", "one below and one above 1", factors)
