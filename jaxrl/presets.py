@@ -277,12 +277,12 @@ _PQN = {
 _R2D2 = {
     "cartpole": Preset("classic control", "CartPole-v1", 1_000_000, 16, R2D2Config()),
     "minatar": Preset(
-        "MinAtar with an MLP and an LSTM", "Breakout-MinAtar", 2_000_000, 16,
+        "MinAtar with a CNN and an LSTM", "Breakout-MinAtar", 2_000_000, 16,
         R2D2Config(
-            core_size=128, learning_rate=1e-3, num_gradient_steps=1, layer_norm=False,
-            learning_starts=10_000, target_period=250, num_steps=10, burn_in=5, unroll_length=15,
-            n_step=3, batch_size=32, replay_size=100_000, torso="mlp", hidden_sizes=(128,),
-            activation="relu",
+            core_size=128, learning_rate=5e-4, adam_eps=1e-5, num_gradient_steps=2,
+            learning_starts=10_000, target_period=200, num_steps=10, burn_in=5, unroll_length=15,
+            n_step=3, batch_size=32, replay_size=100_000, torso="minatar_cnn", hidden_sizes=(128,),
+            activation="relu", layer_norm=True,
         ),
     ),
     # SEED RL's settings are those of its script for Atari. A step is learned from 0.75 times:
