@@ -1,6 +1,7 @@
 """The Optuna study of a sweep, whose trials several workers share."""
 
 __all__ = [
+    "ask_tell",
     "cma_es",
     "damage",
     "heartbeat",
