@@ -66,8 +66,6 @@ class Task(NamedTuple):
     """The return that counts for an agent that diverged."""
     num_envs: int = 8
     config: jaxrl.PPOConfig = CONFIG
-    strategy: str = "vmap"
-    """How agents train; "map", one after another, since a CPU vmaps convolutions slowly."""
 
 
 TASKS = {
@@ -75,8 +73,8 @@ TASKS = {
     "Acrobot-v1": Task(100_000, -500.0),
     "MountainCarContinuous-v0": Task(100_000, -100.0),
     "Pendulum-v1": Task(100_000, -3260.0),
-    "Breakout-MinAtar": Task(2_000_000, 0.0, 64, MINATAR, "map"),
-    "Asterix-MinAtar": Task(2_000_000, 0.0, 64, MINATAR, "map"),
+    "Breakout-MinAtar": Task(2_000_000, 0.0, 64, MINATAR),
+    "Asterix-MinAtar": Task(2_000_000, 0.0, 64, MINATAR),
 }
 CHEAP = ("CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1")
 
@@ -129,6 +127,8 @@ class Args:
     """Trials that Optuna's samplers propose at a time."""
     total_steps: int | None = None
     """Environment steps of a run, about; the task's by default."""
+    at_once: int = 10
+    """Agents that train side by side, about: few on a CPU, with convolutions 1, on a GPU all."""
     cells: Path = Path("runs") / "hpo-benchmark"
     """Directory of the finished cells, and of log.txt."""
 
@@ -157,12 +157,17 @@ class Problem:
         self.training: dict[int, Callable[..., Any]] = {}
         self.seconds: dict[str, float] = defaultdict(float)
 
-    def compile(self, function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
-        """Return the compiled program that maps a function over agents or searches."""
-        if self.task.strategy == "vmap":
-            mapped: Callable[..., Any] = jax.vmap(function)
-        else:
-            mapped = lambda *rows: jax.lax.map(lambda row: function(*row), rows)  # noqa: E731
+    def compile(
+        self, function: Callable[..., Any], num_agents: int, *arguments: Any
+    ) -> Callable[..., Any]:
+        """Return the compiled program that maps a function, which trains agents, over its rows."""
+        number = max(self.args.at_once // num_agents, 1)
+        number = min(number, len(jax.tree.leaves(arguments)[0]))
+
+        def mapped(*rows: Any) -> Any:
+            batch_size = number if number > 1 else None
+            return jax.lax.map(lambda row: function(*row), rows, batch_size=batch_size)
+
         options = jaxrl.compiler_options(self.algo, self.task.config)
         lower = jax.jit(mapped).lower
         return self.timed("compilation", lambda: lower(*arguments).compile(options))
@@ -179,7 +184,7 @@ class Problem:
         keys = jax.vmap(of_search, (0, None))(self.keys, trials).reshape(-1)
         if len(keys) not in self.training:
             one = functools.partial(retrain, self.algo, self.task.config, self.updates)
-            self.training[len(keys)] = self.compile(one, flat, keys)
+            self.training[len(keys)] = self.compile(one, 1, flat, keys)
         program = self.training[len(keys)]
         return self.timed(part, lambda: np.asarray(program(flat, keys))).reshape(shape)
 
@@ -201,13 +206,12 @@ class Searches(NamedTuple):
 
 def search_in_program(problem: Problem, scheduler: Scheduler) -> Searches:
     """Search with all seeds in one program."""
-    is_explorer = isinstance(scheduler, tuning.Explorer)
-    budget = problem.budget
+    is_explorer, budget = isinstance(scheduler, tuning.Explorer), problem.budget
+    # So many lanes are full in every round until the steps are spent, and exactly these.
+    num_lanes = scheduler.num_trials if is_explorer else budget.num_phases
     run = functools.partial(
-        tuning.search, problem.algo, problem.task.config, SPACE, scheduler,
-        # Lanes that are full in every round until the steps are spent, so exactly.
-        scheduler.num_trials if is_explorer else budget.num_phases,
-        problem.updates, strategy=problem.task.strategy,
+        tuning.search, problem.algo, problem.task.config, SPACE, scheduler, num_lanes,
+        problem.updates, strategy="map" if problem.args.at_once == 1 else "vmap",
         max_steps=None if is_explorer else budget.total * problem.phase_steps,
     )  # fmt: skip
 
@@ -215,7 +219,7 @@ def search_in_program(problem: Problem, scheduler: Scheduler) -> Searches:
         result = run(key)
         return Searches(result.ledger.scores, result.round, result.schedule)
 
-    program = problem.compile(outcome, problem.keys)
+    program = problem.compile(outcome, num_lanes, problem.keys)
     return problem.timed("search", lambda: jax.device_get(program(problem.keys)))
 
 
@@ -315,7 +319,7 @@ def main(args: Args) -> None:
     for flag, known in (("tasks", TASKS), ("optimizers", OPTIMIZERS)):
         if unknown := set(getattr(args, flag)) - set(known):
             raise ValueError(f"--{flag} takes {', '.join(known)}; got {', '.join(sorted(unknown))}")
-    for name in ("seeds", "new_seeds", "finals_top", "finals_repeats", "batch"):
+    for name in ("seeds", "new_seeds", "finals_top", "finals_repeats", "batch", "at_once"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
     if any(isinstance(OPTIMIZERS[name], Sampler) for name in args.optimizers):

@@ -56,8 +56,8 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task(192, 0.0, 2, config))
     some = ("tpe", "halving", "asha", "hypertrick", "pbt")
     args = study.Args(
-        ("CartPole-v1",), some[:2], seeds=2, new_seeds=3, phases=3, finals_top=2, finals_repeats=2,
-        cells=tmp_path / "cells",
+        ("CartPole-v1",), some[:2], seeds=2, new_seeds=4, phases=3, finals_top=2, finals_repeats=2,
+        at_once=4, cells=tmp_path / "cells",
     )  # fmt: skip
     study.main(args)
     files = {name: tmp_path / "cells" / f"cartpole-v1-{name}.json" for name in some}
@@ -69,7 +69,7 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     assert {tuple(cell["steps"]) for cell in cells.values()} == {(64 * (33 + 4 * 3),) * 2}
     assert cells["tpe"]["trials"] == cells["pbt"]["trials"] == [11, 11]
     for cell in cells.values():
-        assert np.shape(cell["on_new_seeds"]) == (2, 3)
+        assert np.shape(cell["on_new_seeds"]) == (2, 4)
         assert (np.diff(cell["best_so_far"]) >= 0).all()
         assert np.shape(cell["best_so_far"]) == (2, 11)
         for name, part in study.SPACE.items():
@@ -77,8 +77,8 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
             assert values.shape == (2, 3)
             assert (values >= np.float32(part.low)).all()
             assert (values <= np.float32(part.high)).all()
-    with pytest.raises(ValueError, match=r"made with other settings; .*\n  new_seeds: 3 -> 4"):
-        study.main(study.dataclasses.replace(args, new_seeds=4))
+    with pytest.raises(ValueError, match=r"made with other settings; .*\n  new_seeds: 4 -> 5"):
+        study.main(study.dataclasses.replace(args, new_seeds=5))
 
     report = experiment("hpo_report")
     report.main(report.Args(tmp_path / "cells", tmp_path / "results"))
