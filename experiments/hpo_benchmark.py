@@ -331,6 +331,7 @@ def main(args: Args) -> None:
             make = functools.partial(run_cell, problem, name)
             cell = keep_record(args.cells, f"{env_id}-{name}".lower(), settings, make)
             log(args, f"{env_id} {name} is finished, seconds: {cell['seconds']}")
+            jax.clear_caches()  # no later cell needs what was traced for this one
 
 
 if __name__ == "__main__":
