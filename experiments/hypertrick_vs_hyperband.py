@@ -46,6 +46,7 @@ from jaxrl.distributed.spread import split_cpu
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.timeline import expected_phases
 
 SPACE = {
     "learning_rate": tuning.LogUniform(1e-5, 1e-2),
@@ -132,25 +133,6 @@ def make_schedulers(args: Args) -> dict[str, Any]:
             sizes = sizes[max(first - 1, 0) : first + 1]
         chosen[name] = makers[name](min(sizes, key=lambda n: (abs(cost(n) - budget), -n)))
     return {name: chosen[name] for name in args.schedulers}
-
-
-def expected_phases(scheduler: Any) -> float:
-    """Return the mean number of phases of a search whose scores are exchangeable."""
-    shape = (scheduler.num_trials, scheduler.num_phases)
-    match scheduler:
-        case tuning.RandomSearch(num_trials, num_phases):
-            return num_trials * num_phases
-        case tuning.HyperTrick(num_trials, num_phases, rate):
-            return num_trials * sum((1 - rate) ** phase for phase in range(num_phases))
-        case tuning.ASHA():
-            scores = np.random.default_rng(0).random((4, *shape))
-            return float(np.mean([len(tuning.simulate(scheduler, 6, np.ones(shape), x)[0])
-                                  for x in scores]))  # fmt: skip
-    return sum(
-        rung.num_trials * (rung.num_phases - before)
-        for bracket in scheduler.brackets
-        for rung, before in zip(bracket, (0, *(r.num_phases for r in bracket)), strict=False)
-    )
 
 
 def search_in_one_program(

@@ -46,7 +46,7 @@ from jaxrl.tuning import (
     late_scores,
     search,
 )
-from jaxrl.tuning.objectives import agent_returns
+from jaxrl.tuning.finals import retrain
 
 SPACE = {
     "learning_rate": LogUniform(1e-5, 1e-1),
@@ -123,22 +123,6 @@ def choose(rule: Rule, result: SearchResult) -> tuple[int, float]:
     return int(scores.argmax()), float(scores.max())
 
 
-def retrain(
-    algo: jaxrl.Algorithm, config: Any, updates: int, schedule: dict[str, Any], keys: jax.Array
-) -> jax.Array:
-    """Return the returns in the last phase of new agents `[K]` with a schedule, `[P]` each."""
-
-    def learn(key: jax.Array) -> Any:
-        def phase(state: Any, values: dict[str, Any]) -> tuple[Any, Any]:
-            now = config.replace(**values)
-            return jax.lax.scan(lambda s, _: algo.update(now, s), state, length=updates)
-
-        return jax.lax.scan(phase, algo.init(config, key), schedule)[1]
-
-    metrics = jax.vmap(learn)(keys)  # [K, P, updates]
-    return agent_returns(jax.tree.map(lambda x: x[:, -1], metrics))
-
-
 @functools.cache  # two rules choose from the same searches
 def run_searches(
     scheduler: HyperTrick | PBT, seeds_per_trial: int, finals: Finals | None, args: Args
@@ -161,8 +145,12 @@ def compiled_retraining(args: Args) -> Any:
     """Return the program that trains new agents with a winner's schedule."""
     algo, config = jaxrl.ppo(jaxrl.make(args.env_id, args.num_envs)), config_of(args)
     options = jaxrl.compiler_options(algo, config)
-    function = functools.partial(retrain, algo, config, args.updates)
-    return jax.jit(function, compiler_options=options)
+
+    def last_returns(schedule: dict[str, Any], keys: jax.Array) -> jax.Array:
+        one = functools.partial(retrain, algo, config, args.updates, schedule)
+        return jax.vmap(one)(keys)[:, -1]
+
+    return jax.jit(last_returns, compiler_options=options)
 
 
 def measure(rule: Rule, args: Args) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxrl.analysis import statistics
+from jaxrl.files.changes import changed_settings
 from jaxrl.types import Metrics
 
 
@@ -28,15 +30,43 @@ def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
     return by_part("episode_return_sum") / np.where(counts, counts, np.nan)
 
 
-def summarize_seeds(scores: np.ndarray) -> dict[str, Any]:
-    """Return the mean over seeds `[seeds]`, with its 95% bootstrap interval and all scores."""
-    estimate = statistics.estimate(statistics.mean, scores[:, None])
+def summarize_seeds(
+    scores: np.ndarray, statistic: statistics.Statistic = statistics.mean
+) -> dict[str, Any]:
+    """Return a statistic over seeds `[seeds]`, with its 95% bootstrap interval and all scores."""
+    estimate = statistics.estimate(statistic, scores[:, None])
     rounded = {name: round(float(x), 4) for name, x in estimate._asdict().items()}
     return rounded | {"by_seed": scores.round(4).tolist()}
 
 
 def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:
-    """Write `name.json` and return the path of the picture that belongs beside it."""
+    """Write `name.json`, whole or not at all, and return the path of the picture beside it."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    unfinished = directory / f".{name}.json"
+    unfinished.write_text(json.dumps(record, indent=1) + "\n")
+    unfinished.replace(directory / f"{name}.json")
     return directory / f"{name}.png"
+
+
+def keep_record(
+    directory: Path, name: str, settings: dict[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the record of these settings in `name.json`; make and write it if there is none.
+
+    So a study of many parts goes on after a kill with the parts that are not finished.
+
+    Raises:
+      ValueError: if the file was made with other settings.
+    """
+    path = directory / f"{name}.json"
+    if not path.exists():
+        save_record(directory, name, {"settings": settings, **make()})
+    record = json.loads(path.read_text())
+    if changes := changed_settings(
+        record["settings"], settings, {**record["settings"], **settings}
+    ):
+        raise ValueError(
+            f"{path} was made with other settings; choose another directory, or undo these "
+            "changes:\n  " + "\n  ".join(changes)
+        )
+    return record

@@ -7,14 +7,17 @@ is partly luck, so it overstates what its settings reach with another seed. New 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl import checks
 from jaxrl.tuning import schedulers
+from jaxrl.tuning.objectives import agent_returns
 from jaxrl.tuning.schedulers import Ledger, Status, Wrapper
-from jaxrl.types import Array
+from jaxrl.types import Algorithm, Array
 
 
 @dataclass(frozen=True)
@@ -102,10 +105,15 @@ def late_scores(ledger: Ledger) -> Array:
     Two scores are less subject to luck than the highest one of all phases. Phases without an ended
     episode are left out.
     """
-    has_score = ~jnp.isnan(ledger.scores)
-    left = jnp.cumsum(has_score[:, ::-1], axis=1)[:, ::-1]  # scores from each phase on
+    return mean_of_last_two(ledger.scores)
+
+
+def mean_of_last_two(scores: Array | np.ndarray) -> Array:
+    """Return the mean of the last two scores that are not NaN, `[..., P] -> [...]`, else -inf."""
+    has_score = ~jnp.isnan(scores)
+    left = jnp.cumsum(has_score[..., ::-1], axis=-1)[..., ::-1]  # scores from each phase on
     is_late = has_score & (left <= 2)
-    mean = jnp.nanmean(jnp.where(is_late, ledger.scores, jnp.nan), axis=1)
+    mean = jnp.nanmean(jnp.where(is_late, scores, jnp.nan), axis=-1)
     return jnp.where(jnp.isnan(mean), -jnp.inf, mean)
 
 
@@ -113,3 +121,24 @@ def finalists(scheduler: WithFinals, ledger: Ledger) -> Array:
     """Return the trials `[top]` whose settings the finals take, the best first."""
     scores = late_scores(of_search(scheduler, ledger))
     return jax.lax.top_k(scores, scheduler.finals.top)[1]
+
+
+def retrain(
+    algo: Algorithm, config: Any, updates_per_phase: int, schedule: dict[str, Array], key: Array
+) -> Array:
+    """Return the mean return in each phase, `[P]`, of a new agent that trains with a schedule.
+
+    `vmap` it over schedules and keys.
+
+    Args:
+      config: gives the values that the schedule lacks.
+      schedule: hyperparameters of each phase, `[P]` each, such as a trial's row of
+        `SearchResult.schedule`.
+    """
+
+    def phase(state: Any, values: dict[str, Array]) -> tuple[Any, Any]:
+        now = config.replace(**values)
+        return jax.lax.scan(lambda s, _: algo.update(now, s), state, length=updates_per_phase)
+
+    _, metrics = jax.lax.scan(phase, algo.init(config, key), schedule)
+    return agent_returns(metrics)

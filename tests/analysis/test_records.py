@@ -1,8 +1,11 @@
 """Summaries that records keep."""
 
-import numpy as np
+import json
 
-from jaxrl.analysis.records import summarize_seeds
+import numpy as np
+import pytest
+
+from jaxrl.analysis.records import keep_record, save_record, summarize_seeds
 
 
 def test_seeds_are_summarized_with_their_interval():
@@ -10,3 +13,26 @@ def test_seeds_are_summarized_with_their_interval():
     assert summary["value"] == 3.0
     assert 1.0 <= summary["low"] < 3.0 < summary["high"] <= 6.0
     assert summary["by_seed"] == [1.0, 2.0, 6.0]
+
+
+def test_records_are_written_whole(tmp_path):
+    save_record(tmp_path / "results", "study", {"a": 1})
+    assert save_record(tmp_path / "results", "study", {"a": 2}).name == "study.png"
+    assert json.loads((tmp_path / "results" / "study.json").read_text()) == {"a": 2}
+    assert len(list((tmp_path / "results").iterdir())) == 1
+    with pytest.raises(TypeError):
+        save_record(tmp_path / "results", "study", {"a": object()})
+    assert json.loads((tmp_path / "results" / "study.json").read_text()) == {"a": 2}
+
+
+def test_records_of_the_same_settings_are_made_once(tmp_path):
+    def fail():
+        raise RuntimeError("made again")
+
+    with pytest.raises(RuntimeError):
+        keep_record(tmp_path, "part", {"seeds": 2}, fail)
+    made = keep_record(tmp_path, "part", {"seeds": 2}, lambda: {"scores": [1.0, 2.0]})
+    assert made == {"settings": {"seeds": 2}, "scores": [1.0, 2.0]}
+    assert keep_record(tmp_path, "part", {"seeds": 2}, fail) == made
+    with pytest.raises(ValueError, match=r"part.json was made with other settings.*\n.*2 -> 3"):
+        keep_record(tmp_path, "part", {"seeds": 3}, fail)

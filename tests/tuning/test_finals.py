@@ -19,6 +19,7 @@ from jaxrl.tuning import (
     search,
     trial_key,
 )
+from jaxrl.tuning.finals import mean_of_last_two, retrain
 
 KEY = jax.random.key(5)
 FINALS = Finals(top=2, repeats=3, share=0.5)
@@ -113,3 +114,30 @@ def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):
         result.finals.scores[0, 0], np.min([scores for _, scores in runs], 0), rtol=1e-4
     )
     np.testing.assert_allclose(result.best_state.params, runs[0][0].params, rtol=1e-5)
+
+
+def test_an_agent_trains_again_with_a_schedule():
+    algo, config = toy_algorithm(), ToyConfig()
+    result, key = searched(RandomSearch(3, 4), None), trial_key(KEY, 2)
+    schedule: dict[str, jax.Array] = {name: x[2] for name, x in result.schedule.items()}
+    scores = retrain(algo, config, UPDATES, schedule, key)
+    np.testing.assert_allclose(scores, result.ledger.scores[2], rtol=1e-4)
+    name = "learning_rate"
+    changed = schedule | {name: schedule[name].at[2:].multiply(0.5)}
+    state, expected = algo.init(config, key), []
+    for phase in range(4):
+        now = config.replace(**{name: float(x[phase]) for name, x in changed.items()})
+        returns = episodes = 0.0
+        for _ in range(UPDATES):
+            state, metrics = algo.update(now, state)
+            returns += float(metrics["episode_return_sum"])
+            episodes += float(metrics["episode_count"])
+        expected.append(returns / episodes)
+    assert not np.allclose(expected, scores)
+    np.testing.assert_allclose(retrain(algo, config, UPDATES, changed, key), expected, rtol=1e-4)
+
+
+def test_the_last_two_scores_are_averaged():
+    nan, inf = np.nan, np.inf
+    scores = np.array([[[1.0, 2.0, 4.0], [1.0, 2.0, nan]], [[3.0, nan, nan], [nan, nan, nan]]])
+    np.testing.assert_array_equal(mean_of_last_two(scores), [[3.0, 1.5], [3.0, -inf]])

@@ -278,3 +278,41 @@ def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(t
 def test_impossible_schedulers_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# --- Equal budgets -------------------------------------------------------------------------------
+
+
+def test_repeated_searches_are_judged_apart():
+    search = SuccessiveHalving(6, 4, eta=2)
+    repeated = schedulers.Repeated(search, 3)
+    scores = normal_scores(repeated, 0)
+    _, ledger = timeline.simulate(repeated, 18, unit_times(repeated), scores)
+    for part in np.split(np.arange(18), 3):
+        _, own = timeline.simulate(search, 6, unit_times(search), scores[part])
+        np.testing.assert_array_equal(ledger.reported[part], own.reported)
+        np.testing.assert_array_equal(ledger.status[part], own.status)
+
+
+@pytest.mark.parametrize(("planned", "num_spared"), [(4, 2), (8, 4)])
+def test_reserves_do_not_change_the_rule_of_hypertrick(planned, num_spared):
+    scheduler = schedulers.Extended(HyperTrick(planned, 2), 8)
+    ledger = schedulers.start(scheduler)
+    for trial in range(8):  # each is worse than all before
+        ledger = schedulers.report(scheduler, schedulers.begin(ledger, trial), trial, -trial)
+    stopped = np.asarray(ledger.status) == Status.STOPPED
+    np.testing.assert_array_equal(stopped, np.arange(8) >= num_spared)
+
+
+def test_a_budget_of_hyperbands_can_be_spent_by_all():
+    # Of 9 phases: 9 trials for 1, 3 for 3, 1 for 9; 5 for 3, 1 for 9; 3 for 9.
+    hyperband = (9 + 3 * 2 + 6) + (5 * 3 + 6) + 3 * 9
+    # 31 trials for 1, 10 for 3, 3 for 9.
+    assert hyperband == 31 + 10 * 2 + 3 * 6
+    budget = timeline.hyperband_budget(9, 3)
+    assert budget == timeline.Budget(9, 3, 31, 3 * hyperband)
+    assert budget.whole_trials * 9 == budget.total
+    with pytest.raises(ValueError, match="costs the 51 phases of 3 HyperBands of 5 phases; use 3"):
+        timeline.hyperband_budget(5, 3)
+    with pytest.raises(ValueError, match="costs the 138 phases of 2 HyperBands of 9 phases"):
+        timeline.hyperband_budget(9, 2)

@@ -4,6 +4,8 @@
 have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped ones as well. "tpe"
 and "gp" are Optuna's. Its CMA-ES keeps a pickled optimizer in the study, and reading a pickle may
 run any code, so "cmaes" is `jaxrl.tuning.studies.cma_es`, which keeps none.
+
+`AskTell` asks Optuna's samplers for several trials at a time, without a stored study.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.config import RENAMED_FIELDS
 from jaxrl.files import schema
 from jaxrl.tuning import space as spaces
@@ -232,3 +235,47 @@ def _stored_choice(value: Any) -> Any:
     """Return what Optuna stores for one value of a choice: numbers, texts, or a text for it."""
     is_plain = value is None or isinstance(value, bool | int | float | str)
     return value if is_plain else repr(value)
+
+
+class AskTell:
+    """S independent studies in memory, each with a sampler of its own, whose trials train together.
+
+    Args:
+      space: distributions of numbers.
+      sampler: "tpe" (Bergstra et al. 2011), or "sobol" for scrambled points of Sobol's sequence.
+      seeds: of the samplers, `[S]`.
+    """
+
+    def __init__(self, space: spaces.Space, sampler: str, seeds: range):
+        checks.choice("sampler", sampler, choices=("tpe", "sobol"))
+        self._space = {name: distribution_of(part) for name, part in space.items()}
+        self._studies = [_open_study(self._space, sampler, seed) for seed in seeds]
+        self._asked: list[list[Any]] = []
+
+    def ask(self, number: int) -> dict[str, np.ndarray]:
+        """Return the values of the next trials of each study, `[S, number]` each."""
+        self._asked = [[s.ask(self._space) for _ in range(number)] for s in self._studies]
+        return {
+            name: np.array([[trial.params[name] for trial in row] for row in self._asked])
+            for name in self._space
+        }
+
+    def tell(self, scores: np.ndarray) -> None:
+        """Report the finite scores `[S, number]` of the trials that were asked last."""
+        for study, trials, row in zip(self._studies, self._asked, scores, strict=True):
+            for trial, score in zip(trials, row, strict=True):
+                study.tell(trial, float(score))
+
+
+def _open_study(space: dict[str, Any], sampler: str, seed: int) -> Any:
+    optuna = import_optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with ignore_experimental_warnings():
+        if sampler == "tpe":
+            # Trials that are not told yet count as bad ones, so that a batch spreads.
+            chosen = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        else:
+            chosen = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=seed)
+            # Otherwise it draws at random until a trial has ended.
+            chosen.infer_relative_search_space = lambda study, trial: space
+        return optuna.create_study(direction="maximize", sampler=chosen)

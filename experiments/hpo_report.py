@@ -1,0 +1,194 @@
+"""Summarize the cells of hpo_benchmark.py: tables, a record and a picture.
+
+    python experiments/hpo_report.py
+    python experiments/hpo_report.py --results experiments/results
+
+A winner's score is its mean return on the new seeds. A task's table gives the interquartile mean of
+the winners of all searches, with a 95% bootstrap interval. Ranks are those of the winners among the
+optimizers' winners of one task and one seed, 1 for the best; their mean has an interval too.
+Prints the tables in Markdown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import rankdata
+
+from jaxrl.analysis import statistics
+from jaxrl.analysis.records import save_record, summarize_seeds
+from jaxrl.cli.flags.arguments import exit_with_message
+from jaxrl.files.changes import changed_settings
+
+Cells = dict[str, dict[str, dict[str, Any]]]
+"""Cells by task and optimizer."""
+NAME = "hpo-benchmark"
+
+
+@dataclasses.dataclass
+class Args:
+    """Summarize the cells of hpo_benchmark.py."""
+
+    cells: Path = Path("runs") / "hpo-benchmark"
+    """Directory of the cells."""
+    results: Path = Path("runs") / "results"
+    """Directory of the record and the picture."""
+
+
+def read_cells(directory: Path) -> Cells:
+    """Return all cells of a directory.
+
+    Raises:
+      ValueError: if there are none, one is missing, or those of a task were made differently.
+    """
+    cells: Cells = {}
+    for path in sorted(directory.glob("[!.]*.json")):
+        cell = json.loads(path.read_text())
+        task, optimizer = cell["settings"].pop("task"), cell["settings"].pop("optimizer")
+        cells.setdefault(task, {})[optimizer] = cell
+    if not cells:
+        raise ValueError(f"{directory} has no cells; run experiments/hpo_benchmark.py first")
+    names = {name for own in cells.values() for name in own}
+    missing = [f"{task} {name}" for task in cells for name in sorted(names - set(cells[task]))]
+    if missing:
+        raise ValueError(
+            f"{directory} lacks {', '.join(missing)}; run experiments/hpo_benchmark.py to its end"
+        )
+    for task, own in cells.items():
+        first, *others = own.values()
+        for cell in others:
+            if changed_settings(first["settings"], cell["settings"], first["settings"]):
+                raise ValueError(f"the cells of {task} have different settings; begin anew")
+    return cells
+
+
+def winner_scores(cell: dict[str, Any]) -> np.ndarray:
+    """Return the mean return of each search's winner on new seeds, `[S]`."""
+    return np.array(cell["on_new_seeds"]).mean(1)
+
+
+def summarize(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return what the record keeps of a cell."""
+    curves, settings = np.array(cell["best_so_far"]), cell["settings"]
+
+    def iqm_by_column(scores: np.ndarray) -> np.ndarray:
+        return statistics.interquartile_mean(np.swapaxes(scores, -1, -2)[..., None])
+
+    curve = statistics.estimate(iqm_by_column, curves)
+    every = settings["phase_steps"] * settings["phases"]
+    kept = ("steps", "trials", "seconds", "cpu_seconds", "winners")
+    return {
+        "on_new_seeds": summarize_seeds(winner_scores(cell), statistics.interquartile_mean),
+        "in_finals": summarize_seeds(np.array(cell["in_finals"]), statistics.interquartile_mean),
+        "best_so_far": {
+            "steps": [every * (i + 1) for i in range(curves.shape[1])],
+            **{name: x.round(3).tolist() for name, x in curve._asdict().items()},
+        },
+        **{name: cell[name] for name in kept},
+    }
+
+
+def mean_ranks(cells: Cells) -> dict[str, dict[str, Any]]:
+    """Return each optimizer's mean rank over tasks and seeds, the best optimizer first."""
+    optimizers = sorted(next(iter(cells.values())))
+    scores = [[winner_scores(own[name]) for name in optimizers] for own in cells.values()]
+    by_task = np.array([rankdata(-np.array(rows), axis=0) for rows in scores])  # [tasks, O, S]
+    found: dict[str, dict[str, Any]] = {}
+    for place, name in enumerate(optimizers):
+        rank = statistics.estimate(statistics.mean, by_task[:, place].T)
+        means = by_task[:, place].mean(1).round(3).tolist()
+        found[name] = {
+            **{key: round(float(x), 3) for key, x in rank._asdict().items()},
+            "by_task": dict(zip(cells, means, strict=True)),
+        }
+    return dict(sorted(found.items(), key=lambda item: item[1]["value"]))
+
+
+def interval(row: dict[str, Any], digits: int) -> str:
+    """Return a value with its interval."""
+    value, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def tables(
+    tasks: dict[str, dict[str, Any]], ranks: dict[str, dict[str, Any]], num_searches: int
+) -> list[Table]:
+    """Return the table of ranks, and one for each task."""
+    shown = Table("optimizer", "mean rank", *tasks, box=box.MARKDOWN)
+    for name, row in ranks.items():
+        by_task = [f"{rank:.2f}" for rank in row["by_task"].values()]
+        shown.add_row(name, interval(row, 2), *by_task)
+    found = [shown]
+    for task, rows in tasks.items():
+        shown = Table(
+            task, "on new seeds", "in the finals", "trials", "steps", "seconds of a search",
+            "seconds to compile", box=box.MARKDOWN,
+        )  # fmt: skip
+        for name in ranks:
+            row = rows[name]
+            search = (row["seconds"]["search"] + row["seconds"]["finals"]) / num_searches
+            shown.add_row(
+                name, interval(row["on_new_seeds"], 1), interval(row["in_finals"], 1),
+                f"{np.mean(row['trials']):.0f}", f"{np.mean(row['steps']):,.0f}", f"{search:.1f}",
+                f"{row['seconds'].get('compilation', 0):.0f}",
+            )  # fmt: skip
+        found.append(shown)
+    return found
+
+
+def draw(tasks: dict[str, dict[str, Any]]) -> Figure:
+    """Return the scores during the searches, and those of the winners on new seeds."""
+    figure = Figure(figsize=(4 * len(tasks), 7), dpi=100, layout="constrained")
+    grid = figure.subplots(2, len(tasks), squeeze=False)
+    for (task, rows), curves, ends in zip(tasks.items(), *grid, strict=True):
+        for place, (name, row) in enumerate(sorted(rows.items())):
+            curve, end = row["best_so_far"], row["on_new_seeds"]
+            color = f"C{place}"
+            curves.plot(curve["steps"], curve["value"], color=color, label=name)
+            curves.fill_between(
+                curve["steps"], curve["low"], curve["high"], color=color, alpha=0.1, linewidth=0
+            )
+            ends.plot([place] * len(end["by_seed"]), end["by_seed"], ".", color=color, alpha=0.3)
+            errors = [[end["value"] - end["low"]], [end["high"] - end["value"]]]
+            ends.errorbar(place, end["value"], errors, fmt="o", color=color, capsize=3)
+        curves.set(title=task, xlabel="environment steps of a search")
+        ends.set_xticks(range(len(rows)), sorted(rows), rotation=60)
+        for axes in (curves, ends):
+            axes.grid(alpha=0.3)
+    grid[0, 0].set_ylabel("highest score of a phase so far")
+    grid[1, 0].set_ylabel("return of the winner, new seeds")
+    grid[0, 0].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def main(args: Args) -> None:
+    """Print the tables, and write the record and the picture."""
+    cells = read_cells(args.cells)
+    tasks = {task: {n: summarize(cell) for n, cell in own.items()} for task, own in cells.items()}
+    ranks = mean_ranks(cells)
+    firsts = {task: next(iter(own.values())) for task, own in cells.items()}
+    num_searches = next(iter(firsts.values()))["settings"]["seeds"]
+    console = Console(width=200)
+    for table in tables(tasks, ranks, num_searches):
+        console.print(table)
+    record = {
+        "manifests": {task: cell["manifest"] for task, cell in firsts.items()},
+        "settings": {task: cell["settings"] for task, cell in firsts.items()},
+        "ranks": ranks,
+        "tasks": tasks,
+    }
+    draw(tasks).savefig(save_record(args.results, NAME, record))
+
+
+if __name__ == "__main__":
+    with exit_with_message():
+        main(tyro.cli(Args))

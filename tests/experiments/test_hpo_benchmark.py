@@ -1,0 +1,98 @@
+"""The benchmark of hyperparameter optimizers: equal budgets, resumption, and its report."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl import tuning
+from jaxrl.tuning.schedulers import Extended, Repeated
+from jaxrl.tuning.timeline import expected_phases, hyperband_budget
+
+
+@pytest.fixture
+def study(experiment):
+    return experiment("hpo_benchmark")
+
+
+@pytest.mark.parametrize("num_phases", [3, 9])
+def test_all_schedulers_cost_the_budget_or_have_trials_in_reserve(study, num_phases):
+    budget = hyperband_budget(num_phases, 3)
+    for name, optimizer in study.OPTIMIZERS.items():
+        if isinstance(optimizer, study.Sampler):
+            continue
+        match optimizer(budget):
+            case Repeated(search, times):
+                assert expected_phases(search) * times == budget.total, name
+            case Extended(search, total):
+                assert expected_phases(search) == pytest.approx(budget.total, rel=0.03), name
+                assert total == budget.total
+            case tuning.ASHA(num_trials):
+                assert num_trials == budget.total  # enough if each trains for one phase only
+            case scheduler:
+                assert scheduler.num_trials * scheduler.num_phases == budget.total, name
+
+
+def test_the_best_score_so_far_is_read_in_the_order_of_the_rounds(study):
+    task, nan, inf = study.Task(1, -9.0), np.nan, np.inf
+    scores = np.array([[nan, 2.0], [1.0, nan], [5.0, -inf]])
+    order = np.array([[0, 1], [0, -1], [1, 2]])
+    assert study.best_so_far(task, scores, order) == [1.0, 5.0]
+    assert study.at_least(task, np.array([nan, -inf, 3.0])).tolist() == [-9.0, -9.0, 3.0]
+
+
+def test_bad_arguments_are_refused(study, tmp_path):
+    with pytest.raises(ValueError, match=r"--tasks takes CartPole-v1, .*; got Pong"):
+        study.main(study.Args(tasks=("Pong",), cells=tmp_path))
+    with pytest.raises(ValueError, match="--new-seeds must be >= 1, got 0"):
+        study.main(study.Args(new_seeds=0, cells=tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
+    config = jaxrl.PPOConfig(num_steps=32, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
+    monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task(192, 0.0, 2, config))
+    some = ("tpe", "halving", "asha", "hypertrick", "pbt")
+    args = study.Args(
+        ("CartPole-v1",), some[:2], seeds=2, new_seeds=4, phases=3, finals_top=2, finals_repeats=2,
+        at_once=4, cells=tmp_path / "cells",
+    )  # fmt: skip
+    study.main(args)
+    files = {name: tmp_path / "cells" / f"cartpole-v1-{name}.json" for name in some}
+    before = {name: files[name].stat().st_mtime_ns for name in some[:2]}
+    study.main(study.dataclasses.replace(args, optimizers=some))
+    assert {name: files[name].stat().st_mtime_ns for name in some[:2]} == before
+    cells = {name: json.loads(path.read_text()) for name, path in files.items()}
+    # 33 phases of the search and 4 runs of the finals, 64 steps each
+    assert {tuple(cell["steps"]) for cell in cells.values()} == {(64 * (33 + 4 * 3),) * 2}
+    assert cells["tpe"]["trials"] == cells["pbt"]["trials"] == [11, 11]
+    for cell in cells.values():
+        assert np.shape(cell["on_new_seeds"]) == (2, 4)
+        assert (np.diff(cell["best_so_far"]) >= 0).all()
+        assert np.shape(cell["best_so_far"]) == (2, 11)
+        for name, part in study.SPACE.items():
+            values = np.array(cell["winners"][name])  # [searches, phases]
+            assert values.shape == (2, 3)
+            assert (values >= np.float32(part.low)).all()
+            assert (values <= np.float32(part.high)).all()
+    with pytest.raises(ValueError, match=r"made with other settings; .*\n  new_seeds: 4 -> 5"):
+        study.main(study.dataclasses.replace(args, new_seeds=5))
+
+    report = experiment("hpo_report")
+    report.main(report.Args(tmp_path / "cells", tmp_path / "results"))
+    assert (tmp_path / "results" / "hpo-benchmark.png").exists()
+    record = json.loads((tmp_path / "results" / "hpo-benchmark.json").read_text())
+    ranks = [row["value"] for row in record["ranks"].values()]
+    assert ranks == sorted(ranks)
+    assert np.mean(ranks) == pytest.approx(3)
+    row = record["tasks"]["CartPole-v1"]["pbt"]["on_new_seeds"]
+    by_seed = np.mean(cells["pbt"]["on_new_seeds"], 1)
+    np.testing.assert_allclose(row["by_seed"], by_seed, atol=1e-4)
+    assert row["value"] == pytest.approx(by_seed.mean(), abs=1e-4)
+    files["asha"].rename(tmp_path / "cells" / "acrobot-v1-asha.json")
+    cell = cells["asha"] | {"settings": cells["asha"]["settings"] | {"task": "Acrobot-v1"}}
+    (tmp_path / "cells" / "acrobot-v1-asha.json").write_text(json.dumps(cell))
+    with pytest.raises(ValueError, match=r"lacks Acrobot-v1 halving, .*CartPole-v1 asha; run"):
+        report.main(report.Args(tmp_path / "cells", tmp_path / "results"))
