@@ -146,6 +146,8 @@ class SharedStudy:
             index, trial = taken
             with self._lock:
                 self._claimed[index] = trial
+            if WORKER not in trial.user_attrs:  # its worker died after its last report
+                self._storage.set_trial_user_attr(trial_id(trial), WORKER, self._worker)
             yield index
 
     def _claim_again(self, index: int) -> tuple[int, dict[str, Any]] | None:

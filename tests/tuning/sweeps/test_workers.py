@@ -161,11 +161,15 @@ def test_no_trial_ran_twice_and_its_scores_are_its_own(outcome):
         for span in read_spans(outcome.directory / worker)
     )
     assert set(phases.values()) == {1}
+    lost = {t.user_attrs["index"] for t in outcome.lost}
     full_scores = scores_of_full_trials(SEED, NUM_TRIALS, NUM_PHASES)
     for index, trial in outcome.ended.items():
         scores = dict(sorted(trial.intermediate_values.items()))  # a database has no order
-        if trial.user_attrs["worker"] != KILLED:
-            assert {phase for i, phase in phases if i == index} == set(scores)
+        trained = {phase for i, phase in phases if i == index}
+        # A worker may be killed after a trial's last report, and before it ends the trial.
+        is_ended_for_another = index in lost and not trained
+        if trial.user_attrs["worker"] != KILLED and not is_ended_for_another:
+            assert trained == set(scores)
         assert list(scores) == list(range(len(scores)))
         assert (trial.state.name == "COMPLETE") == (len(scores) == NUM_PHASES)
         expected = full_scores[index, : len(scores)]
