@@ -32,7 +32,7 @@ RECENT_EPISODES = 100
 
 _NUMBERS = schema.list_of(schema.NUMBER)
 _PAIR = schema.Kind("a pair of numbers", lambda x: _NUMBERS.holds(x) and len(x) == 2)
-_COLUMNS = schema.Kind(
+COLUMNS = schema.Kind(
     "an object of lists of numbers",
     lambda x: isinstance(x, dict) and all(map(_NUMBERS.holds, x.values())),
 )
@@ -43,7 +43,7 @@ PROGRESS: schema.Table = {
     "seconds": schema.Field(schema.NUMBER),
     "compile_seconds": schema.Field(schema.NUMBER),
     "recent": schema.Field(schema.list_of(_PAIR)),
-    "row": schema.Field(_COLUMNS),
+    "row": schema.Field(COLUMNS),
     "row_seconds": schema.Field(schema.NUMBER),
 }
 """The fields of a run's progress in its checkpoints."""

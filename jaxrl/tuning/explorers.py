@@ -42,9 +42,7 @@ class Explorer(Scheduler, Protocol):
         parents: Array,
         space: spaces.Space,
     ) -> Generation:
-        """Return the next generation after a phase.
-
-        What it returns after the last phase is disregarded.
+        """Return the next generation after a phase that is not the last.
 
         Args:
           phase: the phase that has ended, from 0.

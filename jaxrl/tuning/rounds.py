@@ -17,7 +17,7 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population
 from jaxrl.tuning import finals, schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.explorers import Explorer, ancestors
+from jaxrl.tuning.explorers import Explorer, Generation, ancestors
 from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objective, greedy_metrics
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
@@ -158,10 +158,17 @@ class Rounds:
         phase = carry.ledger.reported[0]  # the one that all trials have just trained
         continues = phase < self.num_phases - 1  # neither at the end, nor in the finals
         column = jnp.arange(self.num_phases)
-        generation = explorer.evolve(
-            jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
-            scores[: self.num_trials], carry.values, carry.parent, self.space,
-        )  # fmt: skip
+
+        def evolve() -> Generation:
+            return explorer.evolve(
+                jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
+                scores[: self.num_trials], carry.values, carry.parent, self.space,
+            )  # fmt: skip
+
+        def stay() -> Generation:
+            return Generation(carry.parent[:, -1], {n: x[:, -1] for n, x in carry.values.items()})
+
+        generation = jax.lax.cond(continues, evolve, stay)  # a model of scores may cost much
         values = {
             name: jnp.where(column > phase, generation.values[name][:, None], before)
             for name, before in carry.values.items()

@@ -104,10 +104,11 @@ def start(scheduler: Scheduler) -> Ledger:
     )
 
 
-def begin(ledger: Ledger, trial: int, phases: int = 0) -> Ledger:
+def begin(ledger: Ledger, trial: Array | int, phases: Array | int = 0) -> Ledger:
     """Return the ledger with a trial that runs after so many phases; later scores are dropped."""
+    is_later = jnp.arange(ledger.scores.shape[1]) >= phases
     return Ledger(
-        scores=ledger.scores.at[trial, phases:].set(jnp.nan),
+        scores=ledger.scores.at[trial].set(jnp.where(is_later, jnp.nan, ledger.scores[trial])),
         reported=ledger.reported.at[trial].set(phases),
         status=ledger.status.at[trial].set(Status.RUNNING),
     )

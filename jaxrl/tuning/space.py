@@ -10,6 +10,7 @@ on another machine.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -64,15 +65,15 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class _Logarithmic:
+class _Logarithmic(abc.ABC):
     """A distribution that is uniform in the logarithm of its values."""
 
     low: float
     high: float
 
+    @abc.abstractmethod
     def _exp(self, exponent: Array) -> Array:
         """Return the value with a logarithm, as close as the distribution has one."""
-        raise NotImplementedError
 
     @property
     def _logs(self) -> tuple[float, float]:

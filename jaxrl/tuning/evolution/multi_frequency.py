@@ -49,11 +49,13 @@ class MFPBT:
     - The k-th trial of the last quarter becomes a copy of the k-th one of the first, and multiplies
       each value by one of `factors`.
 
-    All copies are of agents as they were at the end of the phase. No trial stops.
+    No trial stops.
 
-    Differences from the paper's code: values stay within the bounds of the space, choices move to
-    the next value, and a migrant with an equal score does not replace a trial. The default periods
-    are the paper's, for searches of hundreds of phases.
+    The rules are those of the authors' public code. Differences: all copies are of agents as they
+    were at the end of the phase, where the code may hand on one that was just replaced; values stay
+    within the bounds of the space; choices move to the next value; and a migrant with an equal
+    score does not replace a trial. The default periods are theirs, for searches of hundreds of
+    phases.
     """
 
     num_trials: int

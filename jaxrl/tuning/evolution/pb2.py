@@ -62,6 +62,8 @@ class PB2(PBT):
     Choices are explored as in `PBT`, by `resample` and `factors`, and the process does not see
     them.
 
+    The weight beta is that of the public code of the authors of MF-PBT, who compare with PB2.
+
     Differences from the paper: the bound is maximized over `candidates` random settings instead of
     by gradients, and the kernel's parameters are those of the largest likelihood among 24 instead
     of being optimized. Each phase costs time that grows with the cube of `num_trials * num_phases`.

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxrl.files import schema
@@ -27,6 +28,9 @@ BEGUN, REPORTED, STOPPED = "begun", "reported", "stopped"
 EVENT = "event"
 """User attribute of an event: all of it but the score, which is an intermediate value."""
 SUFFIX = " (events)"
+# A worker that joins or resumes applies all events of a study.
+_begin = jax.jit(schedulers.begin)
+_report = jax.jit(schedulers.report, static_argnums=0)
 
 
 class Event(NamedTuple):
@@ -81,11 +85,11 @@ def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
     is_current = number == numbers[trial]
     is_over = Status(int(ledger.status[trial])).has_ended
     if kind == BEGUN and (number > numbers[trial] or (is_current and not is_over)):
-        ledger = schedulers.begin(ledger, trial, phases)
+        ledger = _begin(ledger, trial, phases)
         numbers = (*numbers[:trial], number, *numbers[trial + 1 :])
     elif kind == REPORTED and is_current and phases == int(ledger.reported[trial]):
         score = np.float32(event.score)
-        ledger = schedulers.report(scheduler, ledger, np.int32(trial), score)
+        ledger = _report(scheduler, ledger, np.int32(trial), score)
     elif kind == STOPPED and is_current and not is_over:
         ledger = ledger._replace(status=ledger.status.at[trial].set(Status.STOPPED))
     return Judged(ledger, numbers, count + 1)

@@ -310,6 +310,9 @@ def _check(
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
     check_sampler(settings.sampler)
+    if not hasattr(settings.objective, "__name__"):
+        named = "a function with a name, which sweep.json records (def score(metrics): ...)"
+        raise checks.refuse("objective", named, settings.objective)
     per = settings.keep_best_per
     if per is not None and per not in space:
         raise ValueError(f"keep_best_per = {per!r} is not searched; searched are {sorted(space)}")
@@ -375,6 +378,11 @@ def _open_run_dir(directory: Path, description: dict[str, Any], resume: bool) ->
                 "another directory"
             )
         before = sweep_file.read(directory)
+        if "objective" not in before:
+            raise ValueError(
+                f"an older version of jaxrl began the sweep in {directory}, and this one cannot "
+                "resume it; resume it with that version, or choose another directory"
+            )
         if changes := changed_settings(before, description, sweep_file.SAME):
             raise ValueError(
                 f"cannot resume the sweep in {directory}: these settings changed: "

@@ -31,9 +31,9 @@ from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.sweeps.display import Display
-from jaxrl.tuning.sweeps.lanes import Lanes, Placement, Trained
+from jaxrl.tuning.sweeps.lane_group import Placement
+from jaxrl.tuning.sweeps.lanes import Lanes, Trained, fastest
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
-from jaxrl.tuning.sweeps.strategy import fastest
 from jaxrl.tuning.sweeps.trials import Trials
 from jaxrl.tuning.timeline import Span
 from jaxrl.types import Algorithm, Array

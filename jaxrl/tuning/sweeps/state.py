@@ -21,7 +21,7 @@ from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json, values_from_json, values_to_json
 from jaxrl.files.urls import file_url
 from jaxrl.training.population import Strategy
-from jaxrl.training.progress import SUMS, check_number
+from jaxrl.training.progress import COLUMNS, SUMS, check_number
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.paused_agents import default_folder
@@ -289,7 +289,7 @@ _RUN: schema.Table = {
     "began": schema.Field(schema.NUMBER),
     "phase": schema.Field(schema.INDEX),
     "updates": schema.Field(schema.INDEX),
-    "sums": schema.Field(schema.OBJECT),
+    "sums": schema.Field(COLUMNS),
 }
 _SPAN = (schema.INDEX, schema.INDEX, schema.INDEX, schema.NUMBER, schema.NUMBER)
 STATE: schema.Table = {

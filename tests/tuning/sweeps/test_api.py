@@ -1,5 +1,6 @@
 """Calls of `sweep` that are refused by name, the directory of a sweep, and its description."""
 
+import functools
 import sys
 from typing import Any
 
@@ -24,6 +25,7 @@ from jaxrl.tuning import (
     RandomSearch,
     SuccessiveHalving,
     Uniform,
+    objectives,
     read_study,
 )
 from jaxrl.tuning.sweeps import sweep_file
@@ -44,6 +46,10 @@ HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
         ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
+        (
+            {"objective": functools.partial(objectives.mean_return)},
+            "objective must be a function with a name",
+        ),
         ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
         ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
     ],
@@ -69,6 +75,15 @@ def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
     with again, pytest.raises(ValueError, match="another process works in"):
         run(tmp_path / "x", HyperTrick(4, 2), resume=True)
     assert outcome(run(tmp_path / "x", HyperTrick(4, 2), resume=True)) == outcome(first)
+
+
+def test_a_sweep_of_an_older_version_is_refused_as_such(tmp_path):
+    run(tmp_path / "x", HyperTrick(4, 2))
+    older = sweep_file.read(tmp_path / "x")
+    del older["objective"]
+    sweep_file.write(tmp_path / "x", older)
+    with pytest.raises(ValueError, match=r"an older version of jaxrl began the sweep in"):
+        run(tmp_path / "x", HyperTrick(4, 2), resume=True)
 
 
 def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path):

@@ -19,7 +19,8 @@ import jaxrl
 from jaxrl.envs import envpool
 from jaxrl.envs.host import callback
 from jaxrl.tuning import ASHA, Choice, HyperTrick, LogUniform, Phase, RandomSearch, sweep
-from jaxrl.tuning.sweeps.lanes import LaneGroup, Lanes
+from jaxrl.tuning.sweeps.lane_group import LaneGroup
+from jaxrl.tuning.sweeps.lanes import Lanes
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
