@@ -57,7 +57,8 @@ class Job:
         A job that begins in the second in which its earlier processes end fails: for slurmd, whose
         credentials count whole seconds, it was killed already. Their end puts its time off again.
         """
-        wait_until(lambda: self.field("Reason") == "BeginTime", 60, 0.2)
+        # The signal before the end of a job's time may come a minute late.
+        wait_until(lambda: self.field("Reason") == "BeginTime", 150, 0.2)
 
         def begins():
             self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now+2")
