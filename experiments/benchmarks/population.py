@@ -14,13 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import time
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -34,10 +30,7 @@ from jaxrl.training import population as populations  # noqa: E402
 from peers import Rejax  # noqa: E402
 from tasks import TASKS, Task, small  # noqa: E402
 from timing import RESULTS, alternate, median_and_range, medians, write_results  # noqa: E402
-from trainer import Trainer  # noqa: E402
-
-SIZE = 64
-"""Size of the metrics buffer: the most updates of one measurement."""
+from trainer import Lanes, Trainer  # noqa: E402
 
 
 @dataclasses.dataclass
@@ -52,30 +45,6 @@ class Args:
     quick: bool = False
     """Smoke test: small sizes, one round. Meaningless numbers."""
     output: Path | None = RESULTS / "population.json"
-
-
-class Lanes:
-    """A population, compiled ahead of time; a call returns valid steps a second of all agents."""
-
-    def __init__(self, task: Task, agents: int, strategy: Any, updates: int):
-        algo = jaxrl.ppo(task.make())
-        lanes = populations.population(algo, agents, strategy)
-        self.configs, self.updates = populations.stack(task.config, agents), min(updates, SIZE)
-        keys = jax.random.split(jax.random.key(0), agents)
-        self.states = jax.jit(lanes.init)(self.configs, keys)
-
-        def update(configs: Any, states: Any, num_updates: jax.Array) -> Any:
-            return lanes.update(configs, states, num_updates, SIZE)
-
-        lowered = jax.jit(update, donate_argnums=1).lower(self.configs, self.states, jnp.int32(1))
-        began = time.perf_counter()
-        self.program = lowered.compile(jaxrl.compiler_options(algo, task.config))
-        self.compile_seconds = time.perf_counter() - began
-
-    def __call__(self) -> float:
-        began = time.perf_counter()
-        self.states, metrics = self.program(self.configs, self.states, jnp.int32(self.updates))
-        return float(np.asarray(metrics["valid_steps"]).sum()) / (time.perf_counter() - began)
 
 
 def measure_task(task: Task, args: Args) -> dict[str, Any]:

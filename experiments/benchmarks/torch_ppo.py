@@ -1,7 +1,8 @@
 """PPO on Atari in PyTorch, eager, with the settings of CleanRL's `ppo_atari_envpool.py`.
 
 jaxrl's peer in `ppo_throughput.py`: the same environments, network, losses, epochs and minibatches.
-CleanRL's layout of images is PyTorch's default; `channels_last` suits a CPU better.
+CleanRL's layout of images is PyTorch's default; `channels_last` suits a CPU better. The network is
+on the GPU if there is one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class TorchPPO:
 
     def __init__(self, task: Task, envs: Any, channels_last: bool):
         self.config, self.envs = task.config, envs
-        self.network = ActorCritic(task.config.torso, int(envs.action_space.n), channels_last)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        network = ActorCritic(task.config.torso, int(envs.action_space.n), channels_last)
+        self.network = network.to(self.device)
         self.optimizer = torch.optim.Adam(
             self.network.parameters(), task.config.learning_rate, eps=task.config.adam_eps
         )
@@ -94,21 +97,25 @@ class TorchPPO:
         """Return a batch of transitions and the number of valid ones."""
         rows, valid = [], 0
         for _ in range(self.config.num_steps):
-            obs, first = torch.from_numpy(self.obs.copy()), self.ended
+            obs, first = self.tensor(self.obs.copy()), self.ended
             distribution, value = self.network(obs)
             action = distribution.sample()
-            self.obs, reward, terminated, truncated, _ = self.envs.step(action.numpy())
+            self.obs, reward, terminated, truncated, _ = self.envs.step(action.cpu().numpy())
             self.ended = terminated | truncated
             valid += int((~first).sum())
-            reward, ended = torch.from_numpy(reward), torch.from_numpy(self.ended)
+            reward, ended = self.tensor(reward), self.tensor(self.ended)
             rows.append((obs, action, distribution.log_prob(action), value, reward, ended))
         obs, action, log_prob, value, reward, ended = (
             torch.stack(column) for column in zip(*rows, strict=True)
         )
-        _, last_value = self.network(torch.from_numpy(self.obs.copy()))
+        _, last_value = self.network(self.tensor(self.obs.copy()))
         advantage = self.advantages(reward, value, last_value, ended)
         columns = (obs, action, log_prob, value, advantage)
         return Batch(*(column.flatten(0, 1) for column in columns)), valid
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """Return an array as a tensor on the network's device."""
+        return torch.from_numpy(array).to(self.device)
 
     def advantages(self, reward: Any, value: Any, last_value: Any, ended: Any) -> Any:
         """Return generalized advantage estimates `[T, N]`."""
@@ -126,7 +133,7 @@ class TorchPPO:
         """Learn from a batch for all epochs of an update."""
         size = len(batch.action)
         for _ in range(self.config.num_epochs):
-            order = torch.randperm(size)
+            order = torch.randperm(size, device=self.device)
             for rows in order.split(size // self.config.num_minibatches):
                 self.optimizer.zero_grad()
                 self.loss(Batch(*(column[rows] for column in batch))).backward()

@@ -1,4 +1,4 @@
-"""jaxrl's own programs as measurements: training, and rollouts alone."""
+"""jaxrl's own programs as measurements: an agent, a population, and rollouts alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ import jaxrl
 from jaxrl.algos import actor_critic
 from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
+from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compile_chunk
+from tasks import Task
 from timing import calls_for
+
+MAX_UPDATES = 64
+"""Size of a population's metrics buffer: the most updates of one measurement."""
 
 
 class Trainer:
@@ -43,6 +48,36 @@ class Trainer:
         began = time.perf_counter()
         valid_steps = self.train(self.updates)
         return valid_steps / (time.perf_counter() - began)
+
+
+class Lanes:
+    """A population of PPO in training, compiled ahead of time.
+
+    A call does `updates` updates and returns valid steps a second of all agents.
+    """
+
+    def __init__(self, task: Task, agents: int, strategy: Any, updates: int):
+        algo = jaxrl.ppo(task.make())
+        lanes = populations.population(algo, agents, strategy)
+        self.configs, self.updates = (
+            populations.stack(task.config, agents),
+            min(updates, MAX_UPDATES),
+        )
+        keys = jax.random.split(jax.random.key(0), agents)
+        self.states = jax.jit(lanes.init)(self.configs, keys)
+
+        def update(configs: Any, states: Any, num_updates: jax.Array) -> Any:
+            return lanes.update(configs, states, num_updates, MAX_UPDATES)
+
+        lowered = jax.jit(update, donate_argnums=1).lower(self.configs, self.states, jnp.int32(1))
+        began = time.perf_counter()
+        self.program = lowered.compile(jaxrl.compiler_options(algo, task.config))
+        self.compile_seconds = time.perf_counter() - began
+
+    def __call__(self) -> float:
+        began = time.perf_counter()
+        self.states, metrics = self.program(self.configs, self.states, jnp.int32(self.updates))
+        return float(np.asarray(metrics["valid_steps"]).sum()) / (time.perf_counter() - began)
 
 
 def rollouts(env: jaxrl.Env, torso: str, num_steps: int) -> Callable[[], float]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 from jaxrl.analysis import statistics
 from jaxrl.files.changes import changed_settings
-from jaxrl.types import Metrics
+from jaxrl.spaces import Box, MultiDiscrete
+from jaxrl.training.loggers import smoothed_returns
+from jaxrl.training.progress import Row
+from jaxrl.types import Algorithm, Metrics
+
+CURVE_POINTS = 200
+"""Points of a recorded learning curve, at most."""
 
 
 def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
@@ -70,3 +78,97 @@ def keep_record(
             "changes:\n  " + "\n  ".join(changes)
         )
     return record
+
+
+def uniformly_random(algo: Algorithm) -> Algorithm:
+    """Return the algorithm with a policy that ignores observations."""
+    space = algo.env.action_space
+
+    def act(
+        config: Any, state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool
+    ) -> tuple[Any, jax.Array]:
+        shape = (len(jax.tree.leaves(obs)[0]), *space.shape)
+        if isinstance(space, Box):
+            return carry, jax.random.uniform(key, shape, None, *space.bounds())
+        sizes = space.sizes if isinstance(space, MultiDiscrete) else space.n
+        return carry, jax.random.randint(key, shape, 0, jax.numpy.array(sizes))
+
+    return algo._replace(act=act)
+
+
+def describe_scores(returns: np.ndarray) -> dict[str, float]:
+    """Return mean, standard deviation and standard error of the returns `[episodes]`."""
+    return {
+        "episodes": len(returns),
+        "mean_return": float(returns.mean()),
+        "std": float(returns.std(ddof=1)),
+        "standard_error": float(returns.std(ddof=1) / np.sqrt(len(returns))),
+    }
+
+
+def describe_run(
+    manifest: dict[str, Any], summary: dict[str, Any], rows: Sequence[Row], returns: np.ndarray
+) -> dict[str, Any]:
+    """Return a run as its record has it, with the curve thinned to `CURVE_POINTS`.
+
+    Args:
+      rows: of its metrics.
+      returns: of a greedy evaluation, `[episodes]`.
+    """
+    steps, curve = smoothed_returns(rows)
+    kept = np.unique(np.linspace(0, len(steps) - 1, CURVE_POINTS).astype(int))
+    return {
+        "manifest": manifest,
+        "summary": summary,
+        "curve": {
+            "steps": steps[kept].tolist(),
+            "mean_return_of_last_100_episodes": [round(float(x), 3) for x in curve[kept]],
+        },
+        "evaluation": {"greedy": True} | describe_scores(returns),
+    }
+
+
+def save_runs(
+    directory: Path,
+    name: str,
+    runs: Sequence[dict[str, Any]],
+    random_returns: np.ndarray,
+    note: str,
+) -> None:
+    """Write the record of runs, and its picture beside it, and print a summary.
+
+    Args:
+      runs: as `describe_run` returns them.
+      random_returns: of a uniformly random policy, `[episodes]`.
+      note: a sentence about the circumstances.
+    """
+    final = {str(run["manifest"]["seed"]): run["summary"]["mean_return"] for run in runs}
+    result = {
+        "name": name,
+        "mean_return": float(np.mean([*final.values()])),
+        "mean_return_by_seed": final,
+        "random_policy": describe_scores(random_returns),
+        "note": note,
+        "runs": list(runs),
+    }
+    _draw(result).savefig(save_record(directory, name, result))
+    print(f"{name}: mean return {result['mean_return']:.2f} over {len(runs)} seeds, {final}")
+    evaluated = {run["manifest"]["seed"]: run["evaluation"]["mean_return"] for run in runs}
+    print(f"evaluated: {evaluated}, random policy: {result['random_policy']}")
+
+
+def _draw(result: dict[str, Any]) -> Figure:
+    """Return the curves of a record's runs."""
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for run in result["runs"]:
+        axes.plot(*run["curve"].values(), label=f"seed {run['manifest']['seed']}")
+    baseline = result["random_policy"]["mean_return"]
+    axes.axhline(baseline, color="gray", linestyle="--", label="random policy")
+    manifest = result["runs"][0]["manifest"]
+    title = f"{manifest['algorithm'].upper()} on {manifest['env']['id']}"
+    axes.set_title(title, parse_math=False)
+    axes.set(xlabel="environment steps", ylabel="return, mean of last 100 episodes")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure

@@ -49,6 +49,9 @@ MAX_BLOCKS = 4
 """Most blocks of a batch. Each is compiled by itself, and 8 are only 1 to 5% faster than 4."""
 BLOCK_SIZE = 400_000
 """Least size of a block, in numbers: 15 images of Atari."""
+SMALL_IMAGE = 1_024
+"""Most pixels of an image whose convolution is made of products on every platform. On a GPU PPO on
+MinAtar is 1.5 times as fast with them for one agent and 5 times for a population of ten."""
 
 SMALL_BLOCK = 30_000
 """Size of a small block, in pixels: 4 images of Atari."""
@@ -125,12 +128,11 @@ def convolve(
     if kernel.ndim != 4 or x.shape[3] != kernel.shape[2]:
         raise ValueError(f"kernel {kernel.shape} does not fit images {x.shape}")
     options = {"strides": strides, "padding": padding}
-    return _platform_dependent(
-        functools.partial(_convolve_by_products, **options),
-        functools.partial(_convolve_natively, **options),
-        x,
-        kernel,
-    )
+    by_products = _recomputed(functools.partial(_convolve_by_products, **options))
+    if math.prod(x.shape[1:3]) <= SMALL_IMAGE:
+        return by_products(x, kernel)
+    natively = functools.partial(_convolve_natively, **options)
+    return lax.platform_dependent(x, kernel, cpu=by_products, default=natively)
 
 
 def max_pool(
@@ -147,11 +149,9 @@ def max_pool(
     """
     _check(x, window, strides, padding)
     options = {"strides": strides, "padding": padding}
-    return _platform_dependent(
-        functools.partial(_max_pool_by_slices, window=window, **options),
-        functools.partial(nn.max_pool, window_shape=window, **options),
-        x,
-    )
+    by_slices = _recomputed(functools.partial(_max_pool_by_slices, window=window, **options))
+    natively = functools.partial(nn.max_pool, window_shape=window, **options)
+    return lax.platform_dependent(x, cpu=by_slices, default=natively)
 
 
 def _check(
@@ -167,16 +167,14 @@ def _check(
         raise ValueError(f"images {x.shape} are smaller than the window {tuple(window)}")
 
 
-def _platform_dependent(
-    on_cpu: Callable[..., jax.Array], elsewhere: Callable[..., jax.Array], *args: jax.Array
-) -> jax.Array:
-    """Apply `on_cpu` in programs for a CPU, `elsewhere` in others."""
-    # The residuals of both alternatives are kept on every platform: without the checkpoint,
-    # backpropagation through time on a GPU would reserve memory for the CPU's patches. Within a
-    # learner's loop body the recomputation costs nothing, since XLA merges it with the forward
-    # pass (prevent_cse=False).
-    on_cpu = jax.checkpoint(on_cpu, prevent_cse=False)
-    return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
+def _recomputed(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Return the function with a gradient that computes its patches or slices again.
+
+    Backpropagation through time would keep them for all steps, on a GPU those of the version for a
+    CPU too: the residuals of both versions are kept on every platform. Within a learner's loop body
+    the recomputation costs nothing, since XLA merges it with the forward pass (prevent_cse=False).
+    """
+    return jax.checkpoint(function, prevent_cse=False)
 
 
 def _convolve_natively(

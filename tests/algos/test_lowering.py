@@ -47,8 +47,8 @@ def check_calls(texts):
 def test_training_on_pictures_has_a_program_for_every_platform(name):
     texts = programs(name, "frames")
     check_calls(texts)
-    for platform, text in texts.items():
-        assert ("stablehlo.convolution" in text) == (platform != "cpu")
+    for text in texts.values():  # these pictures are small
+        assert "stablehlo.convolution" not in text
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "maze/FindAndReturn-v0"])

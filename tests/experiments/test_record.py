@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.analysis.records import uniformly_random
 
 
 @pytest.mark.slow
@@ -51,8 +52,8 @@ def test_runs_of_another_config_are_not_added_to_a_record(experiment):
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_the_random_policy_ignores_observations(experiment, env_id):
-    algo = experiment("record").uniformly_random(jaxrl.ppo(jaxrl.make(env_id, 2)))
+def test_the_random_policy_ignores_observations(env_id):
+    algo = uniformly_random(jaxrl.ppo(jaxrl.make(env_id, 2)))
     space, obs = algo.env.action_space, jax.numpy.zeros((50, 3))
     _, actions = algo.act(None, None, None, obs, jax.random.key(0), False)
     assert actions.shape == (50, *space.shape)

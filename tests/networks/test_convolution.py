@@ -189,6 +189,17 @@ def test_a_gradient_on_a_cpu_has_neither_convolution_nor_scatter(population):
     assert "stablehlo.convolution" in lowered(train, kernels, x, platform="cuda")
 
 
+def test_small_images_are_multiplied_on_every_platform():
+    kernel = normal(0, 3, 3, 4, 8)
+
+    def program(side):
+        x = jnp.zeros((2, side, side, 4))
+        return lowered(lambda x: convolve(x, kernel, (1, 1), "SAME"), x, platform="cuda")
+
+    assert "stablehlo.convolution" not in program(32)
+    assert "stablehlo.convolution" in program(33)
+
+
 def test_integer_images_cost_no_gradient():
     """Count the products of a linear loss' gradient: one for the kernel, none for the images."""
     x, kernel = jnp.zeros((2, 84, 84, 4), jnp.uint8), normal(0, 8, 8, 4, 8)

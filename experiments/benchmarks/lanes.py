@@ -1,0 +1,102 @@
+"""Speed, compile time and memory of populations of growing size, on one device.
+
+    python experiments/benchmarks/lanes.py
+    python experiments/benchmarks/lanes.py --agents 8 64 --tasks cartpole
+
+PPO on CartPole (4 environments x 128 steps) and Breakout-MinAtar (64 x 128), as in
+ppo_throughput.py, with all agents under `vmap`: valid steps a second of all agents together, in the
+steady state, and how many times faster that is than one agent after another. rejax's PPO, under
+`vmap` too, is measured in turn with each size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import jax
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from peers import Rejax
+from tasks import TASKS, Task, small
+from timing import RESULTS, alternate, median_and_range, medians, write_results
+from trainer import Lanes
+
+
+@dataclasses.dataclass
+class Args:
+    """Populations of growing size."""
+
+    tasks: tuple[str, ...] = ("cartpole", "breakout")
+    agents: tuple[int, ...] = (1, 8, 64, 512, 4096)
+    repeats: int = 3
+    updates: int = 2
+    """Updates of a measurement."""
+    peer: bool = True
+    """Measure rejax too, if it is installed."""
+    quick: bool = False
+    """Smoke test: small sizes, one round. Meaningless numbers."""
+    output: Path | None = RESULTS / "lanes.json"
+
+
+def measure(task: Task, agents: int, args: Args) -> dict[str, Any]:
+    """Measure one task with one number of agents."""
+    lanes: dict[str, Any] = {"jaxrl": Lanes(task, agents, "vmap", args.updates)}
+    needed = lanes["jaxrl"].program.memory_analysis()
+    if args.peer and importlib.util.find_spec("rejax"):
+        lanes["rejax"] = Rejax(task, args.updates, agents)
+    return {
+        "agents": agents,
+        "steps_per_second": alternate(lanes, args.repeats),
+        "compile_seconds": {name: one.compile_seconds for name, one in lanes.items()},
+        "megabytes": (needed.argument_size_in_bytes + needed.temp_size_in_bytes) / 1e6,
+    }
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> Table:
+    """Return a table with a row for each size."""
+    columns = ("task", "agents", "steps/s of all", "to one agent", "compile s", "MB", "jaxrl/rejax")
+    shown = Table(*columns, title="populations under vmap")
+    for name, rows in results.items():
+        one = medians(rows[0]["steps_per_second"])["jaxrl"] / rows[0]["agents"]
+        for row in rows:
+            rates = row["steps_per_second"]
+            middle = medians(rates)
+            shown.add_row(
+                name,
+                f"{row['agents']:,}",
+                median_and_range(rates["jaxrl"]),
+                f"{middle['jaxrl'] / one:.1f}",
+                f"{row['compile_seconds']['jaxrl']:.1f}",
+                f"{row['megabytes']:,.0f}",
+                f"{middle['jaxrl'] / middle['rejax']:.2f}" if "rejax" in middle else "",
+            )
+        shown.add_section()
+    return shown
+
+
+def main(args: Args) -> dict[str, Any]:
+    """Measure, print and write; return the results."""
+    console = Console()
+    tasks = {name: TASKS[name] for name in args.tasks}
+    if args.quick:
+        args = dataclasses.replace(
+            args, agents=(1, 2), repeats=1, updates=1, peer=False, output=None
+        )
+        tasks = {"cartpole": small(TASKS["cartpole"])}
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in tasks}
+    for name, task in tasks.items():
+        for agents in args.agents:
+            console.print(f"measuring {agents} agents on {name} ...")
+            results[name].append(measure(task, agents, args))
+            jax.clear_caches()
+    console.print(table(results))
+    return write_results(args.output, {"tasks": results})
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
