@@ -141,8 +141,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs = []
     for lane, seed in enumerate(args.seeds):
         arguments = {
-            "seed": seed, "total_steps": flags.total_steps, "log_every": updates_per_row(num_updates),
-            "num_evaluations": 0, "eval_episodes": flags.eval_episodes,
+            "seed": seed, "total_steps": flags.total_steps, "num_evaluations": 0,
+            "log_every": updates_per_row(num_updates), "eval_episodes": flags.eval_episodes,
         }  # fmt: skip
         summary = {"algorithm": algo.name, "env": algo.env.id} | totals[lane].totals()
         manifest = manifests.describe(algo, config, arguments)

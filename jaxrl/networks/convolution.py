@@ -1,13 +1,14 @@
 """Convolution and max pooling whose gradients are fast inside `jax.lax.scan` on a CPU.
 
 A learner takes its gradient steps in a loop of the compiled program. On a GPU the gradient of XLA's
-own convolution is fast there; on a CPU it is about 20 times slower than it could be, and so is the
-gradient of pooling (4 times). Images a second of the Nature CNN in a scan on two CPU cores: 100
-with XLA's convolution, 1,310 with im2col, 2,160 with this module; PyTorch 2,030.
+own convolution is fast there, unless images are small; on a CPU it is about 20 times slower than it
+could be, and so is the gradient of pooling (4 times). Images a second of the Nature CNN in a scan
+on two CPU cores: 100 with XLA's convolution, 1,310 with im2col, 2,160 with this module; PyTorch
+2,030.
 
 So each operation has two versions, chosen when a program is lowered for its platform: XLA's own,
-and for CPUs one made of matrix products and elementwise operations. Images are `[B, H, W, C]`.
-The CPU version of a convolution
+and for CPUs one made of matrix products and elementwise operations, which convolves small images
+(`SMALL_IMAGE`) everywhere. Images are `[B, H, W, C]`. The CPU version of a convolution
 
 1. folds strides into channels where they divide the kernel (space to depth): an 8x8 kernel of
    stride 4 on 4 channels becomes a 2x2 kernel of stride 1 on 64 channels, whose patches are 4
@@ -50,8 +51,8 @@ MAX_BLOCKS = 4
 BLOCK_SIZE = 400_000
 """Least size of a block, in numbers: 15 images of Atari."""
 SMALL_IMAGE = 1_024
-"""Most pixels of an image whose convolution is made of products on every platform. On a GPU PPO on
-MinAtar is 1.5 times as fast with them for one agent and 5 times for a population of ten."""
+"""Most pixels of an image that is convolved by products on every platform. On an H200 PPO on
+MinAtar is 1.5 times as fast with them for one agent, and 5 times for a population of ten."""
 
 SMALL_BLOCK = 30_000
 """Size of a small block, in pixels: 4 images of Atari."""

@@ -34,7 +34,7 @@ def test_a_benchmark_overwrites_no_record(benchmark):
     assert results == Path("runs/results")
     sources = {path.stem: path.read_text() for path in BENCHMARKS.glob("*.py")}
     with_output = {name: text for name, text in sources.items() if "    output: " in text}
-    assert len(with_output) == 6
+    assert len(with_output) == 7
     for name, text in with_output.items():  # some start JAX when they are imported
         assert f'    output: Path | None = RESULTS / "{name}.json"' in text
 
@@ -71,6 +71,16 @@ def test_overlap_is_measured(benchmark):
     assert results["ready"][0]["expected_gain"] > 1
     assert results["ahead"][0]["milliseconds"]["sent ahead"]["median"] > 0
     assert results["atari"]["of_envpool_alone"]["2 pools"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_populations_of_two_sizes_are_measured(benchmark):
+    lanes = benchmark("lanes")
+    one, two = lanes.main(lanes.Args(quick=True))["tasks"]["cartpole"]
+    assert (one["agents"], two["agents"]) == (1, 2)
+    assert min(one["steps_per_second"]["jaxrl"].values()) > 0
+    assert two["megabytes"] > one["megabytes"] > 0
 
 
 @pytest.mark.process

@@ -1,0 +1,53 @@
+"""Seeds that train side by side, and their record."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.cli.reproduce import RECORD, manifests_by_seed
+from jaxrl.files import schema
+from jaxrl.training.loggers import read_jsonl
+
+FLAGS = [
+    "ppo", "--num-envs", "2", "--num-steps", "16", "--num-minibatches", "1", "--num-epochs", "1",
+    "--hidden-sizes", "4", "--total-steps", "2048", "--no-anneal",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_seeds_side_by_side_have_the_scores_of_single_runs(experiment, tmp_path):
+    script = experiment("train_seeds")
+    script.main(
+        ["cartpole", *FLAGS, "--seeds", "3", "5", "--episodes", "4", "--results", str(tmp_path)]
+    )
+    path = tmp_path / "cartpole.json"
+    record = schema.read(path, RECORD)
+    assert list(manifests_by_seed(record, path)) == [3, 5]
+    assert record["random_policy"]["episodes"] == 4
+    assert all(run["evaluation"]["greedy"] for run in record["runs"])
+    assert (tmp_path / "cartpole.png").exists()
+    config = jaxrl.PPOConfig(num_steps=16, num_minibatches=1, num_epochs=1, hidden_sizes=(4,))
+    alone = jaxrl.run(
+        jaxrl.ppo(jaxrl.make("CartPole-v1", 2)), config, seed=5, total_steps=2048,
+        run_dir=tmp_path / "run", num_evaluations=0, progress_bar=False,
+    )  # fmt: skip
+    recorded = record["runs"][1]
+    assert (
+        recorded["manifest"]["config"]
+        == json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    )
+    for name in ("updates", "valid_steps", "episodes"):
+        assert recorded["summary"][name] == alone.summary[name]
+    np.testing.assert_allclose(recorded["summary"]["mean_return"], alone.summary["mean_return"])
+    steps = [row["steps"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+    assert set(recorded["curve"]["steps"]) <= set(steps)
+
+
+def test_simulators_on_the_host_are_refused(experiment, tmp_path):
+    script = experiment("train_seeds")
+    flags = ["a2c", "--env-id", "envpool/CartPole-v1", "--results", str(tmp_path)]
+    with pytest.raises(ValueError, match="CartPole-v1 runs on the host; train its seeds one by"):
+        script.main(["x", *flags])
