@@ -102,6 +102,7 @@ OPTIMIZERS: dict[str, Sampler | Callable[[Budget], Scheduler]] = {
     "asha": lambda b: tuning.ASHA(b.total, b.num_phases),  # it ends when the budget is spent
     "hypertrick": hypertrick,
     "pbt": lambda b: tuning.PBT(b.whole_trials, b.num_phases),
+    "pb2": lambda b: tuning.PB2(b.whole_trials, b.num_phases),
 }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ ROWS = 1000
 """Rows of metrics of a run, about."""
 CHUNK = 64
 """Updates in one call of the program, at most."""
+REPORT_SECONDS = 10
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -60,7 +61,7 @@ def updates_per_row(num_updates: int) -> int:
 
 
 def train(
-    algo: Algorithm, config: Any, seeds: Sequence[int], num_updates: int, say: Any
+    algo: Algorithm, config: Any, seeds: Sequence[int], num_updates: int, say: Callable[[str], None]
 ) -> tuple[Any, list[list[Row]], list[Progress]]:
     """Train an agent for each seed; return their states, rows and totals."""
     lanes = populations.population(algo, len(seeds))
@@ -86,13 +87,16 @@ def train(
                     {name: x[lane, of_row] for name, x in metrics.items()}, share * seconds
                 )
                 of_lane.append(progress.end_row(steps_per_update))
-        returns = [progress.mean_return or np.nan for progress in totals]
+
+    def report() -> None:
+        returns = [np.nan if x.mean_return is None else x.mean_return for x in totals]
         say(
             f"update {totals[0].update:,} of {num_updates:,}, {totals[0].seconds:.0f} s, mean "
             f"return of {len(seeds)} seeds {np.mean(returns):.2f}"
         )
 
-    began, waiting = time.perf_counter(), None
+    reported = began = time.perf_counter()
+    waiting: tuple[Any, int, float] | None = None
     chunk = CHUNK - CHUNK % row_updates
     for done in range(0, num_updates, chunk):
         length = min(chunk, num_updates - done)
@@ -103,7 +107,12 @@ def train(
         seconds = time.perf_counter() - began
         began += seconds
         waiting = metrics, length, seconds
-    account(*waiting)
+        if began - reported > REPORT_SECONDS:
+            reported = began
+            report()
+    if waiting is not None:
+        account(*waiting)
+    report()
     return states, rows, totals
 
 

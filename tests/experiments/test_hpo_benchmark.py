@@ -54,7 +54,7 @@ def test_bad_arguments_are_refused(study, tmp_path):
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     config = jaxrl.PPOConfig(num_steps=32, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
     monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task(192, 0.0, 2, config))
-    some = ("tpe", "halving", "asha", "hypertrick", "pbt")
+    some = ("tpe", "halving", "asha", "hypertrick", "pb2")
     args = study.Args(
         ("CartPole-v1",), some[:2], seeds=2, new_seeds=4, phases=3, finals_top=2, finals_repeats=2,
         at_once=4, cells=tmp_path / "cells",
@@ -67,7 +67,7 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     cells = {name: json.loads(path.read_text()) for name, path in files.items()}
     # 33 phases of the search and 4 runs of the finals, 64 steps each
     assert {tuple(cell["steps"]) for cell in cells.values()} == {(64 * (33 + 4 * 3),) * 2}
-    assert cells["tpe"]["trials"] == cells["pbt"]["trials"] == [11, 11]
+    assert cells["tpe"]["trials"] == cells["pb2"]["trials"] == [11, 11]
     for cell in cells.values():
         assert np.shape(cell["on_new_seeds"]) == (2, 4)
         assert (np.diff(cell["best_so_far"]) >= 0).all()
@@ -87,8 +87,8 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     ranks = [row["value"] for row in record["ranks"].values()]
     assert ranks == sorted(ranks)
     assert np.mean(ranks) == pytest.approx(3)
-    row = record["tasks"]["CartPole-v1"]["pbt"]["on_new_seeds"]
-    by_seed = np.mean(cells["pbt"]["on_new_seeds"], 1)
+    row = record["tasks"]["CartPole-v1"]["pb2"]["on_new_seeds"]
+    by_seed = np.mean(cells["pb2"]["on_new_seeds"], 1)
     np.testing.assert_allclose(row["by_seed"], by_seed, atol=1e-4)
     assert row["value"] == pytest.approx(by_seed.mean(), abs=1e-4)
     files["asha"].rename(tmp_path / "cells" / "acrobot-v1-asha.json")
