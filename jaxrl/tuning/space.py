@@ -210,9 +210,21 @@ class Choice:
         index = jax.random.randint(key, (), 0, len(self.values))
         return self._numbers()[index] if self.are_numbers else index
 
+    def at(self, unit: Array) -> Array:
+        """Return the traced values at places `[...]`: numbers have theirs in ascending order."""
+        place = jnp.floor(unit * float(len(self.values))).astype(jnp.int32)
+        return self._ordered()[jnp.clip(place, 0, len(self.values) - 1)]
+
+    def unit(self, drawn: Array) -> Array:
+        place = jnp.argmin(jnp.abs(self._ordered() - drawn[..., None]), axis=-1)
+        return (place.astype(jnp.float32) + 0.5) / float(len(self.values))
+
     def move(self, drawn: Array, factor: Array) -> Array:
-        values = jnp.sort(self._numbers()) if self.are_numbers else jnp.arange(len(self.values))
-        return _next_value(values, drawn, factor)
+        return _next_value(self._ordered(), drawn, factor)
+
+    def _ordered(self) -> Array:
+        """Return what may be drawn, in ascending order."""
+        return jnp.sort(self._numbers()) if self.are_numbers else jnp.arange(len(self.values))
 
     def _numbers(self) -> Array:
         # Arrays hold integers of 32 bits.
@@ -249,7 +261,7 @@ def _next_value(values: Array, drawn: Array, factor: Array) -> Array:
 
 
 Numeric = Uniform | LogUniform | Integer | QLogUniform
-"""Distributions whose values have a place in the unit interval (`unit` and `at`)."""
+"""Distributions over an interval of numbers."""
 Distribution = Numeric | Choice
 Space = Mapping[str, Distribution]
 """The distributions by the names of config fields, or `num_envs`."""
@@ -267,6 +279,16 @@ def draw(space: Space, key: Array) -> dict[str, Array]:
 def values(space: Space, drawn: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was drawn as plain Python values, which a config takes."""
     return {name: space[name].value(drawn[name]) for name in sorted(space)}
+
+
+def at(space: Space, places: Array) -> dict[str, Array]:
+    """Return the values at places `[..., d]` of the unit cube, whose axes are the sorted names."""
+    return {name: space[name].at(places[..., axis]) for axis, name in enumerate(sorted(space))}
+
+
+def places(space: Space, drawn: Mapping[str, Array]) -> Array:
+    """Return the places `[..., d]` of values in the unit cube, which `at` gives back."""
+    return jnp.stack([space[name].unit(drawn[name]) for name in sorted(space)], axis=-1)
 
 
 def check_distributions(space: Any) -> None:

@@ -84,6 +84,10 @@ def test_values_move_by_a_factor_or_to_the_next_one_within_the_bounds(
         (Integer(-(2**31), 2**31 - 2), [0.0, 0.5, 1.0], [-(2**31), 0, 2**31 - 2]),
         (QLogUniform(4, 64, q=4), [0.0, 0.5, 1.0], [4, 16, 64]),
         (QLogUniform(2, 100, rungs=10), [0.0, 0.45, 1.0], [2, 11, 100]),
+        (Choice((0.99, 0.9, 0.999)), [0.0, 0.4, 0.7, 1.0], [0.9, 0.99, 0.999, 0.999]),
+        (Choice((4, 2)), [0.49, 0.51], [2, 4]),
+        (Choice((1.0, math.inf)), [0.2, 0.9], [1.0, math.inf]),
+        (Choice(("b", "a")), [0.2, 0.9], [0, 1]),
     ],
 )
 def test_values_have_places_in_the_unit_interval(distribution, places, expected):
@@ -103,6 +107,7 @@ def test_values_have_places_in_the_unit_interval(distribution, places, expected)
         Integer(1, 9),
         QLogUniform(2, 100),
         QLogUniform(2, 64, rungs=4),
+        Choice((0.99, 0.9, 0.999)),
     ],
     ids=str,
 )
