@@ -143,6 +143,9 @@ def cases() -> dict[str, Case]:
         "Integer": Case(tuning.Integer, {"low": 1, "high": 3}),
         "QLogUniform": Case(tuning.QLogUniform, {"low": 1, "high": 4, "q": 1, "rungs": None}),
         "Choice": Case(tuning.Choice, {"values": (1, 2)}),
+        "When": Case(tuning.When, {
+            "name": "gamma", "value": 1, "distribution": tuning.Uniform(0.0, 1.0),
+        }),
         "RandomSearch": Case(tuning.RandomSearch, {"num_trials": 2, "num_phases": 2}),
         "HyperTrick": Case(tuning.HyperTrick, {
             "num_trials": 2, "num_phases": 2, "eviction_rate": 0.25

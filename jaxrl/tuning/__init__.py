@@ -22,6 +22,7 @@ from jaxrl.tuning.space import (
     QLogUniform,
     Space,
     Uniform,
+    When,
     static_names,
 )
 from jaxrl.tuning.studies.pruner import hypertrick_pruner
@@ -60,6 +61,7 @@ __all__ = [
     "SuccessiveHalving",
     "SweepResult",
     "Uniform",
+    "When",
     "ancestors",
     "check_explorer",
     "check_scheduler",

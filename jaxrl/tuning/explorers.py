@@ -41,7 +41,7 @@ class Explorer(Scheduler, Protocol):
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the next generation after a phase that is not the last.
 

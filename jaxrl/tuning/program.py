@@ -91,7 +91,7 @@ def search(
             f"side by side: num_lanes must be at least {scheduler.num_trials}, got {num_lanes}"
         )
     if sampler is not None:
-        _check_sampler(sampler, scheduler.num_trials, num_lanes)
+        _check_sampler(sampler, space, scheduler.num_trials, num_lanes)
     num_lanes = min(num_lanes, scheduler.num_trials)
     rounds = Rounds(
         algo, config, space, sampler, scheduler, updates_per_phase, key, objective,
@@ -112,9 +112,11 @@ def _check_space(space: spaces.Space, config: Any) -> None:
         )
 
 
-def _check_sampler(sampler: Any, num_trials: int, num_lanes: int) -> None:
+def _check_sampler(sampler: Any, space: spaces.Space, num_trials: int, num_lanes: int) -> None:
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise checks.refuse("sampler", "a sampler, such as jaxrl.tuning.Sobol(), or None", sampler)
+    if not space:
+        raise checks.refuse("space", "a dictionary with at least one distribution", space)
     if isinstance(sampler, AdaptiveSampler) and num_lanes >= num_trials:
         raise ValueError(
             f"{type(sampler).__name__} chooses by the scores of earlier trials, but with "

@@ -163,7 +163,8 @@ class Rounds:
         def evolve() -> Generation:
             return explorer.evolve(
                 jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
-                scores[: self.num_trials], carry.values, carry.parent, self.space,
+                scores[: self.num_trials], carry.values, carry.parent,
+                spaces.unconditional(self.space),
             )  # fmt: skip
 
         def stay() -> Generation:
@@ -234,7 +235,9 @@ class Rounds:
             finalist = finals.finalists(self.finals, carry.ledger)[place]
             source = ancestors(carry.parent)[finalist, phase]
             trial = jnp.where(trial < self.num_trials, trial, source)
-        values = {name: self.of_agents(x[trial, phase]) for name, x in carry.values.items()}
+        values = {name: x[trial, phase] for name, x in carry.values.items()}
+        values = spaces.trained(self.space, values, self.config)
+        values = {name: self.of_agents(x) for name, x in values.items()}
         return populations.stack(self.config, self.lanes.num_lanes, **values)
 
     def keys_of(self, trial: Array) -> Array:
@@ -264,10 +267,11 @@ class Rounds:
             best_trial = jnp.where(has_score, scores.trial[winner], -1)
             best_state = jax.tree.map(lambda x: x[winner], end.winners)
         of_search = lambda x: x[: self.num_trials]  # noqa: E731
+        values = spaces.trained(self.space, end.values, self.config)
         return SearchResult(
             ledger=jax.tree.map(of_search, end.ledger),
-            values={name: x[:, 0] for name, x in end.values.items()},
-            values_by_phase=end.values,
+            values={name: x[:, 0] for name, x in values.items()},
+            values_by_phase=values,
             parent=end.parent,
             lane=of_search(end.lane),
             round=of_search(end.round),
@@ -295,7 +299,10 @@ def evaluation_key(key: Array, phase: Array | int) -> Array:
 
 
 def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:
-    """Return the hyperparameters that random search gives to a trial, given the search's key."""
+    """Return the hyperparameters that random search gives to a trial, given the search's key.
+
+    A field of `When` has a value in every trial, and the search uses it where the field is active.
+    """
     spaces.check_distributions(space)
     key, trial = checks.random_key("key", key), checks.index("trial", trial)
     return spaces.draw(space, jax.random.fold_in(jax.random.fold_in(key, trial), 1))

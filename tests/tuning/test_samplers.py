@@ -18,8 +18,10 @@ from jaxrl.tuning import (
     Finals,
     HyperTrick,
     Integer,
+    LogUniform,
     RandomSearch,
     Sobol,
+    When,
     search,
     trial_key,
     trial_values,
@@ -145,6 +147,24 @@ def test_without_a_sampler_values_are_random_as_they_always_were():
             np.testing.assert_array_equal(values[name][trial], expected[name])
 
 
+@pytest.mark.parametrize("sampler", [None, IMPROVEMENT], ids=["random", "ExpectedImprovement"])
+def test_inactive_fields_keep_the_value_of_the_config(sampler):
+    """The config's rate is the best one; scores of all rates in the space are lower by half."""
+    space = {
+        "gamma": Choice((0.5, 0.6)),
+        "learning_rate": When("gamma", 0.6, LogUniform(1e-6, 1e-5)),
+    }
+    result = jax.jit(search_of(sampler, space=space, finals=Finals(1, 2, 0.5)))(KEY)
+    is_active = np.asarray(result.values["gamma"]) == np.float32(0.6)
+    assert 0 < is_active.sum() < 12
+    rates = np.asarray(result.values["learning_rate"])
+    np.testing.assert_array_equal(rates == np.float32(ToyConfig().learning_rate), ~is_active)
+    scores = np.asarray(result.ledger.scores[:, 1])
+    assert scores[is_active].max() < 45 < scores[~is_active].min()
+    assert not is_active[result.best_trial]
+    assert (result.finals.scores[..., 1] > 45).all()
+
+
 def test_bad_samplers_are_refused_by_name():
     for sampler in ("sobol", Sobol, SPACE["gamma"]):
         with pytest.raises(ValueError, match=r"sampler must be a sampler, .* or None, got"):
@@ -162,5 +182,7 @@ def test_bad_samplers_are_refused_by_name():
         search_of(Short())(KEY)
     with pytest.raises(ValueError, match=r"ExpectedImprovement.candidates must be .*, got 0"):
         ExpectedImprovement(candidates=0)
+    with pytest.raises(ValueError, match="space must be .* at least one distribution, got {}"):
+        search_of(Sobol(), space={})(KEY)
     with pytest.raises(ValueError, match="static fields"):
         search_of(Sobol(), space={"num_steps": Integer(1, 3)})(KEY)

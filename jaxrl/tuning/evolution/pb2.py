@@ -83,7 +83,7 @@ class PB2(PBT):
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the next generation after a phase; see `Explorer.evolve`."""
         exploit_key, explore_key, place_key = jax.random.split(key, 3)

@@ -36,9 +36,10 @@ class ExpectedImprovement:
 
     where a Gaussian process in the unit cube predicts mean mu and standard deviation sigma of a
     setting's score f, and f* is the highest mean of a trial so far. The maximum is that of random
-    candidates: half are uniform, half near the best trial. Trials that begin together are chosen
-    one after another. Each, and each trial without a score, counts as an observation at its mean
-    from then on (Desautels et al. 2014), so that they differ.
+    candidates, which are drawn once a round: half are uniform, half near the best trial. Trials
+    that begin together are chosen one after another, and each takes a candidate of its own. Each,
+    and each trial without a score, counts as an observation at its mean from then on (Desautels et
+    al. 2014), so that they spread.
 
     Schedulers stop trials early, so two trials are compared by their scores of the last phase for
     which both have one. A trial's observation is its share of won comparisons as a quantile of the
@@ -56,7 +57,8 @@ class ExpectedImprovement:
     initial: int = 8
     """Trials that begin with points of `Sobol`."""
     candidates: int = 512
-    """Settings of which each trial takes the best."""
+    """Settings of which the trials of a round take the best; if they are too few, the others keep
+    their points of `Sobol`."""
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.integer, "initial", "candidates")
@@ -87,8 +89,9 @@ class ExpectedImprovement:
         places = choose_in_turn(
             posterior, means[best], planned, candidates, is_unknown, is_chosen
         )  # fmt: skip
+        changes = (places != planned).any(-1)
         return {
-            name: jnp.where(is_chosen, x.astype(values[name].dtype), values[name])
+            name: jnp.where(changes, x.astype(values[name].dtype), values[name])
             for name, x in spaces.at(space, places).items()
         }
 
@@ -147,7 +150,7 @@ def choose_in_turn(
       candidates: `[n, d]`, each taken once.
       is_unknown: `[N]` bool: trials that have begun or begin, and have no score; each counts as an
         observation at its mean from its turn on.
-      is_chosen: `[N]` bool: those of them that take a candidate.
+      is_chosen: `[N]` bool: those of them that take a candidate, if one is left.
     """
     number = len(planned)
     places = jnp.concatenate([planned, candidates])
@@ -160,7 +163,7 @@ def choose_in_turn(
         trial = turns[turn]
         gains = log_expected_improvement(means - highest, jnp.diagonal(covariances))
         chosen = jnp.argmax(jnp.where(is_free, gains, -jnp.inf))
-        place = jnp.where(is_chosen[trial], chosen, trial)
+        place = jnp.where(is_chosen[trial] & is_free.any(), chosen, trial)
         covariances = gaussian_process.expect_jointly(posterior.kernel, covariances, place)
         return covariances, is_free.at[place].set(False), taken.at[trial].set(place)
 

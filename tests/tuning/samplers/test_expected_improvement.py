@@ -138,6 +138,13 @@ def test_a_plan_holds_for_the_initial_trials_and_until_there_is_a_score(has_scor
         assert found[name].dtype == planned[name].dtype
 
 
+def test_trials_beyond_the_candidates_keep_their_plan():
+    scores = np.where(np.arange(N) < 6, np.arange(N), np.nan)[:, None]
+    planned, found = chosen(scores, np.arange(N) >= 6, ExpectedImprovement(1, candidates=4))
+    changed = np.asarray(found["rate"] != planned["rate"])
+    np.testing.assert_array_equal(changed, (np.arange(N) >= 6) & (np.arange(N) < 10))
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e30])
 def test_later_trials_are_near_the_best_ones(scale):
     """The score is highest at x = 0.5, and -inf above 0.8."""
