@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxrl.tuning.evolution.gaussian_process import JITTER
+from jaxrl.ops.gaussian_process import JITTER
 
 
 def dense_covariance(kernel, a, b):

@@ -22,7 +22,7 @@ FLOORS = (
     {"presets"},
     {"training"},
     {"tuning"},
-    {"tuning.evolution"},
+    {"tuning.evolution", "tuning.samplers"},
     {"tuning.studies"},
     {"tuning.sweeps"},
     {"analysis"},

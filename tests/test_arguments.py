@@ -111,9 +111,10 @@ def cases() -> dict[str, Case]:
         "stack": Case(population.stack, {"config": CONFIG, "num_lanes": 2}),
         "search": Case(shapes_of(tuning.search), agent | {
             "space": SPACE, "scheduler": RULE, "num_lanes": 2, "updates_per_phase": 1, "key": KEY,
-            "strategy": "vmap", "objective": tuning.objectives.mean_return, "seeds_per_trial": 2,
-            "finals": tuning.Finals(1, 1, 0.5), "max_steps": 1000,
+            "strategy": "vmap", "sampler": None, "objective": tuning.objectives.mean_return,
+            "seeds_per_trial": 2, "finals": tuning.Finals(1, 1, 0.5), "max_steps": 1000,
         }),
+        "ExpectedImprovement": Case(tuning.ExpectedImprovement, {"initial": 8, "candidates": 4}),
         "Finals": Case(tuning.Finals, {"top": 4, "repeats": 5, "share": 0.2}),
         "mean_minus_deviations": Case(tuning.objectives.mean_minus_deviations, {"number": 1.0}),
         "sweep": Case(tuning.sweep, agent | {
@@ -142,6 +143,9 @@ def cases() -> dict[str, Case]:
         "Integer": Case(tuning.Integer, {"low": 1, "high": 3}),
         "QLogUniform": Case(tuning.QLogUniform, {"low": 1, "high": 4, "q": 1, "rungs": None}),
         "Choice": Case(tuning.Choice, {"values": (1, 2)}),
+        "When": Case(tuning.When, {
+            "name": "gamma", "value": 1, "distribution": tuning.Uniform(0.0, 1.0),
+        }),
         "RandomSearch": Case(tuning.RandomSearch, {"num_trials": 2, "num_phases": 2}),
         "HyperTrick": Case(tuning.HyperTrick, {
             "num_trials": 2, "num_phases": 2, "eviction_rate": 0.25

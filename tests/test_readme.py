@@ -143,6 +143,17 @@ def test_the_explorer_copies_the_best():
     assert scope["schedule"].shape == (4, 2)
 
 
+@pytest.mark.usefixtures("quick_compilation")
+def test_later_trials_of_the_sampler_begin_near_the_best_one():
+    scope = run_snippet("own sampler", ("RandomSearch(16, 4), 4, 8", "RandomSearch(6, 2), 2, 1"))
+    result = scope["result"]
+    place = np.log10(np.asarray(result.values["learning_rate"])) / 4
+    scores = np.nan_to_num(result.ledger.scores, nan=-np.inf).max(1)
+    for first in (2, 4):  # two trials at a time
+        best = scores[:first].argmax()
+        assert (np.abs(place[first : first + 2] - place[best]) < 0.101).all()
+
+
 @pytest.mark.process
 def test_the_snippet_of_gymnasium_runs(tmp_path):
     source = read_snippet("gymnasium") + "    print(metrics['valid_steps'].sum())\n"

@@ -189,7 +189,7 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     table.add_column("status")
     for row in rows[:SHOWN_TRIALS]:
         scores = (f"{row[name]:.2f}" for name in ("best_score", "last_score"))
-        values = (format_value(row["values"][name]) for name in names)
+        values = (format_value(row["values"].get(name, "")) for name in names)
         table.add_row(str(row["trial"]), *scores, str(row["phases"]), *values, row["status"])
     Console().print(table)
     if elsewhere := result.summary["elsewhere"]:
@@ -228,7 +228,7 @@ def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
         path = result.run_dir / "videos" / f"{directory.name}.mp4"
         _, score, length = record_episode(policy, path, args.seed)
         numbers = summarize_games(*play_episodes(policy, FILMED_AGENT_EPISODES, args.seed))
-        text = f"{args.videos_by} {format_value(values[trial][args.videos_by])}"
+        text = f"{args.videos_by} {format_value(values[trial].get(args.videos_by, 'inactive'))}"
         write_caption(path, f"{text}, trial {trial}", numbers)
         print(f"{path}: score {score:g} in {length} steps, {text}")
 

@@ -1,3 +1,11 @@
-"""Pure formulas of reinforcement learning: arrays in, arrays out."""
+"""Pure formulas: arrays in, arrays out."""
 
-__all__ = ["distributions", "masks", "minibatches", "normalization", "optimizers", "returns"]
+__all__ = [
+    "distributions",
+    "gaussian_process",
+    "masks",
+    "minibatches",
+    "normalization",
+    "optimizers",
+    "returns",
+]

@@ -5,11 +5,13 @@ from jaxrl.tuning.check import check_explorer, check_scheduler
 from jaxrl.tuning.evolution.multi_frequency import MFPBT
 from jaxrl.tuning.evolution.pb2 import PB2
 from jaxrl.tuning.evolution.pbt import PBT
-from jaxrl.tuning.explorers import Explorer, Generation, ancestors
+from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Generation, Sampler, ancestors
 from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.program import search
 from jaxrl.tuning.rounds import trial_key, trial_values
+from jaxrl.tuning.samplers.expected_improvement import ExpectedImprovement
+from jaxrl.tuning.samplers.sobol import Sobol
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
 from jaxrl.tuning.search_result import FinalScores, SearchResult
 from jaxrl.tuning.space import (
@@ -20,6 +22,7 @@ from jaxrl.tuning.space import (
     QLogUniform,
     Space,
     Uniform,
+    When,
     static_names,
 )
 from jaxrl.tuning.studies.pruner import hypertrick_pruner
@@ -34,7 +37,9 @@ __all__ = [
     "MFPBT",
     "PB2",
     "PBT",
+    "AdaptiveSampler",
     "Choice",
+    "ExpectedImprovement",
     "Explorer",
     "FinalScores",
     "Finals",
@@ -47,13 +52,16 @@ __all__ = [
     "Phase",
     "QLogUniform",
     "RandomSearch",
+    "Sampler",
     "SearchResult",
+    "Sobol",
     "Space",
     "Span",
     "Status",
     "SuccessiveHalving",
     "SweepResult",
     "Uniform",
+    "When",
     "ancestors",
     "check_explorer",
     "check_scheduler",

@@ -49,6 +49,7 @@ def check_explorer(explorer: Explorer, space: spaces.Space, seed: int = 0) -> No
     """
     seed = checks.seed(seed)
     _check_space(space)
+    space = spaces.unconditional(space)
     _raise_for(explorer, "explorers", _check_members(explorer, (*MEMBERS, "evolve")))
     _raise_for(explorer, "explorers", _check_judge(explorer))
     _raise_for(explorer, "explorers", _check_explorer_stops_none(explorer))
@@ -150,7 +151,7 @@ def _wrong_decisions(
 
 def _check_space(space: Any) -> None:
     spaces.check_distributions(space)
-    for name, distribution in space.items():
+    for name, distribution in spaces.unconditional(space).items():
         if isinstance(distribution, spaces.Choice) and not distribution.are_numbers:
             raise ValueError(f"space[{name!r}] must have numbers only, got {distribution}")
     if not space:
@@ -171,7 +172,7 @@ def _check_explorer_stops_none(explorer: Explorer) -> Iterator[str]:
         yield "judge must return ledger.status: an explorer stops no trial"
 
 
-def _check_program(explorer: Explorer, space: spaces.Space, seed: int) -> Iterator[str]:
+def _check_program(explorer: Explorer, space: spaces.PlainSpace, seed: int) -> Iterator[str]:
     """Yield problems of the program and the shapes of `evolve`, without running it."""
     values, parents = _start(explorer, space, seed)
     scores = np.full(parents.shape, np.nan, np.float32)
@@ -187,7 +188,7 @@ def _check_program(explorer: Explorer, space: spaces.Space, seed: int) -> Iterat
         yield "evolve differs from call to call: all randomness must come from the key"
 
 
-def _check_evolution(explorer: Explorer, space: spaces.Space, seed: int) -> Iterator[str]:
+def _check_evolution(explorer: Explorer, space: spaces.PlainSpace, seed: int) -> Iterator[str]:
     """Yield problems of generations after each phase of several searches."""
     evolve = _evolution(explorer, space)
     alone, lanes = jax.jit(evolve), jax.jit(jax.vmap(evolve, (0, None, None, None, None)))
@@ -212,7 +213,7 @@ def _check_evolution(explorer: Explorer, space: spaces.Space, seed: int) -> Iter
             parents[:, phase] = one.parent
 
 
-def _evolution(explorer: Explorer, space: spaces.Space) -> Callable[..., Generation]:
+def _evolution(explorer: Explorer, space: spaces.PlainSpace) -> Callable[..., Generation]:
     """Return `evolve` in a space, as a new function, which jit traces again."""
 
     def evolve(
@@ -224,7 +225,7 @@ def _evolution(explorer: Explorer, space: spaces.Space) -> Callable[..., Generat
 
 
 def _start(
-    explorer: Explorer, space: spaces.Space, seed: int
+    explorer: Explorer, space: spaces.PlainSpace, seed: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return random values and parents `[N, P]` before the first phase."""
     number, num_phases = explorer.num_trials, explorer.num_phases
@@ -252,7 +253,7 @@ def _scores(explorer: Explorer, seed: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _wrong_generation(
-    generation: Generation, now: dict[str, np.ndarray], scores: np.ndarray, space: spaces.Space
+    generation: Generation, now: dict[str, np.ndarray], scores: np.ndarray, space: spaces.PlainSpace
 ) -> Iterator[str]:
     """Yield problems of a generation, given the values and scores `[N]` of the phase before."""
     own = np.arange(len(scores))
@@ -283,7 +284,7 @@ def _wrong_arrays(where: str, found: dict[str, tuple[Any, Any]]) -> Iterator[str
             yield f"{where}: {name} must be {must}, is {is_}"
 
 
-def _contains(distribution: spaces.Distribution, x: np.ndarray) -> np.ndarray:
+def _contains(distribution: spaces.Numeric | spaces.Choice, x: np.ndarray) -> np.ndarray:
     """Return which values, as they were drawn or moved, are within the distribution."""
     match distribution:
         case spaces.Uniform(low, high) | spaces.LogUniform(low, high):

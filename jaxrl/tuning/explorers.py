@@ -1,6 +1,7 @@
-"""Explorers: the contract of schedulers that change trials after each phase.
+"""Contracts of rules that choose hyperparameters in a search in one program.
 
-`jaxrl.tuning.evolution` has the explorers themselves.
+An `Explorer` changes those of trials after each phase; `jaxrl.tuning.evolution` has explorers. A
+`Sampler` gives trials those with which they begin; `jaxrl.tuning.samplers` has samplers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.schedulers import Scheduler
+from jaxrl.tuning.schedulers import Ledger, Scheduler
 from jaxrl.types import Array
 
 
@@ -40,7 +41,7 @@ class Explorer(Scheduler, Protocol):
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the next generation after a phase that is not the last.
 
@@ -50,6 +51,45 @@ class Explorer(Scheduler, Protocol):
           values: the hyperparameters of each phase, `[N, P]` each.
           parents: `[N, P]` int32: `Generation.parent` after each earlier phase, and the trial
             itself in all other columns.
+        """
+        ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A rule that gives trials their hyperparameters: a frozen dataclass."""
+
+    def plan(self, key: Array, num_trials: int, space: spaces.Space) -> dict[str, Array]:
+        """Return the hyperparameters of all trials before any has begun, `[N]` each.
+
+        `jaxrl.tuning.space.at` makes them of points in the unit cube. A sampler without `choose`
+        needs no more.
+        """
+        ...
+
+
+@runtime_checkable
+class AdaptiveSampler(Sampler, Protocol):
+    """A sampler that chooses the hyperparameters of later trials by the scores of earlier ones."""
+
+    def choose(
+        self,
+        key: Array,
+        begins: Array,
+        ledger: Ledger,
+        values: dict[str, Array],
+        space: spaces.Space,
+    ) -> dict[str, Array]:
+        """Return hyperparameters `[N]` each, of which the trials that begin now take theirs.
+
+        It is called after each round in which trials begin, but not for the first ones, which keep
+        their plan. Trials begin in the order of their indices.
+
+        Args:
+          key: the same in all calls and in `plan`: fold in a trial's index.
+          begins: `[N]` bool: the trials that begin now.
+          ledger: all scores so far.
+          values: the hyperparameters `[N]` each of trials that have begun, and the plan of others.
         """
         ...
 

@@ -17,7 +17,7 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import Strategy
 from jaxrl.tuning import objectives, schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.explorers import Explorer
+from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Sampler
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.rounds import Rounds
@@ -36,6 +36,7 @@ def search(
     key: Array,
     strategy: str | Strategy = "vmap",
     *,
+    sampler: Sampler | None = None,
     objective: Objective = objectives.mean_return,
     evaluation_episodes: int = 0,
     seeds_per_trial: int = 1,
@@ -49,6 +50,8 @@ def search(
       space: traced fields only; `jaxrl.tuning.sweep` searches static ones too.
       num_lanes: trials at the same time.
       key: the source of all randomness; see `trial_key` and `trial_values`.
+      sampler: gives trials their hyperparameters, such as `jaxrl.tuning.Sobol()`; by default they
+        are random (`trial_values`).
       objective: gives the score of a phase (`jaxrl.tuning.objectives`).
       evaluation_episodes: score that many episodes of each agent's greedy policy, played after the
         phase, instead of its training episodes. Their steps do not count as training.
@@ -59,8 +62,8 @@ def search(
 
     Raises:
       ValueError: for static or unknown fields in the space, values that the config refuses, sizes
-        below 1, evaluation on the host, finals that cost more than their share, or fewer lanes than
-        trials for an `Explorer`.
+        below 1, evaluation on the host, finals that cost more than their share, fewer lanes than
+        trials for an `Explorer`, or no fewer for an `AdaptiveSampler`.
     """
     check_agent(algo, config)
     num_lanes = checks.integer("num_lanes", num_lanes)
@@ -87,10 +90,12 @@ def search(
             f"{type(scheduler).__name__} compares all its trials after each phase, so they train "
             f"side by side: num_lanes must be at least {scheduler.num_trials}, got {num_lanes}"
         )
+    if sampler is not None:
+        _check_sampler(sampler, space, scheduler.num_trials, num_lanes)
     num_lanes = min(num_lanes, scheduler.num_trials)
     rounds = Rounds(
-        algo, config, space, scheduler, updates_per_phase, key, objective, evaluation_episodes,
-        seeds_per_trial,
+        algo, config, space, sampler, scheduler, updates_per_phase, key, objective,
+        evaluation_episodes, seeds_per_trial,
         None if finals is None else WithFinals(scheduler, finals),
         populations.population(algo, num_lanes * seeds_per_trial, strategy),
     )  # fmt: skip
@@ -104,4 +109,17 @@ def _check_space(space: spaces.Space, config: Any) -> None:
         raise ValueError(
             f"search is one program and cannot search the static fields {static}, which change the "
             "program; leave them out, or use jaxrl.tuning.sweep"
+        )
+
+
+def _check_sampler(sampler: Any, space: spaces.Space, num_trials: int, num_lanes: int) -> None:
+    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
+        raise checks.refuse("sampler", "a sampler, such as jaxrl.tuning.Sobol(), or None", sampler)
+    if not space:
+        raise checks.refuse("space", "a dictionary with at least one distribution", space)
+    if isinstance(sampler, AdaptiveSampler) and num_lanes >= num_trials:
+        raise ValueError(
+            f"{type(sampler).__name__} chooses by the scores of earlier trials, but with "
+            f"num_lanes={num_lanes} all {num_trials} trials begin at once: take fewer lanes, or "
+            "another sampler"
         )

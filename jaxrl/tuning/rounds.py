@@ -17,7 +17,7 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population
 from jaxrl.tuning import finals, schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.explorers import Explorer, Generation, ancestors
+from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Generation, Sampler, ancestors
 from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objective, greedy_metrics
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
@@ -59,6 +59,7 @@ class Rounds:
     algo: Algorithm
     config: Any
     space: spaces.Space
+    sampler: Sampler | None
     scheduler: Scheduler
     updates_per_phase: int
     key: Array
@@ -86,7 +87,7 @@ class Rounds:
         """Begin with the first trials."""
         whole, phases = self.whole, (self.num_trials, self.num_phases)
         trials = jnp.arange(self.num_trials, dtype=jnp.int32)
-        drawn = jax.vmap(lambda trial: trial_values(self.space, self.key, trial))(trials)
+        planned = plan(self.sampler, self.space, self.key, self.num_trials)
         ledger = schedulers.start(whole) if self.finals is None else finals.start(self.finals)
         num_lanes = self.lanes.num_lanes // self.seeds_per_trial
         ledger, trial = _assign(ledger, jnp.full(num_lanes, -1, jnp.int32))
@@ -94,7 +95,7 @@ class Rounds:
         unset = jnp.full((whole.num_trials, self.num_phases), -1, jnp.int32)
         carry = _Carry(
             trial, None, None, ledger,
-            values={name: jnp.broadcast_to(x[:, None], phases) for name, x in drawn.items()},
+            values={name: jnp.broadcast_to(x[:, None], phases) for name, x in planned.items()},
             parent=jnp.broadcast_to(trials[:, None], phases),
             lane=unset, round=unset, num_rounds=jnp.int32(0), best=best, winners=None,
         )  # fmt: skip
@@ -162,7 +163,8 @@ class Rounds:
         def evolve() -> Generation:
             return explorer.evolve(
                 jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
-                scores[: self.num_trials], carry.values, carry.parent, self.space,
+                scores[: self.num_trials], carry.values, carry.parent,
+                spaces.unconditional(self.space),
             )  # fmt: skip
 
         def stay() -> Generation:
@@ -183,6 +185,10 @@ class Rounds:
         continues = _is_running(carry.ledger, carry.trial) | (trial < 0)
         has_begun = ledger.reported[trial] > 0
         change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
+        if isinstance(self.sampler, AdaptiveSampler):
+            begins = trial[:, None] == jnp.arange(self.num_trials)
+            begins = (begins & (change == FRESH)[:, None]).any(0)
+            carry = self.choose(self.sampler, carry, ledger, begins)
         saved = None
         if carry.kept is not None:
             saved = jax.tree.map(lambda x: x[trial].reshape(-1, *x.shape[2:]), carry.kept)
@@ -198,6 +204,23 @@ class Rounds:
         )  # fmt: skip
         return carry._replace(trial=trial, states=states, ledger=ledger)
 
+    def choose(
+        self, sampler: AdaptiveSampler, carry: _Carry, ledger: Ledger, begins: Array
+    ) -> _Carry:
+        """Give the trials that begin now, `[N]` bool, the values that the sampler chooses."""
+        planned = {name: x[:, 0] for name, x in carry.values.items()}
+        known = jax.tree.map(lambda x: x[: self.num_trials], ledger)
+
+        def choose() -> dict[str, Array]:
+            return sampler.choose(sampler_key(self.key), begins, known, planned, self.space)
+
+        chosen = jax.lax.cond(begins.any(), choose, lambda: planned)  # a model may cost much
+        values = {
+            name: jnp.where(begins[:, None], chosen[name][:, None], before)
+            for name, before in carry.values.items()
+        }
+        return carry._replace(values=values)
+
     def copies_of(self, states: PyTree, trial: Array) -> PyTree:
         """Return the agents of trials `[W]`, which keep the random keys of the lanes."""
         agents = self.by_lane(jnp.arange(self.lanes.num_lanes))[trial].reshape(-1)
@@ -212,7 +235,9 @@ class Rounds:
             finalist = finals.finalists(self.finals, carry.ledger)[place]
             source = ancestors(carry.parent)[finalist, phase]
             trial = jnp.where(trial < self.num_trials, trial, source)
-        values = {name: self.of_agents(x[trial, phase]) for name, x in carry.values.items()}
+        values = {name: x[trial, phase] for name, x in carry.values.items()}
+        values = spaces.trained(self.space, values, self.config)
+        values = {name: self.of_agents(x) for name, x in values.items()}
         return populations.stack(self.config, self.lanes.num_lanes, **values)
 
     def keys_of(self, trial: Array) -> Array:
@@ -242,10 +267,11 @@ class Rounds:
             best_trial = jnp.where(has_score, scores.trial[winner], -1)
             best_state = jax.tree.map(lambda x: x[winner], end.winners)
         of_search = lambda x: x[: self.num_trials]  # noqa: E731
+        values = spaces.trained(self.space, end.values, self.config)
         return SearchResult(
             ledger=jax.tree.map(of_search, end.ledger),
-            values={name: x[:, 0] for name, x in end.values.items()},
-            values_by_phase=end.values,
+            values={name: x[:, 0] for name, x in values.items()},
+            values_by_phase=values,
             parent=end.parent,
             lane=of_search(end.lane),
             round=of_search(end.round),
@@ -273,10 +299,46 @@ def evaluation_key(key: Array, phase: Array | int) -> Array:
 
 
 def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:
-    """Return the hyperparameters that random search gives to a trial, given the search's key."""
+    """Return the hyperparameters that random search gives to a trial, given the search's key.
+
+    A field of `When` has a value in every trial, and the search uses it where the field is active.
+    """
     spaces.check_distributions(space)
     key, trial = checks.random_key("key", key), checks.index("trial", trial)
     return spaces.draw(space, jax.random.fold_in(jax.random.fold_in(key, trial), 1))
+
+
+def sampler_key(key: Array) -> Array:
+    """Return the key of a sampler, given the search's key."""
+    return jax.random.fold_in(jax.random.fold_in(key, 0), 3)
+
+
+def plan(
+    sampler: Sampler | None, space: spaces.Space, key: Array, num_trials: int
+) -> dict[str, Array]:
+    """Return the hyperparameters of all trials before any begins, given the search's key.
+
+    They are random without a sampler.
+
+    Raises:
+      ValueError: if a sampler's names, shapes or dtypes are not those of random ones.
+    """
+
+    def random(key: Array) -> dict[str, Array]:
+        trials = jnp.arange(num_trials, dtype=jnp.int32)
+        return jax.vmap(lambda trial: trial_values(space, key, trial))(trials)
+
+    if sampler is None:
+        return random(key)
+    planned = sampler.plan(sampler_key(key), num_trials, space)
+    expected = jax.eval_shape(random, key)
+    forms = [
+        {name: f"{x.dtype}{list(x.shape)}" for name, x in sorted(values.items())}
+        for values in (planned, expected)
+    ]
+    if forms[0] != forms[1]:
+        raise ValueError(f"{sampler}: `plan` must return {forms[1]}, returned {forms[0]}")
+    return planned
 
 
 def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:

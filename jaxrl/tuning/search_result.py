@@ -28,7 +28,8 @@ class SearchResult(NamedTuple):
     ledger: Ledger
     """All scores, and the status of each trial at the end."""
     values: dict[str, Array]
-    """The hyperparameters with which the trials began, `[N]` each."""
+    """The hyperparameters with which the trials began, `[N]` each: the config's where a field is
+    inactive (`When`)."""
     values_by_phase: dict[str, Array]
     """Those of each phase, `[N, P]`; an `Explorer` such as `PBT` changes them, no other scheduler
     does."""

@@ -4,8 +4,8 @@ Any field of a config can be searched, and `num_envs` as well. Traced fields (le
 are numbers in one compiled program. Static fields (rollout length, widths) change the program, so
 each combination of their values is compiled; `QLogUniform` limits their number by a ladder.
 
-A trial's values depend on its key only. They are the same inside a jitted search, on the host and
-on another machine.
+A trial's random values depend on its key only. They are the same inside a jitted search, on the
+host and on another machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,9 +210,26 @@ class Choice:
         index = jax.random.randint(key, (), 0, len(self.values))
         return self._numbers()[index] if self.are_numbers else index
 
+    def drawn(self, value: Any) -> Array:
+        """Return what `draw` returns for one of the values."""
+        index = jnp.int32(self.values.index(value))
+        return self._numbers()[index] if self.are_numbers else index
+
+    def at(self, unit: Array) -> Array:
+        """Return the traced values at places `[...]`: numbers have theirs in ascending order."""
+        place = jnp.floor(unit * float(len(self.values))).astype(jnp.int32)
+        return self._ordered()[jnp.clip(place, 0, len(self.values) - 1)]
+
+    def unit(self, drawn: Array) -> Array:
+        place = jnp.argmin(jnp.abs(self._ordered() - drawn[..., None]), axis=-1)
+        return (place.astype(jnp.float32) + 0.5) / float(len(self.values))
+
     def move(self, drawn: Array, factor: Array) -> Array:
-        values = jnp.sort(self._numbers()) if self.are_numbers else jnp.arange(len(self.values))
-        return _next_value(values, drawn, factor)
+        return _next_value(self._ordered(), drawn, factor)
+
+    def _ordered(self) -> Array:
+        """Return what may be drawn, in ascending order."""
+        return jnp.sort(self._numbers()) if self.are_numbers else jnp.arange(len(self.values))
 
     def _numbers(self) -> Array:
         # Arrays hold integers of 32 bits.
@@ -249,24 +266,104 @@ def _next_value(values: Array, drawn: Array, factor: Array) -> Array:
 
 
 Numeric = Uniform | LogUniform | Integer | QLogUniform
-"""Distributions whose values have a place in the unit interval (`unit` and `at`)."""
-Distribution = Numeric | Choice
+"""Distributions over an interval of numbers."""
+
+
+@dataclass(frozen=True)
+class When:
+    """A distribution of a field that is searched only where another field has a certain value.
+
+    In all other trials the field is inactive: it keeps the config's value.
+    """
+
+    name: str
+    """The other field, which is searched by a `Choice`."""
+    value: Any
+    """One of its values."""
+    distribution: Numeric | Choice
+
+    def __post_init__(self) -> None:
+        _use_plain_numbers(self)
+        checks.fields(self, checks.text, "name")
+        kinds = "a distribution, such as jaxrl.tuning.Uniform(0, 1)"
+        checks.instance("When.distribution", self.distribution, Numeric | Choice, kinds)
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the field is active in a trial with these plain values."""
+        return values[self.name] == self.value
+
+
+Distribution = Numeric | Choice | When
 Space = Mapping[str, Distribution]
 """The distributions by the names of config fields, or `num_envs`."""
+PlainSpace = Mapping[str, Numeric | Choice]
+"""A space without conditions, whose fields are searched in all trials."""
 
 
 def draw(space: Space, key: Array) -> dict[str, Array]:
     """Draw one value for each name, as `value` of its distribution takes it.
 
-    The order of the names in the space does not matter.
+    The order of the names in the space does not matter. Inactive fields have values too.
     """
+    space = unconditional(space)
     keys = jax.random.split(key, len(space))
     return {name: space[name].draw(key) for name, key in zip(sorted(space), keys, strict=True)}
 
 
 def values(space: Space, drawn: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was drawn as plain Python values, which a config takes."""
+    space = unconditional(space)
     return {name: space[name].value(drawn[name]) for name in sorted(space)}
+
+
+def at(space: Space, places: Array) -> dict[str, Array]:
+    """Return the values at places `[..., d]` of the unit cube, whose axes are the sorted names."""
+    space = unconditional(space)
+    return {name: space[name].at(places[..., axis]) for axis, name in enumerate(sorted(space))}
+
+
+def places(space: Space, drawn: Mapping[str, Array]) -> Array:
+    """Return the places `[..., d]` of values in the unit cube, which `at` gives back.
+
+    Inactive fields are in the middle, since their values make no difference.
+    """
+    parts = unconditional(space)
+    unit = {name: parts[name].unit(drawn[name]) for name in sorted(space)}
+    inactive = {name: jnp.where(active, unit[name], 0.5) for name, active in _active(space, drawn)}
+    return jnp.stack([*(unit | inactive).values()], axis=-1)
+
+
+def unconditional(space: Space) -> PlainSpace:
+    """Return the space in which all fields are always searched."""
+    return {n: part.distribution if isinstance(part, When) else part for n, part in space.items()}
+
+
+def trained(space: Space, drawn: dict[str, Array], config: Any) -> dict[str, Array]:
+    """Return the traced values with which trials train: the config's where fields are inactive."""
+    kept = {
+        name: jnp.where(active, drawn[name], getattr(config, name))
+        for name, active in _active(space, drawn)
+    }
+    return drawn | kept
+
+
+def without_inactive(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values without those of inactive fields; unknown conditions count as met."""
+    is_active = {
+        name: not isinstance(part, When) or part.name not in values or part.holds(values)
+        for name, part in space.items()
+    }
+    return {name: value for name, value in values.items() if is_active[name]}
+
+
+def _active(space: Space, drawn: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Yield the conditional fields, and where they are active."""
+    parts = unconditional(space)
+    for name, part in space.items():
+        if isinstance(part, When):
+            other = parts[part.name]
+            assert isinstance(other, Choice)
+            yield name, drawn[part.name] == other.drawn(part.value)
 
 
 def check_distributions(space: Any) -> None:
@@ -275,6 +372,14 @@ def check_distributions(space: Any) -> None:
     for name, distribution in space.items():
         kinds = "a distribution, such as jaxrl.tuning.Uniform(0, 1)"
         checks.instance(f"space[{name!r}]", distribution, Distribution, kinds)
+    for name, part in space.items():
+        if isinstance(part, When):
+            other = space.get(part.name)
+            if not isinstance(other, Choice) or part.value not in other.values:
+                raise ValueError(
+                    f"space[{name!r}] depends on {part.name!r}, which must be searched by a Choice "
+                    f"that has the value {part.value!r}; the space has {part.name!r}: {other!r}"
+                )
 
 
 def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
@@ -299,9 +404,16 @@ def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
 def check(space: Space, config: Any) -> None:
     """Raise `ValueError`, before any work, if the config refuses a value that can be drawn."""
     check_distributions(space)
-    others = {name: _tested_values(part)[0] for name, part in space.items() if name != "num_envs"}
+    others = {
+        name: _tested_values(part)[0]
+        for name, part in space.items()
+        if name != "num_envs" and not isinstance(part, When)
+    }
     static = static_names(space, type(config))
-    for name, distribution in space.items():
+    for name, distribution in unconditional(space).items():
+        part = space[name]
+        condition = {part.name: part.value} if isinstance(part, When) else {}
+        condition.pop("num_envs", None)
         if name not in static and isinstance(distribution, Choice) and not distribution.are_numbers:
             raise ValueError(
                 f"{name} is traced, so all its values must be numbers, got {distribution}"
@@ -311,10 +423,10 @@ def check(space: Space, config: Any) -> None:
                 if not isinstance(value, int) or value < 1:
                     raise ValueError(f"num_envs must be an integer >= 1, got {value!r}")
             else:
-                config.replace(**others | {name: value})
+                config.replace(**others | condition | {name: value})
 
 
-def _tested_values(distribution: Distribution) -> tuple[Any, ...]:
+def _tested_values(distribution: Numeric | Choice) -> tuple[Any, ...]:
     """Return all values of a choice; else the extremes, of real numbers after one from within."""
     match distribution:
         case Choice(values):
@@ -337,6 +449,8 @@ def possible(distribution: Distribution) -> tuple[Any, ...]:
             return tuple(range(low, high + 1))
         case QLogUniform():
             return distribution.ladder
+        case When():
+            return possible(distribution.distribution)
     raise ValueError(f"{distribution} has infinitely many values, but each must be compiled")
 
 

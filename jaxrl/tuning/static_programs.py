@@ -53,7 +53,7 @@ class StaticPrograms:
         values = dict(values)
         num_envs = values.pop("num_envs", self._algo.env.num_envs)
         config = self.config.replace(**values)
-        static = (num_envs, *(values.get(name) for name in self.static_names))
+        static = (num_envs, *(getattr(config, name, None) for name in self.static_names))
         if static not in self._programs:
             algo = self._algorithm(num_envs)
             self._programs[static] = Program(algo, num_envs * algo.num_steps(config))
@@ -75,7 +75,8 @@ class StaticPrograms:
         """
         values = [spaces.possible(space[name]) for name in self.static_names]
         for combination in _combinations(values):
-            config, program = self.find(dict(zip(self.static_names, combination, strict=True)))
+            chosen = dict(zip(self.static_names, combination, strict=True))
+            config, program = self.find(spaces.without_inactive(space, chosen))
             jax.eval_shape(program.algo.init, config, jax.random.key(0))
 
 

@@ -6,6 +6,7 @@ import pytest
 import tyro
 
 import jaxrl
+from jaxrl import tuning
 from jaxrl.cli.flags import arguments
 from jaxrl.cli.flags.sweep import parse_distribution
 
@@ -49,6 +50,16 @@ def test_values_that_are_no_literals_do_not_run_or_crash():
         arguments.parse_pairs([f"a={deep}"], "--set")
     with pytest.raises(ValueError, match=r"--space: 'Uniform\(---.* is nested too deep"):
         parse_distribution(f"Uniform({deep}, 1)")
+
+
+def test_conditional_distributions_hold_another_one():
+    text = 'When("core", "lstm", distribution=Choice((64, 128)))'
+    expected = tuning.When("core", "lstm", tuning.Choice((64, 128)))
+    assert parse_distribution(text) == expected
+    with pytest.raises(ValueError, match=r"'print\(1\)' is not a distribution; choose from"):
+        parse_distribution('When("core", "lstm", print(1))')
+    with pytest.raises(ValueError, match=r"When.distribution must be a distribution, .* got 'x'"):
+        parse_distribution('When("core", "lstm", "x")')
 
 
 def test_old_names_of_fields_and_flags_are_understood():

@@ -9,7 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.space import Choice, Integer, LogUniform, QLogUniform, Uniform
+from jaxrl.tuning.space import Choice, Integer, LogUniform, QLogUniform, Uniform, When
 
 
 def draws(distribution, count=4000):
@@ -84,6 +84,10 @@ def test_values_move_by_a_factor_or_to_the_next_one_within_the_bounds(
         (Integer(-(2**31), 2**31 - 2), [0.0, 0.5, 1.0], [-(2**31), 0, 2**31 - 2]),
         (QLogUniform(4, 64, q=4), [0.0, 0.5, 1.0], [4, 16, 64]),
         (QLogUniform(2, 100, rungs=10), [0.0, 0.45, 1.0], [2, 11, 100]),
+        (Choice((0.99, 0.9, 0.999)), [0.0, 0.4, 0.7, 1.0], [0.9, 0.99, 0.999, 0.999]),
+        (Choice((4, 2)), [0.49, 0.51], [2, 4]),
+        (Choice((1.0, math.inf)), [0.2, 0.9], [1.0, math.inf]),
+        (Choice(("b", "a")), [0.2, 0.9], [0, 1]),
     ],
 )
 def test_values_have_places_in_the_unit_interval(distribution, places, expected):
@@ -103,6 +107,7 @@ def test_values_have_places_in_the_unit_interval(distribution, places, expected)
         Integer(1, 9),
         QLogUniform(2, 100),
         QLogUniform(2, 64, rungs=4),
+        Choice((0.99, 0.9, 0.999)),
     ],
     ids=str,
 )
@@ -211,3 +216,70 @@ def test_the_values_of_a_static_field_can_be_counted():
 def test_impossible_distributions_are_refused(make):
     with pytest.raises(ValueError, match=r"low|high|multiples|rungs|tuple"):
         make()
+
+
+CONDITIONAL = {
+    "gamma": Choice((0.99, 0.9)),
+    "learning_rate": When("gamma", 0.9, LogUniform(1e-4, 1e-2)),
+}
+
+
+def test_conditional_fields_draw_as_others_and_count_where_they_are_active():
+    keys = jax.random.split(jax.random.key(3), 400)
+    drawn = jax.vmap(lambda key: spaces.draw(CONDITIONAL, key))(keys)
+    plain = jax.vmap(lambda key: spaces.draw(spaces.unconditional(CONDITIONAL), key))(keys)
+    np.testing.assert_array_equal(drawn["learning_rate"], plain["learning_rate"])
+    config = jaxrl.PPOConfig(learning_rate=0.5)
+    trained = jax.jit(lambda drawn: spaces.trained(CONDITIONAL, drawn, config))(drawn)
+    is_active = np.asarray(drawn["gamma"]) == np.float32(0.9)
+    np.testing.assert_array_equal(
+        trained["learning_rate"], np.where(is_active, drawn["learning_rate"], 0.5)
+    )
+    assert is_active.mean() == pytest.approx(0.5, abs=0.1)
+    places = np.asarray(spaces.places(CONDITIONAL, drawn))
+    np.testing.assert_array_equal(places[:, 1] == 0.5, ~is_active)
+    back = spaces.at(CONDITIONAL, jnp.array(places))
+    np.testing.assert_array_equal(back["gamma"], drawn["gamma"])
+    np.testing.assert_allclose(
+        back["learning_rate"][is_active], drawn["learning_rate"][is_active], rtol=1e-5
+    )
+
+
+def test_plain_values_of_inactive_fields_can_be_left_out():
+    for gamma, names in ((0.9, {"gamma", "learning_rate"}), (0.99, {"gamma"})):
+        values = {"gamma": gamma, "learning_rate": 1e-3}
+        assert set(spaces.without_inactive(CONDITIONAL, values)) == names
+    assert spaces.without_inactive(CONDITIONAL, {"learning_rate": 1.0}) == {"learning_rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"a": When("b", 1, Uniform(0, 1))}, r"space\['a'\] depends on 'b', .* 'b': None"),
+        (
+            {"b": Integer(1, 2), "a": When("b", 1, Uniform(0, 1))},
+            r"depends on 'b', which must be searched by a Choice that has the value 1; .*Integer",
+        ),
+        ({"b": Choice((2, 3)), "a": When("b", 1, Uniform(0, 1))}, "has the value 1; the space"),
+        (
+            {"c": Choice((1,)), "b": When("c", 1, Choice((1,))), "a": When("b", 1, Uniform(0, 1))},
+            "depends on 'b', which must be searched by a Choice",
+        ),
+    ],
+)
+def test_bad_conditions_are_refused_by_name(space, message):
+    with pytest.raises(ValueError, match=message):
+        spaces.check_distributions(space)
+
+
+def test_values_of_a_conditional_field_are_checked_where_it_is_active():
+    """PPO's minibatches must divide the environments' steps."""
+    base = jaxrl.PPOConfig(core="gru")
+    spaces.check(
+        {"core": Choice((None, "gru")), "core_size": When("core", "gru", Integer(1, 2))}, base
+    )
+    with pytest.raises(ValueError, match="core_size"):
+        spaces.check(
+            {"core": Choice((None, "gru")), "core_size": When("core", "gru", Integer(0, 2))}, base
+        )
+    assert spaces.possible(When("core", "gru", Integer(1, 2))) == (1, 2)

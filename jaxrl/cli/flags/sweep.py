@@ -34,7 +34,7 @@ OBJECTIVES = {
     "iqm": objectives.interquartile_mean_return, "lowest": objectives.lowest_return,
 }  # fmt: skip
 MOST_FINALISTS = 4
-DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice")
+DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice", "When")
 
 
 @dataclasses.dataclass
@@ -55,8 +55,9 @@ class SweepArguments:
     set: tuple[str, ...] = ()
     """name=value for config fields that are not searched."""
     space: tuple[str, ...] = ()
-    """name=Distribution(...), one of Uniform, LogUniform, Integer, QLogUniform, Choice; by default
-    GA3C's learning rate, t_max and gamma for a2c, learning rate and gamma for the others."""
+    """name=Distribution(...), one of Uniform, LogUniform, Integer, QLogUniform, Choice, or When for
+    a field that depends on another; by default GA3C's learning rate, t_max and gamma for a2c,
+    learning rate and gamma for the others."""
     trials: int = 100
     """Trials of the search; hyperband's brackets decide instead."""
     lanes: int = 16
@@ -150,8 +151,8 @@ def parse_distribution(text: str) -> Any:
     try:
         match ast.parse(text, mode="eval").body:
             case ast.Call(ast.Name(name), args, keywords) if name in DISTRIBUTIONS:
-                named = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
-                return getattr(tuning, name)(*map(ast.literal_eval, args), **named)
+                named = {str(word.arg): _argument(word.value) for word in keywords}
+                return getattr(tuning, name)(*map(_argument, args), **named)
     except (RecursionError, MemoryError) as error:
         raise ValueError(f"--space: {text[:40]!r}... is nested too deep") from error
     except (SyntaxError, TypeError, ValueError) as error:
@@ -159,6 +160,13 @@ def parse_distribution(text: str) -> Any:
     raise ValueError(
         f"--space: {text!r} is not a distribution; choose from {', '.join(DISTRIBUTIONS)}"
     )
+
+
+def _argument(node: ast.expr) -> Any:
+    """Return an argument of a distribution: a literal value, or the distribution of `When`."""
+    if isinstance(node, ast.Call):
+        return parse_distribution(ast.unparse(node))
+    return ast.literal_eval(node)
 
 
 def make_finals(args: SweepArguments, num_trials: int, storage: str | None) -> tuning.Finals | None:

@@ -93,7 +93,7 @@ class MFPBT:
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the next generation after a phase; see `Explorer.evolve`."""
         parent, source, is_changed = self.succeed(phase, scores[:, phase])

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
+from jaxrl.ops import gaussian_process
+from jaxrl.ops.gaussian_process import Kernel, Points, Posterior
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.evolution import gaussian_process
-from jaxrl.tuning.evolution.gaussian_process import Kernel, Points, Posterior
 from jaxrl.tuning.evolution.pbt import PBT
 from jaxrl.tuning.explorers import Generation
 from jaxrl.types import Array
@@ -83,7 +83,7 @@ class PB2(PBT):
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the next generation after a phase; see `Explorer.evolve`."""
         exploit_key, explore_key, place_key = jax.random.split(key, 3)
@@ -143,7 +143,7 @@ def model(
     """
     number, num_phases = changes.change.shape
     time = jnp.broadcast_to(jnp.arange(1.0, num_phases), (number, num_phases - 1)).reshape(-1)
-    inputs = jnp.concatenate([places(values, space), changes.before[..., None]], axis=-1)
+    inputs = jnp.concatenate([spaces.places(space, values), changes.before[..., None]], axis=-1)
     inputs = inputs[:, 1:].reshape(-1, inputs.shape[-1])
 
     def with_empty_slots(x: Array) -> Array:
@@ -185,7 +185,9 @@ def place(
             name: part.at(u).astype(values[name].dtype)
             for (name, part), u in zip(space.items(), drawn, strict=True)
         }
-        inputs = jnp.pad(places(candidates, space), ((0, 0), (0, 1)), constant_values=before[trial])
+        inputs = jnp.pad(
+            spaces.places(space, candidates), ((0, 0), (0, 1)), constant_values=before[trial]
+        )
         bound = upper_bound(posterior, Points(jnp.full(num_candidates, now), inputs), beta)
         return {name: x[jnp.argmax(bound)] for name, x in candidates.items()}
 
@@ -195,7 +197,7 @@ def place(
     def step(posterior: Posterior, row: tuple[Array, Array, Array]) -> tuple[Posterior, dict]:
         slot, trial, key = row
         chosen = jax.lax.cond(is_copy[trial], choose, keep, posterior, trial, key)
-        inputs = jnp.append(places(chosen, space), before[trial])
+        inputs = jnp.append(spaces.places(space, chosen), before[trial])
         return gaussian_process.expect(posterior, slot, now, inputs), chosen
 
     order = jnp.argsort(is_copy, stable=True)  # first the agents that keep their settings
@@ -213,8 +215,3 @@ def upper_bound(posterior: Posterior, points: Points, beta: Array | float) -> Ar
     """Return the upper confidence bound `[n]` of the change at points."""
     mean, deviation = gaussian_process.predict(posterior, points)
     return mean + jnp.sqrt(beta) * deviation
-
-
-def places(values: Mapping[str, Array], space: Mapping[str, spaces.Numeric]) -> Array:
-    """Return the places of values in the unit cube, `[..., d]` for `[...]` each."""
-    return jnp.stack([part.unit(values[name]) for name, part in space.items()], axis=-1)

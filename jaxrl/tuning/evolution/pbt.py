@@ -53,7 +53,7 @@ class PBT:
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the next generation after a phase; see `Explorer.evolve`."""
         exploit_key, explore_key = jax.random.split(key)
@@ -80,7 +80,7 @@ class PBT:
         return min(max(int(self.quantile * number + 1e-9), least), number // 2)
 
     def explore(
-        self, key: Array, values: dict[str, Array], space: spaces.Space
+        self, key: Array, values: dict[str, Array], space: spaces.PlainSpace
     ) -> dict[str, Array]:
         """Return changed values, `[N]` each."""
         return perturb(key, values, space, self.factors, self.resample)
@@ -89,7 +89,7 @@ class PBT:
 def perturb(
     key: Array,
     values: dict[str, Array],
-    space: spaces.Space,
+    space: spaces.PlainSpace,
     factors: tuple[float, float],
     resample: float,
 ) -> dict[str, Array]:

@@ -5,6 +5,9 @@ have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped on
 and "gp" are Optuna's. Its CMA-ES keeps a pickled optimizer in the study, and reading a pickle may
 run any code, so "cmaes" is `jaxrl.tuning.studies.cma_es`, which keeps none.
 
+A conditional field has no value in trials where it is inactive. "gp" draws it at random where it is
+active, and "cmaes" refuses it.
+
 `AskTell` asks Optuna's samplers for several trials at a time, without a stored study.
 """
 
@@ -42,9 +45,15 @@ Draw = Callable[[int], dict[str, Any]]
 """`draw(index)` gives the values of the trial with this index to the sampler "random"."""
 
 
-def check_sampler(name: str) -> None:
-    """Raise if a package that a sampler needs is not installed."""
+def check_sampler(name: str, space: spaces.Space) -> None:
+    """Raise if a sampler cannot search the space, or a package that it needs is not installed."""
     import_optuna()
+    conditional = sorted(field for field, part in space.items() if isinstance(part, spaces.When))
+    if name == "cmaes" and conditional:
+        raise ValueError(
+            f"sampler='cmaes' cannot search the conditional fields {conditional}: use 'random', "
+            "'tpe' or 'gp', or search them in all trials"
+        )
     needed = {"cmaes": "cmaes", "gp": "torch"}.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:
         raise ImportError(f"the sampler {name!r} needs {needed}: pip install {needed}")
@@ -67,7 +76,10 @@ class TrialSampler:
 
     def __init__(self, study: Any, space: spaces.Space, name: str, seed: int, draw: Draw):
         self._study = study_view(study, self._as_sampled)
-        self._space = {key: space[key] for key in sorted(space)}
+        self._conditions = {n: part for n, part in space.items() if isinstance(part, spaces.When)}
+        plain = spaces.unconditional(space)
+        # A condition's field comes first.
+        self._space = {key: plain[key] for key in sorted(plain, key=self._order)}
         self._name, self._seed, self._draw = name, seed, draw
         stored = {name for trial in study.get_trials(deepcopy=False) for name in trial.params}
         self._stored_names = {new: old for old, new in RENAMED_FIELDS.items() if old in stored}
@@ -83,8 +95,10 @@ class TrialSampler:
         self._study.sampler = self._sampler(index)
         asking = trial_of(self._study, trial)
         drawn = self._draw_by_cma_es(asking, index)
-        values = {}
+        values: dict[str, Any] = {}
         for name, distribution in self._space.items():
+            if not self._is_active(name, values):
+                continue
             if name in drawn:
                 self._study.sampler = _drawing_sampler(functools.partial(drawn.get, name))
             else:
@@ -99,10 +113,28 @@ class TrialSampler:
           DamagedStudyError: if it lacks some.
         """
         self._check(trial)
-        names = {name: self._stored_name(name) for name in self._space}
-        if lacking := [name for name, stored in names.items() if stored not in trial.params]:
+        values: dict[str, Any] = {}
+        lacking = []
+        for name, distribution in self._space.items():
+            if not self._is_active(name, values):
+                continue
+            stored = self._stored_name(name)
+            if stored in trial.params:
+                values[name] = suggest(trial, stored, distribution)
+            else:
+                lacking.append(name)
+        if lacking:
             raise DamagedStudyError(f"trial {trial.number} lacks its values of {lacking}")
-        return {name: suggest(trial, stored, self._space[name]) for name, stored in names.items()}
+        return values
+
+    def _order(self, name: str) -> tuple[bool, str]:
+        return name in self._conditions, name
+
+    def _is_active(self, name: str, values: dict[str, Any]) -> bool:
+        """Return whether a field is searched in a trial, given the values that come before."""
+        condition = self._conditions.get(name)
+        # An unknown condition is that of a damaged trial.
+        return condition is None or (condition.name in values and condition.holds(values))
 
     def _check(self, trial: Any) -> None:
         """Raise `DamagedStudyError` if a trial has values that are not of the space."""

@@ -309,7 +309,7 @@ def _check(
     if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
-    check_sampler(settings.sampler)
+    check_sampler(settings.sampler, space)
     if not hasattr(settings.objective, "__name__"):
         named = "a function with a name, which sweep.json records (def score(metrics): ...)"
         raise checks.refuse("objective", named, settings.objective)
@@ -341,10 +341,7 @@ def _describe(
         "sampler": settings.sampler,
         "strategy": str(settings.strategy),
         "phase": settings.phase._asdict(),
-        "space": {
-            name: {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
-            for name, part in space.items()
-        },
+        "space": {name: _describe_part(part) for name, part in space.items()},
         **manifests.provenance(),
         "lanes": settings.num_lanes,
         "study": settings.study_name,
@@ -352,6 +349,14 @@ def _describe(
         "worker": settings.worker,
         "agents_dir": settings.agents_dir and str(settings.agents_dir),
     }
+
+
+def _describe_part(part: spaces.Distribution) -> dict[str, Any]:
+    """Return the kind and arguments of a distribution, and its condition if it has one."""
+    if isinstance(part, spaces.When):
+        condition = {"when": {part.name: part.value}}
+        return _describe_part(part.distribution) | json.loads(json.dumps(condition))
+    return {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
 
 
 def _search(description: dict[str, Any]) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class BestAgents:
         if self._per is not None:
             best_of_value: dict[str, dict[str, Any]] = {}
             for trial in order:
-                best_of_value.setdefault(repr(trial["values"][self._per]), trial)
+                if self._per in trial["values"]:  # conditional fields are not in all of them
+                    best_of_value.setdefault(repr(trial["values"][self._per]), trial)
             chosen += best_of_value.values()
         return {trial["trial"]: best_score(trial) for trial in chosen}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from dense_gaussian_process import dense_posterior
 
+from jaxrl.ops.gaussian_process import Kernel
 from jaxrl.tuning import PB2, PBT, Choice, Integer, LogUniform, Uniform
 from jaxrl.tuning.evolution import pb2
-from jaxrl.tuning.evolution.gaussian_process import Kernel
 
 N, P = 6, 5
-SPACE = {"x": Uniform(-1.0, 3.0), "rate": LogUniform(1e-4, 1e-1), "size": Integer(1, 9)}
+SPACE = {"rate": LogUniform(1e-4, 1e-1), "size": Integer(1, 9), "x": Uniform(-1.0, 3.0)}
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -51,9 +51,9 @@ def reference_data(scores, values, parents):
 def unit(values, place):
     """Return the places of values in the unit cube, as `SPACE` says."""
     return [
-        (values["x"][place] + 1) / 4,
         (np.log10(values["rate"][place]) + 4) / 3,
         (values["size"][place] - 0.5) / 9,
+        (values["x"][place] + 1) / 4,
     ]
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from dense_gaussian_process import dense_covariance, dense_posterior
 
-from jaxrl.tuning.evolution import gaussian_process
-from jaxrl.tuning.evolution.gaussian_process import JITTER, Kernel, Points
+from jaxrl.ops import gaussian_process
+from jaxrl.ops.gaussian_process import JITTER, Kernel, Points
 
 M, NUM_EMPTY, D = 14, 3, 2
 KERNEL = Kernel(0.4, 0.2, 0.1)

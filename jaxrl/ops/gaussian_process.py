@@ -107,6 +107,22 @@ def predict(posterior: Posterior, points: Points) -> tuple[Array, Array]:
     return cross.T @ posterior.weights, jnp.sqrt(jnp.maximum(variance, 0))
 
 
+def predict_jointly(posterior: Posterior, points: Points) -> tuple[Array, Array]:
+    """Return means `[n]` and covariances `[n, n]` of the function at points."""
+    cross, explained = _cross(posterior, points)
+    left = covariance(posterior.kernel, points, points) - explained.T @ explained
+    return cross.T @ posterior.weights, left
+
+
+def expect_jointly(kernel: Kernel, covariances: Array, place: Array) -> Array:
+    """Return the covariances `[n, n]` after one more observation at one of the n points.
+
+    As in `expect`, its value is its mean, so that all means stay as they are.
+    """
+    own = jnp.maximum(covariances[place, place], 0) + kernel.noise + JITTER
+    return covariances - jnp.outer(covariances[place], covariances[place]) / own
+
+
 def expect(posterior: Posterior, slot: Array, time: Array, inputs: Array) -> Posterior:
     """Return the posterior with one more observation, whose value is its mean.
 
