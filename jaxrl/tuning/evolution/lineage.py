@@ -20,7 +20,7 @@ from jaxrl.types import Array
 
 
 class Change(NamedTuple):
-    """What a trial continued with after a phase."""
+    """The agent and the values with which a trial continued after a phase."""
 
     parent: int
     """The trial whose agent it continued with; itself if it kept its own."""

@@ -258,7 +258,10 @@ class SweepState:
             ),
             runs=[None if run is None else PhaseRun(**run) for run in saved["runs"]],
             values={trial: values_from_json(values) for trial, values in saved["values"]},
-            generations=[[Change(**change) for change in g] for g in saved["generations"]],
+            generations=[
+                [Change(change["parent"], change["values"]) for change in changes]
+                for changes in saved["generations"]
+            ],
             trial_updates=dict(saved["trial_updates"]),
             spans=[Span(*span) for span in saved["spans"]],
             updates_left=saved["left"],
