@@ -18,7 +18,7 @@ from jaxrl.analysis.sweep_axes import (
     positions,
 )
 from jaxrl.tuning.studies.optional_optuna import import_optuna
-from jaxrl.tuning.sweeps.ranking import leaderboard, phase_scores
+from jaxrl.tuning.sweeps.ranking import best_values, leaderboard, phase_scores
 
 _MIN_TRIALS = 4
 
@@ -63,7 +63,7 @@ def _ped_anova(sweep: Mapping[str, Any], scores: Mapping[int, float]) -> dict[st
     trials = []
     for trial in sweep["trials"]:
         if trial["trial"] in scores:
-            params = _params(sweep["space"], trial["values"])
+            params = _params(sweep["space"], best_values(trial))
             own = {name: distributions[name] for name in params}
             score = scores[trial["trial"]]
             trials.append(optuna.trial.create_trial(value=score, params=params, distributions=own))

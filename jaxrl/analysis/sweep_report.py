@@ -16,7 +16,7 @@ from jaxrl.analysis.page import Picture, count, write_page
 from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
-from jaxrl.tuning.sweeps.ranking import best_score, leaderboard, winner
+from jaxrl.tuning.sweeps.ranking import best_score, leaderboard, winner, winning_schedule
 
 _TABLE_ROWS = 20  # the other trials are folded away
 
@@ -46,6 +46,8 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
         facts=_facts(sweep),
         head=head,
         finals=_finals_table(sweep),
+        schedule_head=["phase", "trial", *sweep["space"]],
+        schedule=_schedule_table(sweep),
         leaders=lines[:_TABLE_ROWS],
         others=lines[_TABLE_ROWS:],
         pictures=pictures,
@@ -59,10 +61,9 @@ def _best(sweep: Mapping[str, Any]) -> dict[str, str] | None:
         return None
     is_final = "score" in best
     score = f"{_text(float(best['score']))} in the finals" if is_final else _text(best_score(best))
-    return {
-        "score": f"trial {best['trial']}, score {score}",
-        "settings": ", ".join(f"{name}={_text(value)}" for name, value in best["values"].items()),
-    }
+    values = ", ".join(f"{name}={_text(value)}" for name, value in best["values"].items())
+    settings = "by its schedule, below" if winning_schedule(sweep) else values
+    return {"score": f"trial {best['trial']}, score {score}", "settings": settings}
 
 
 def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
@@ -107,6 +108,15 @@ def _finals_table(sweep: Mapping[str, Any]) -> list[list[str]]:
         scores = ", ".join(_text(float(score)) for score in row["scores"])
         lines.append([str(row["trial"]), mean_of_runs(row), scores])
     return lines
+
+
+def _schedule_table(sweep: Mapping[str, Any]) -> list[list[str]]:
+    """Return a line for each phase that led to the winner, if an explorer changed the trials."""
+    return [
+        [str(row["phase"] + 1), str(row["trial"])]
+        + [_text(row["values"].get(name, "")) for name in sweep["space"]]
+        for row in winning_schedule(sweep)
+    ]
 
 
 def mean_of_runs(row: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ import jinja2
 import tyro
 
 from jaxrl import checks
+from jaxrl.cli.flags.sweep import EXPLORERS
 from jaxrl.training.loggers import format_clock
 
 TEMPLATES = Path(__file__).parent / "cluster"
@@ -96,6 +97,10 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         if storage is None:
             raise ValueError("--workers share a database: the command needs --storage")
         pauses = (name := take_flag(rest, "--scheduler")[0]) in PAUSING
+        if args.workers > 1 and name in EXPLORERS:
+            raise ValueError(
+                f"--scheduler {name} trains all trials in one worker: leave --workers out"
+            )
         if args.workers > 1 and pauses and agents_dir is None and not storage.startswith("sqlite"):
             raise ValueError(
                 f"--scheduler {name} pauses trials, which any worker may continue: the command "

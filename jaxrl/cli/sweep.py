@@ -7,6 +7,8 @@
     jaxrl sweep --algo ppo --env-id Breakout-MinAtar --scheduler asha \
         --sampler tpe --space 'learning_rate=LogUniform(1e-5, 1e-2)' 'num_epochs=Integer(1, 8)' \
         --set torso=mlp 'hidden_sizes=(128,)'
+    jaxrl sweep --algo ppo --env-id CartPole-v1 --num-envs 4 --scheduler pbt --trials 16 \
+        --phases 8 --phase-length 12 --phase-unit updates --strategy vmap
 
 Ctrl-C stops a sweep with a checkpoint, --resume continues it. Several workers share one study:
 
@@ -42,6 +44,7 @@ from jaxrl.cli.flags.arguments import (
 )
 from jaxrl.cli.flags.autotune import find_fastest, powers_of_two
 from jaxrl.cli.flags.sweep import (
+    EXPLORERS,
     FLAGS_OF_ARGUMENTS,
     OBJECTIVES,
     SweepArguments,
@@ -111,8 +114,13 @@ def search(args: SweepArguments) -> tuning.SweepResult:
         )
     if args.videos_by is not None:
         check_video(env, run_dir / "videos" / "trial-0.mp4")
-    num_lanes = args.lanes
+    num_lanes = args.num_lanes
     if args.autotune:
+        if args.scheduler in EXPLORERS:
+            raise ValueError(
+                f"--autotune chooses the number of lanes, but {args.scheduler} trains all trials "
+                "at the same time; leave --autotune out"
+            )
         num_lanes = find_fastest_lanes(algo, config, space, args, run_dir)
     scheduler, storage = make_scheduler(args), args.storage
     if args.resume and storage is None and (run_dir / sweep_file.NAME).exists():
@@ -158,21 +166,21 @@ def base_config(args: SweepArguments, algo: Algorithm, run_dir: Path) -> Any:
 def find_fastest_lanes(
     algo: Algorithm, config: Any, space: tuning.Space, args: SweepArguments, run_dir: Path
 ) -> int:
-    """Return the fastest number of lanes up to `args.lanes`; a resumed sweep keeps its own."""
-    if args.lanes < 2:
-        return args.lanes
+    """Return the fastest number of lanes up to `args.num_lanes`; a resumed sweep keeps its own."""
+    if args.num_lanes < 2:
+        return args.num_lanes
     if args.resume and (run_dir / sweep_file.NAME).exists():
         return sweep_file.read(run_dir)["lanes"]
     if static := tuning.static_names(space, type(config)):
         devices = 1 if args.strategy in ("vmap", "map") else jax.local_device_count()
-        lanes = min(args.lanes, devices)
+        lanes = min(args.num_lanes, devices)
         names = ", ".join(static)
         print(f"a lane a device ({lanes}), since each value of {names} has a program of its own")
         return lanes
     found = find_fastest(
         lambda lanes: (algo, population.stack(config, lanes)),
-        {"lanes": powers_of_two(args.lanes)},
-        [{"lanes": args.lanes}],
+        {"lanes": powers_of_two(args.num_lanes)},
+        [{"lanes": args.num_lanes}],
         rate=lanes_per_second,
     )
     return found["lanes"]
@@ -200,7 +208,10 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     if finals := result.summary.get("finals"):
         print_finals(finals)
     if result.best is not None:
-        print(f"best config: {format_command(args, result)}")
+        if schedule := result.best.get("schedule"):
+            print_schedule(schedule, names)
+        else:
+            print(f"best config: {format_command(args, result)}")
         agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
         if agent.exists():
             print(f"its agent: jaxrl play {agent}")
@@ -214,6 +225,16 @@ def print_finals(finals: Sequence[dict[str, Any]]) -> None:
     for row in finals:
         runs = ", ".join(f"{float(score):.2f}" for score in row["scores"])
         table.add_row(str(row["trial"]), mean_of_runs(row), runs)
+    Console().print(table)
+
+
+def print_schedule(schedule: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    """Print which trials trained the winner in each phase, and with which values."""
+    print("best schedule: the phases that led to the winner")
+    table = Table("phase", "trial", *names)
+    for row in schedule:
+        values = (format_value(row["values"][name]) for name in names)
+        table.add_row(str(row["phase"] + 1), str(row["trial"]), *values)
     Console().print(table)
 
 

@@ -130,11 +130,17 @@ SUMMARY: Table = {
     "mean_return": Field(none_or(NUMBER), required=False),
 }
 """`summary.json` of a run."""
+CHANGE: Table = {
+    "parent": Field(INDEX),
+    "values": Field(OBJECT),
+}
+"""What a trial of a sweep continued with after a phase, if an explorer changes trials."""
 TRIAL: Table = {
     "trial": Field(INDEX),
     "values": Field(OBJECT),
     "scores": Field(list_of(SCORE)),
     "status": Field(TEXT),
+    "changes": Field(list_of(object_with(CHANGE)), required=False),
 }
 FINAL: Table = {
     "trial": Field(INDEX),

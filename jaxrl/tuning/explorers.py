@@ -6,6 +6,7 @@ An `Explorer` changes those of trials after each phase; `jaxrl.tuning.evolution`
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -92,6 +93,40 @@ class AdaptiveSampler(Sampler, Protocol):
           values: the hyperparameters `[N]` each of trials that have begun, and the plan of others.
         """
         ...
+
+
+def next_generation(
+    explorer: Explorer,
+    space: spaces.Space,
+    key: Array,
+    phase: Array,
+    scores: Array,
+    values: dict[str, Array],
+    parents: Array,
+) -> Generation:
+    """Return the next generation of a search or sweep, given its key; see `Explorer.evolve`."""
+    key = jax.random.fold_in(jax.random.fold_in(key, phase), 2)
+    return explorer.evolve(key, phase, scores, values, parents, spaces.unconditional(space))
+
+
+def check_room(explorer: Explorer, num_lanes: int, **caps: float | None) -> None:
+    """Raise `ValueError` unless all trials have a lane, and no cap may end the search before them.
+
+    Args:
+      caps: such as `max_steps`; None and infinity are none.
+    """
+    name = type(explorer).__name__
+    for cap, most in caps.items():
+        if most is not None and most < math.inf:
+            raise ValueError(
+                f"{cap} must be left out, got {most}: {name} stops no trial; give it fewer trials "
+                "or phases"
+            )
+    if num_lanes < explorer.num_trials:
+        raise ValueError(
+            f"num_lanes must be at least {explorer.num_trials}, got {num_lanes}: {name} compares "
+            "all its trials after each phase, so they train side by side"
+        )
 
 
 def ancestors(parent: Array) -> Array:

@@ -17,7 +17,7 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import Strategy
 from jaxrl.tuning import objectives, schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Sampler
+from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Sampler, check_room
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.rounds import Rounds
@@ -77,19 +77,12 @@ def search(
     if finals is not None:
         checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
     if max_steps is not None:
-        if isinstance(scheduler, Explorer):
-            raise ValueError(
-                f"max_steps={max_steps}: {type(scheduler).__name__} stops no trial; give it fewer "
-                "trials or phases"
-            )
         max_steps = checks.integer("max_steps", max_steps, most=checks.MAX_LONG, whole_floats=True)
+    if isinstance(scheduler, Explorer):
+        check_room(scheduler, num_lanes, max_steps=max_steps)
+    if max_steps is not None:
         num_steps = algo.env.num_envs * algo.num_steps(config) * updates_per_phase
         scheduler = Capped(scheduler, -(-max_steps // (num_steps * seeds_per_trial)))
-    if isinstance(scheduler, Explorer) and num_lanes < scheduler.num_trials:
-        raise ValueError(
-            f"{type(scheduler).__name__} compares all its trials after each phase, so they train "
-            f"side by side: num_lanes must be at least {scheduler.num_trials}, got {num_lanes}"
-        )
     if sampler is not None:
         _check_sampler(sampler, space, scheduler.num_trials, num_lanes)
     num_lanes = min(num_lanes, scheduler.num_trials)

@@ -17,7 +17,14 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population
 from jaxrl.tuning import finals, schedulers
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Generation, Sampler, ancestors
+from jaxrl.tuning.explorers import (
+    AdaptiveSampler,
+    Explorer,
+    Generation,
+    Sampler,
+    ancestors,
+    next_generation,
+)
 from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objective, greedy_metrics
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
@@ -161,10 +168,9 @@ class Rounds:
         column = jnp.arange(self.num_phases)
 
         def evolve() -> Generation:
-            return explorer.evolve(
-                jax.random.fold_in(jax.random.fold_in(self.key, phase), 2), phase,
+            return next_generation(
+                explorer, self.space, self.key, phase,
                 scores[: self.num_trials], carry.values, carry.parent,
-                spaces.unconditional(self.space),
             )  # fmt: skip
 
         def stay() -> Generation:
@@ -224,8 +230,7 @@ class Rounds:
     def copies_of(self, states: PyTree, trial: Array) -> PyTree:
         """Return the agents of trials `[W]`, which keep the random keys of the lanes."""
         agents = self.by_lane(jnp.arange(self.lanes.num_lanes))[trial].reshape(-1)
-        learners = without_host_envs(self.algo, states)
-        return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
+        return copies(self.algo, states, agents)
 
     def configs_of(self, carry: _Carry, trial: Array) -> Any:
         """Return the configs of trials `[W]` in their next phases, for all agents."""
@@ -344,6 +349,15 @@ def plan(
 def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
     """Return agents without environments on the host, which cannot be copied or saved."""
     return states if algo.env.checkpointable else states._replace(simulation=None)
+
+
+def copies(algo: Algorithm, states: PyTree, agents: Array) -> PyTree:
+    """Return copies of the agents at these places `[W]`, with the random keys of their new places.
+
+    Environments on the host cannot be copied.
+    """
+    learners = without_host_envs(algo, states)
+    return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
 
 
 def _final_scores(scheduler: WithFinals, ledger: Ledger) -> FinalScores:

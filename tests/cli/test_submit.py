@@ -192,6 +192,12 @@ def test_a_script_that_is_not_told_of_several_gpus_is_named(place, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_an_array_of_workers_has_no_explorer(place):
+    with pytest.raises(ValueError, match="--scheduler pbt trains all trials in one worker: leave"):
+        write("--workers", "2", *SWEEP, "--scheduler", "pbt")
+    write("--workers", "1", *SWEEP, "--scheduler", "pbt")
+
+
 @pytest.mark.parametrize("name", ["hypertrick", "random", "halving", "hyperband", "asha"])
 def test_an_array_of_workers_needs_a_folder_for_agents_if_the_scheduler_pauses_trials(place, name):
     argv = ("--workers", "2", *SWEEP, "--scheduler", name)

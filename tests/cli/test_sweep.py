@@ -7,6 +7,7 @@ import shlex
 import jax
 import pytest
 import sweep_runs
+import tyro
 
 import jaxrl
 from jaxrl import config as fields
@@ -59,6 +60,57 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     again = jaxrl_command(*words, "--resume")
     assert again.returncode == 0, again.stderr
     assert line in again.stdout
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_population_based_training_leaves_the_schedule_of_its_winner(jaxrl_command, tmp_path):
+    words = [
+        "sweep", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--scheduler", "pbt",
+        "--trials", 4, "--phases", 2, "--phase-length", 2, "--phase-unit", "updates",
+        "--strategy", "vmap", "--run-dir", "x", "--set", "num_steps=64", *TINY,
+    ]  # fmt: skip
+    finished = jaxrl_command(*words)
+    assert finished.returncode == 0, finished.stderr
+    assert "best schedule: the phases that led to the winner" in finished.stdout
+    assert "best config" not in finished.stdout
+    held = sweep_file.read(tmp_path / "x")
+    assert (held["lanes"], held["scheduler"]["name"], len(held["trials"])) == (4, "PBT", 4)
+    assert sum(t["changes"][0]["parent"] != t["trial"] for t in held["trials"]) == 1
+    assert jaxrl_command("report", "x").returncode == 0
+    for page in ("report.html", "study/report.html"):
+        assert "<h2>Schedule of the winner</h2>" in (tmp_path / "x" / page).read_text()
+    again = jaxrl_command(*words, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert sweep_file.read(tmp_path / "x")["trials"] == held["trials"]
+
+
+def test_the_population_has_as_many_trials_as_lanes():
+    def sizes(scheduler, **flags):
+        args = sweep_flags.SweepArguments(scheduler=scheduler, **flags)
+        return args.num_trials, args.num_lanes
+
+    assert sizes("hypertrick") == (100, 16)
+    assert sizes("hypertrick", trials=8) == (8, 16)
+    assert sizes("pbt") == (16, 16)
+    assert sizes("pbt", trials=40) == (40, 40)
+    assert sizes("pb2", lanes=5) == (5, 5)
+    assert sizes("mfpbt", trials=8, lanes=4) == (8, 4)  # which is refused
+
+
+def test_flags_name_explorers_and_their_rules():
+    def made(*flags):
+        args = tyro.cli(sweep_flags.SweepArguments, args=[*flags, "--phases", "6"])
+        return sweep_flags.make_scheduler(args)
+
+    assert made("--scheduler", "pbt", "--quantile", "0.4") == tuning.PBT(16, 6, 0.4)
+    assert made("--scheduler", "pb2", "--trials", "8") == tuning.PB2(8, 6)
+    assert made("--scheduler", "mfpbt", "--periods", "1", "4") == tuning.MFPBT(16, 6, (1, 4))
+
+
+@pytest.mark.parametrize("scheduler", ["pbt", "hypertrick"])
+def test_explorers_search_no_rollout_length_by_default(scheduler):
+    args = sweep_flags.SweepArguments(algo="a2c", scheduler=scheduler)
+    assert ("num_steps" in sweep.make_space(args)) == (scheduler == "hypertrick")
 
 
 def test_finals_are_as_many_as_their_share_allows():
@@ -187,6 +239,19 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         (["--env-options", "num_envs=3"], "--env-options cannot set num_envs"),
         (["--strategy", "fast"], "strategy must be one of"),
         (["--preset", "fast"], "--preset must be one of"),
+        (
+            ["--scheduler", "pbt", "--trials", "8", "--lanes", "4"],
+            "--lanes must be at least 8, got 4",
+        ),
+        (["--scheduler", "pb2", "--quantile", "0.6"], "--quantile must be at most 0.5, got 0.6"),
+        (["--scheduler", "mfpbt"], "--periods must be below --phases=10"),
+        (["--scheduler", "pbt", "--autotune"], "pbt trains all trials at the same time; leave"),
+        (["--scheduler", "pbt", "--max-steps", "9"], "--max-steps must be left out, got 9"),
+        (["--scheduler", "pbt", "--sampler", "tpe"], "--sampler must be 'random', got 'tpe'"),
+        (
+            ["--scheduler", "pbt", "--videos-by", "gamma"],
+            "--videos-by must be left out, got 'gamma'",
+        ),
     ],
 )
 def test_bad_flags_end_in_one_line(jaxrl_command, flags, message):

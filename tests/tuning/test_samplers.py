@@ -182,7 +182,7 @@ def test_bad_samplers_are_refused_by_name():
         search_of(Short())(KEY)
     with pytest.raises(ValueError, match=r"ExpectedImprovement.candidates must be .*, got 0"):
         ExpectedImprovement(candidates=0)
-    with pytest.raises(ValueError, match="space must be .* at least one distribution, got {}"):
+    with pytest.raises(ValueError, match=r"space must be .* at least one distribution, got {}"):
         search_of(Sobol(), space={})(KEY)
     with pytest.raises(ValueError, match="static fields"):
         search_of(Sobol(), space={"num_steps": Integer(1, 3)})(KEY)

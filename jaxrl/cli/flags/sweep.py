@@ -27,6 +27,7 @@ FLAGS_OF_ARGUMENTS = {
     "num_lanes": "--lanes", "num_trials": "--trials", "num_phases": "--phases",
     "eviction_rate": "--eviction", "length": "--phase-length", "unit": "--phase-unit",
     "top": "--final-trials", "repeats": "--final-runs", "share": "--final-share",
+    "keep_best_per": "--videos-by",
 }  # fmt: skip
 """Flags whose arguments in the API of sweeps have other names."""
 OBJECTIVES = {
@@ -34,6 +35,8 @@ OBJECTIVES = {
     "iqm": objectives.interquartile_mean_return, "lowest": objectives.lowest_return,
 }  # fmt: skip
 MOST_FINALISTS = 4
+DEFAULT_TRIALS, DEFAULT_LANES = 100, 16
+EXPLORERS = ("pbt", "pb2", "mfpbt")
 DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice", "When")
 
 
@@ -57,16 +60,19 @@ class SweepArguments:
     space: tuple[str, ...] = ()
     """name=Distribution(...), one of Uniform, LogUniform, Integer, QLogUniform, Choice, or When for
     a field that depends on another; by default GA3C's learning rate, t_max and gamma for a2c,
-    learning rate and gamma for the others."""
-    trials: int = 100
-    """Trials of the search; hyperband's brackets decide instead."""
-    lanes: int = 16
-    """Trials at the same time; with --autotune, at most."""
+    learning rate and gamma for the others, and for pbt, pb2 and mfpbt, which cannot change
+    t_max."""
+    trials: int | None = None
+    """Trials of the search, 100 by default; hyperband's brackets decide instead. Of pbt, pb2 and
+    mfpbt the agents of the population, as many as --lanes by default."""
+    lanes: int | None = None
+    """Trials at the same time, 16 by default; with --autotune, at most. Those of pbt, pb2 and mfpbt
+    all train at the same time, so --trials is enough."""
     autotune: bool = False
     """Choose the number of lanes for this machine by short trials; one a device, if static fields
     are searched. The scheduler judges by earlier reports, so it may stop other trials."""
     phases: int = 10
-    """Reports of a trial that is never stopped."""
+    """Reports of a trial that is never stopped; after each, pbt, pb2 and mfpbt change trials."""
     phase_length: LargeInteger = 2500
     phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
     seeds_per_trial: int = 1
@@ -76,11 +82,20 @@ class SweepArguments:
     evaluation_episodes: int = 0
     """Score that many episodes of each agent's greedy policy instead of its training episodes;
     for environments on the device."""
-    scheduler: Literal["hypertrick", "random", "halving", "hyperband", "asha"] = "hypertrick"
+    scheduler: Literal[
+        "hypertrick", "random", "halving", "hyperband", "asha", "pbt", "pb2", "mfpbt"
+    ] = "hypertrick"
+    """The rule that stops trials. pbt, pb2 and mfpbt stop none; bad trials go on as changed copies
+    of good ones, all in one worker."""
     eviction: float = 0.25
     """HyperTrick's r: the share of trials to stop in each phase."""
     eta: int = 3
     """For the halving schedulers: 1 in eta continues."""
+    quantile: float = 0.2
+    """For pbt and pb2: the share of trials that copy others after each phase."""
+    periods: tuple[int, ...] = (1, 10, 25, 50)
+    """For mfpbt: the phases from one evolution to the next of each sub-population, below --phases;
+    --trials is a multiple of four times their number."""
     sampler: Literal["random", "tpe", "cmaes", "gp"] = "random"
     """How values are drawn; gp learns only from trials that no scheduler stopped."""
     storage: str | None = None
@@ -120,6 +135,21 @@ class SweepArguments:
     """Keep the best agent of each value of this hyperparameter (gamma), film all that are kept, and
     show the films side by side on the page."""
 
+    @property
+    def num_trials(self) -> int:
+        """The trials of the search; see `trials`."""
+        if self.trials is not None:
+            return self.trials
+        return self.num_lanes if self.scheduler in EXPLORERS else DEFAULT_TRIALS
+
+    @property
+    def num_lanes(self) -> int:
+        """The trials at the same time; see `lanes`."""
+        if self.lanes is not None:
+            return self.lanes
+        is_whole = self.scheduler in EXPLORERS and self.trials is not None
+        return self.num_trials if is_whole else DEFAULT_LANES
+
 
 def make_environment(env_id: str, num_envs: int, options: Sequence[str]) -> Env:
     """Return environments with the backend's options; on Atari, `ATARI_OPTIONS` unless given."""
@@ -133,11 +163,11 @@ def make_environment(env_id: str, num_envs: int, options: Sequence[str]) -> Env:
 
 
 def make_space(args: SweepArguments) -> tuning.Space:
-    """Return the space of `--space`; by default GA3C's, without its rollout length but for A2C."""
+    """Return the space of `--space`; by default GA3C's, its rollout length for A2C only."""
     given = split_pairs(args.space, "--space")
     if given:
         return {name: parse_distribution(text) for name, text in given.items()}
-    if args.algo == "a2c":
+    if args.algo == "a2c" and args.scheduler not in EXPLORERS:
         return tuning.GA3C_SPACE
     return {name: tuning.GA3C_SPACE[name] for name in ("learning_rate", "gamma")}
 
@@ -187,14 +217,21 @@ def make_finals(args: SweepArguments, num_trials: int, storage: str | None) -> t
 
 def make_scheduler(args: SweepArguments) -> Any:
     """Return the scheduler that the flags name."""
+    trials = args.num_trials
     match args.scheduler:
         case "hypertrick":
-            return tuning.HyperTrick(args.trials, args.phases, args.eviction)
+            return tuning.HyperTrick(trials, args.phases, args.eviction)
         case "random":
-            return tuning.RandomSearch(args.trials, args.phases)
+            return tuning.RandomSearch(trials, args.phases)
         case "halving":
-            return tuning.SuccessiveHalving(args.trials, args.phases, args.eta)
+            return tuning.SuccessiveHalving(trials, args.phases, args.eta)
         case "hyperband":
             return tuning.HyperBand(args.phases, args.eta)
         case "asha":
-            return tuning.ASHA(args.trials, args.phases, args.eta)
+            return tuning.ASHA(trials, args.phases, args.eta)
+        case "pbt":
+            return tuning.PBT(trials, args.phases, args.quantile)
+        case "pb2":
+            return tuning.PB2(trials, args.phases, args.quantile)
+        case "mfpbt":
+            return tuning.MFPBT(trials, args.phases, args.periods)

@@ -27,6 +27,9 @@ CLAIMED_BY = "wanted by "
 """User attribute of a trial, followed by a worker's name: that worker was about to run it."""
 PAUSED = "paused after"
 """User attribute of a trial: how many phases it had reported when it paused last."""
+CHANGE = "before phase "
+"""User attribute of a trial, followed by a phase from 1: the trial as whose agent it went on before
+that phase, its `parent`, and its `values` from there on. Only explorers change trials."""
 STATUS = {
     "WAITING": Status.WAITING,
     "RUNNING": Status.RUNNING,
@@ -155,6 +158,21 @@ def valid_trials(trials: list[tuple[int, Any]], num_trials: int) -> dict[int, An
 def paused_after(trial: Any) -> int:
     """Return after how many phases a trial paused last; 0 if it never did."""
     return trial.user_attrs.get(PAUSED, 0)
+
+
+def changes(trial: Any) -> list[dict[str, Any]]:
+    """Return what an explorer changed before each phase of a trial but the first.
+
+    Raises:
+      DamagedStudyError: if they are something else.
+    """
+    found: list[dict[str, Any]] = []
+    while (change := trial.user_attrs.get(f"{CHANGE}{len(found) + 1}")) is not None:
+        try:
+            found.append(schema.check(change, schema.CHANGE))
+        except ValueError as error:
+            raise DamagedStudyError(f"trial {trial.number} has a bad change: {error}") from error
+    return found
 
 
 def has_begun(trial: Any) -> bool:

@@ -40,6 +40,7 @@ from jaxrl.tuning.studies.storage import (
     trial_id,
 )
 from jaxrl.tuning.studies.stored_trials import (
+    CHANGE,
     INDEX,
     PAUSED,
     WORKER,
@@ -63,9 +64,10 @@ class SharedStudy:
       worker: a name that no other worker has, and that this one has again after a restart.
       heartbeat_seconds: see `jaxrl.tuning.sweep`; `saved` and `listed`: see `check_resumed`.
       search: what all workers must have in common, as JSON.
+      is_shared: whether other workers may take part.
 
     Raises:
-      ValueError: if the study is of another search.
+      ValueError: if the study is of another search, or has another worker and may not be shared.
       DamagedStudyError: if it does not hold what the sweep has stored in it; so do all methods.
     """
 
@@ -83,6 +85,7 @@ class SharedStudy:
         search: dict[str, Any] | None = None,
         saved: Sequence[dict[str, Any]] = (),
         listed: Sequence[dict[str, Any]] = (),
+        is_shared: bool = True,
     ):
         self._optuna = import_optuna()
         self._url, self._num_trials, self._worker = url, num_trials, worker
@@ -101,6 +104,8 @@ class SharedStudy:
             """This worker's trials from before a restart: those to run again, those that ended."""
             self.was_alone = runs_alone(trials, worker)
             """Whether no other worker had taken part before this one started."""
+            if not is_shared and not self.was_alone:  # the heartbeat would take the other's trials
+                raise has_other_worker(name, worker)
             self.log = EventLog(self._storage, name)
             """What the trials of all workers did, in order."""
             if has_heartbeats(self._storage):
@@ -224,6 +229,14 @@ class SharedStudy:
             if (ended := self._stored(trial)).state != self._state.FAIL:
                 self._ended[index] = ended
             return None
+
+    def change(self, index: int, phase: int, parent: int, values: dict[str, Any]) -> None:
+        """Store as whose agent, and with which values, a claimed trial goes on before a phase."""
+        change = {"parent": parent, "values": values}
+        # A trial that had ended before a restart has stored it.
+        with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            trial = trial_id(self._claimed[index])
+            self._storage.set_trial_user_attr(trial, f"{CHANGE}{phase}", change)
 
     def pause(self, index: int, phases: int) -> bool:
         """Return a trial to the queue, from which any worker may continue it.
@@ -365,3 +378,12 @@ class SharedStudy:
 
     def _running_ids(self) -> list[int]:
         return [trial_id(trial) for trial in self._running()]
+
+
+def has_other_worker(name: str, worker: str) -> ValueError:
+    """Return the error that a study that may not be shared has trials of another worker."""
+    return ValueError(
+        f"study {name!r} has trials of another worker than {worker!r}, but this scheduler compares "
+        "all trials after each phase, so one worker trains them all: choose another study "
+        "(study_name, --study) or storage, or resume as that worker (worker, --worker)"
+    )

@@ -38,7 +38,7 @@ from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning import space as spaces
-from jaxrl.tuning.explorers import Explorer
+from jaxrl.tuning.explorers import Explorer, check_room
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import Objective, check_evaluation, mean_return
 from jaxrl.tuning.schedulers import Scheduler, require_scheduler
@@ -48,7 +48,7 @@ from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
 from jaxrl.tuning.sweeps import final_runs, sweep_file
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.loop import SweepLoop, TrialSource
-from jaxrl.tuning.sweeps.ranking import winner
+from jaxrl.tuning.sweeps.ranking import winner, winning_schedule
 from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
 from jaxrl.tuning.sweeps.whole_study import read_study
 from jaxrl.types import Algorithm, check_agent
@@ -71,10 +71,14 @@ class SweepResult(NamedTuple):
     def best(self) -> dict[str, Any] | None:
         """The winner of the finals; without them the trial with the best score of all phases.
 
-        It has `trial` and `values`; it is None if no score is finite.
+        It has `trial` and `values`; it is None if no score is finite. If an explorer changed the
+        trials, `values` are those with which the trial began, and `schedule` has for each phase
+        that led to the winner the `trial` that trained it and its `values`.
         """
-        best = winner(self.summary)
-        return None if best is None else dict(best)
+        best, schedule = winner(self.summary), winning_schedule(self.summary)
+        if best is None:
+            return None
+        return dict(best) | ({"schedule": schedule} if schedule else {})
 
 
 def sweep(
@@ -115,6 +119,10 @@ def sweep(
 
     Args:
       config: gives the values that are not searched.
+      scheduler: an `Explorer` such as `PBT` needs a lane for each trial, and no other worker. As
+        in `search`, copies take parameters, optimizer and environments on the device; environments
+        on the host stay in their lanes, and begin new episodes. A phase of episodes is over once
+        each trial has ended as many.
       num_lanes: how many trials train at the same time.
       phase: how long a trial trains between two reports of its score.
       run_dir: receives `sweep.json`, `metrics.jsonl`, `checkpoints/`, the best agents under
@@ -206,6 +214,12 @@ def _check_finals(finals: Any, scheduler: Scheduler, settings: SweepSettings) ->
     """Raise `ValueError` for finals that cannot follow the sweep."""
     checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
     finals.check(scheduler.num_trials)
+    runs = finals.top * finals.repeats
+    if isinstance(scheduler, Explorer) and runs > settings.num_lanes:
+        raise ValueError(
+            f"num_lanes must be at least {runs}, got {settings.num_lanes}: the {finals.top} * "
+            f"{finals.repeats} finals of {type(scheduler).__name__} train side by side"
+        )
     is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
     if is_capped and settings.storage is not None:
         raise ValueError(
@@ -225,12 +239,13 @@ def _train_finals(
     progress_bar: bool,
 ) -> SweepResult:
     """Train the finals of a sweep that has ended, or continue them; return its result with them."""
-    chosen = final_runs.choose_finalists(_all_trials(result, settings), finals)
+    trials = _all_trials(result, settings)
+    chosen = final_runs.choose_finalists(trials, finals)
     if not chosen:
         return result
     own = final_runs.settings_of(settings)
-    source = final_runs.source_of(scheduler, chosen, finals, settings.seed)
-    rule = final_runs.scheduler_of(scheduler, chosen, finals)
+    source = final_runs.source_of(scheduler, trials, chosen, finals, settings.seed)
+    rule = final_runs.scheduler_of(scheduler, trials, chosen, finals)
     final_runs.check_directory(own.run_dir, rule)
     ended = _sweep(algo, config, space, rule, own, True, progress_bar, source)
     if ended.interrupted:
@@ -299,12 +314,9 @@ def _check(
             f"a sweep needs a process of its own, but {jax.process_count()} are joined; start a "
             "worker in each, not joined, and let them share a study (storage, study_name)"
         )
-    if isinstance(scheduler, Explorer):
-        raise ValueError(
-            f"{type(scheduler).__name__} changes trials while they train, which a sweep cannot; "
-            "use jaxrl.tuning.search"
-        )
     spaces.check(space, config)
+    if isinstance(scheduler, Explorer):
+        _check_explorer(scheduler, config, space, settings)
     StaticPrograms(algo, config, space).check(space)
     if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
@@ -316,6 +328,34 @@ def _check(
     per = settings.keep_best_per
     if per is not None and per not in space:
         raise ValueError(f"keep_best_per = {per!r} is not searched; searched are {sorted(space)}")
+
+
+def _check_explorer(
+    explorer: Explorer, config: Any, space: spaces.Space, settings: SweepSettings
+) -> None:
+    """Raise `ValueError` for what an explorer cannot have in a sweep."""
+    name, caps = type(explorer).__name__, ("max_steps", "max_seconds")
+    check_room(explorer, settings.num_lanes, **{cap: getattr(settings, cap) for cap in caps})
+    if static := spaces.static_names(space, type(config)):
+        raise ValueError(
+            f"{name} changes values while agents train, but {static} are static fields, which "
+            "change the program: leave them out of the space"
+        )
+    if conditional := [field for field, part in space.items() if isinstance(part, spaces.When)]:
+        raise ValueError(
+            f"{name} changes the values of all trials, but {conditional} have none in some: search "
+            "them without When, or by another scheduler"
+        )
+    if settings.sampler != "random":
+        raise ValueError(
+            f"sampler must be 'random', got {settings.sampler!r}: the trials of {name} begin "
+            "together, so no sampler can learn from those that have ended"
+        )
+    if settings.keep_best_per is not None:
+        raise ValueError(
+            f"keep_best_per must be left out, got {settings.keep_best_per!r}: {name} changes the "
+            "values of trials, so no agent belongs to one value"
+        )
 
 
 def _describe(

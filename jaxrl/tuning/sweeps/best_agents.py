@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.config import with_current_names
+from jaxrl.files.changes import changed_settings
 from jaxrl.files.intact import ForeignError, move_aside, newest_intact
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
@@ -123,6 +124,10 @@ class BestAgents:
         return {int(match[1]): path for match, path in found if match and path.is_dir()}
 
     def _write(self, directory: Path, agent: _Agent, whole: bool, manifest: dict[str, Any]) -> None:
+        if directory.exists() and changed_settings(
+            manifests.read(directory), manifest, ["config"]
+        ):  # an explorer changed the trial since
+            shutil.rmtree(directory)
         directory.mkdir(parents=True, exist_ok=True)
         manifests.write(directory, manifest)
         identity = manifests.identity(manifest)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxrl.training.loggers import LogLines
+from jaxrl.tuning.evolution.lineage import values_in
 from jaxrl.tuning.sweeps.ranking import leaderboard
 
 TOP = 5
@@ -85,8 +86,8 @@ class Display:
         for lane, index, phase in running:
             trial = by_index[index]
             last = trial["scores"][-1] if trial["scores"] else None
-            place = f"{phase + 1}/{self._num_phases}"
-            table.add_row(str(lane), str(index), place, _score(last), _values(trial["values"]))
+            place, values = f"{phase + 1}/{self._num_phases}", values_in(trial, phase)
+            table.add_row(str(lane), str(index), place, _score(last), _values(values))
         return table
 
 

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.files.json_values import score_to_json, values_from_json
+from jaxrl.tuning import space as spaces
+from jaxrl.tuning.evolution.lineage import schedule_of
+from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.rounds import trial_key
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
@@ -19,6 +23,7 @@ from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.loop import TrialSource
 from jaxrl.tuning.sweeps.ranking import Trial, late_score
 from jaxrl.tuning.sweeps.state import SweepSettings
+from jaxrl.types import Array
 
 FOLDER = "finals"
 
@@ -52,10 +57,55 @@ class FinalRuns(RandomSearch):
     """The trials whose settings train again."""
 
 
-def scheduler_of(scheduler: Scheduler, finalists: Sequence[Trial], finals: Finals) -> FinalRuns:
-    """Return the scheduler of a sweep's finals."""
-    trials = tuple(trial["trial"] for trial in finalists)
-    return FinalRuns(len(trials) * finals.repeats, scheduler.num_phases, finalists=trials)
+@dataclass(frozen=True)
+class ScheduledRuns(FinalRuns):
+    """The scheduler of the finals of an explorer: each run follows its finalist's schedule.
+
+    It is an explorer itself, which copies no agent.
+    """
+
+    schedules: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    """The values of each finalist in each phase, in the order of their names."""
+
+    def evolve(
+        self,
+        key: Array,
+        phase: Array,
+        scores: Array,
+        values: dict[str, Array],
+        parents: Array,
+        space: spaces.Space,
+    ) -> Generation:
+        """Return the values of the next phase; see `Explorer.evolve`."""
+        runs = jnp.arange(self.num_trials, dtype=jnp.int32)
+        finalist = runs // (self.num_trials // len(self.finalists))
+        following = {
+            name: jnp.array([[x[place] for x in phases] for phases in self.schedules], old.dtype)
+            for place, (name, old) in enumerate(sorted(values.items()))
+        }
+        return Generation(runs, {name: x[finalist, phase + 1] for name, x in following.items()})
+
+
+def scheduler_of(
+    scheduler: Scheduler, trials: Sequence[Trial], finalists: Sequence[Trial], finals: Finals
+) -> FinalRuns:
+    """Return the scheduler of a sweep's finals.
+
+    Args:
+      trials: all trials of the sweep.
+    """
+    chosen = tuple(trial["trial"] for trial in finalists)
+    number, phases = len(chosen) * finals.repeats, scheduler.num_phases
+    if not isinstance(scheduler, Explorer):
+        return FinalRuns(number, phases, finalists=chosen)
+    schedules = tuple(
+        tuple(
+            tuple(value for _, value in sorted(step["values"].items()))
+            for step in schedule_of(trials, trial, phases)
+        )
+        for trial in chosen
+    )
+    return ScheduledRuns(number, phases, finalists=chosen, schedules=schedules)
 
 
 def check_directory(directory: Path, scheduler: FinalRuns) -> None:
@@ -72,12 +122,24 @@ def check_directory(directory: Path, scheduler: FinalRuns) -> None:
 
 
 def source_of(
-    scheduler: Scheduler, finalists: Sequence[Trial], finals: Finals, seed: int
+    scheduler: Scheduler,
+    trials: Sequence[Trial],
+    finalists: Sequence[Trial],
+    finals: Finals,
+    seed: int,
 ) -> TrialSource:
-    """Return the values of the finals' runs, and keys that no trial of the search had."""
-    key = jax.random.key(seed)
+    """Return the first values of the finals' runs, and keys that no trial of the search had.
+
+    Args:
+      trials: all trials of the sweep.
+    """
+    key, first = jax.random.key(seed), {trial["trial"]: trial["values"] for trial in finalists}
+    if isinstance(scheduler, Explorer):
+        for trial in first:
+            first[trial] = schedule_of(trials, trial, scheduler.num_phases)[0]["values"]
+    values = [first[trial["trial"]] for trial in finalists]
     return TrialSource(
-        values=lambda run: values_from_json(dict(finalists[run // finals.repeats]["values"])),
+        values=lambda run: values_from_json(dict(values[run // finals.repeats])),
         key=lambda run: trial_key(key, scheduler.num_trials + run),
     )
 

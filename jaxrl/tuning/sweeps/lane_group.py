@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.objectives import greedy_metrics
-from jaxrl.tuning.rounds import agent_keys, evaluation_key, without_host_envs
+from jaxrl.tuning.rounds import agent_keys, copies, evaluation_key, without_host_envs
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
@@ -44,6 +45,21 @@ def compiled_population(
         ),
         refill=jax.jit(lanes.refill, donate_argnums=1),
     )
+
+
+@functools.lru_cache(maxsize=256)
+def compiled_copy(algo: Algorithm, lanes: Population) -> Callable[..., PyTree]:
+    """Return `f(configs, states, agents, change) -> states`, with copies where `change` says so.
+
+    A copy is one of the agent at the place that `agents` `[W]` names; `change` is that of
+    `Population.refill`.
+    """
+
+    def copy(configs: PyTree, states: PyTree, agents: Array, change: Array) -> PyTree:
+        saved = copies(algo, states, agents)
+        return lanes.refill(configs, states, states.key, change, saved)
+
+    return jax.jit(copy, donate_argnums=1)
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,6 +123,26 @@ class LaneGroup:
             saved = jax.tree.map(lambda x, own: x.at[places].set(own), saved, own)  # noqa: B023
         self._states = self._population.refill(
             self._stacked_configs(), self._states, keys, self._of_agents(change), saved
+        )
+
+    def copy(self, configs: list[Any], parents: list[int]) -> None:
+        """Let lanes continue with copies of other lanes' agents, and all lanes with new configs.
+
+        As in `jaxrl.tuning.search`, copies keep the random keys of their lanes. They take
+        environments on the device along; those on the host stay, and begin new episodes.
+
+        Args:
+          parents: the lane whose agents each lane continues with, its own if it keeps them.
+        """
+        assert self.algo is not None
+        self._configs = configs
+        own = np.arange(self.num_lanes)
+        change = np.where(np.array(parents) == own, KEEP, RESUME)
+        if (change == KEEP).all():
+            return
+        agents = np.arange(self._num_agents).reshape(self.num_lanes, -1)[parents].reshape(-1)
+        self._states = compiled_copy(self.algo, self._population)(
+            self._stacked_configs(), self._states, agents, self._of_agents(change.tolist())
         )
 
     def train(self, num_updates: int, active: list[bool]) -> Metrics:

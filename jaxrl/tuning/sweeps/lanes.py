@@ -116,6 +116,11 @@ class Lanes:
         self._seconds_per_update[group] = (time.perf_counter() - began) / num_updates
         return Trained(num_updates, metrics)
 
+    def copy(self, configs: list[Any], parents: list[int]) -> None:
+        """Let lanes continue as copies of others; see `LaneGroup.copy`. All must be one group."""
+        (group,) = self.groups
+        group.copy(configs, parents)
+
     def agents(self, lane: int) -> PyTree:
         """Return a lane's agents: their whole states except for environments on the host."""
         group, place = self._place_of(lane)
@@ -159,7 +164,7 @@ class Lanes:
         for group in self._used(state):
             first_config, program = self._of_first_trial(group, state)
             configs = [
-                first_config if run is None else self._programs.find(state.values[run.trial])[0]
+                first_config if run is None else self._programs.find(state.values_of(run))[0]
                 for run in self.runs(group, state)
             ]
             self.groups[group].restore(program.algo, configs, saved[str(group)])

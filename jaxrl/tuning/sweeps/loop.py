@@ -16,23 +16,27 @@ import numpy as np
 
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
+from jaxrl.files.json_values import values_from_json
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
 from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
 from jaxrl.tuning import space as spaces
+from jaxrl.tuning.evolution.lineage import Evolution
+from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.paused_agents import PausedAgents
 from jaxrl.tuning.studies.samplers import draw_of
-from jaxrl.tuning.studies.study import SharedStudy
+from jaxrl.tuning.studies.study import SharedStudy, has_other_worker
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.lane_group import Placement
 from jaxrl.tuning.sweeps.lanes import Lanes, Trained, fastest
+from jaxrl.tuning.sweeps.ranking import best_values
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
 from jaxrl.tuning.sweeps.trials import Trials
 from jaxrl.tuning.timeline import Span
@@ -74,6 +78,9 @@ class SweepLoop:
         self.source = source or TrialSource(
             draw_of(space, lambda index: trial_values(space, key, index)), partial(trial_key, key)
         )
+        self.evolution = (
+            Evolution(scheduler, space, key) if isinstance(scheduler, Explorer) else None
+        )
         self.programs = StaticPrograms(algo, config, space)
         self.objective = jax.jit(settings.objective)
         identity = sweep_file.identity(description)
@@ -98,6 +105,7 @@ class SweepLoop:
             search,
             self.state.trials(),
             sweep_file.read(settings.run_dir)["trials"],
+            is_shared=self.evolution is None,
         )
         open_agents = partial(self.study.open_agents, settings.paused_agents)
         try:
@@ -188,6 +196,13 @@ class SweepLoop:
         for group in device_group:
             self._fill_lane_group(group)
             self.state.updates_left[group] = self._updates_left(group)
+        if self.evolution is not None:
+            self._check_side_by_side()
+
+    def _check_side_by_side(self) -> None:
+        """Raise `ValueError` unless all trials of an explorer train, or none, the same phase."""
+        if len({None if run is None else run.phase for run in self.state.runs}) > 1:
+            raise has_other_worker(self.settings.study_name, self.settings.worker)
 
     def _fill_lane_group(self, group: int) -> None:
         placements: dict[int, Placement] = {}
@@ -197,8 +212,8 @@ class SweepLoop:
             if runs[lane] is not None or (begun := self.trials.begin_next()) is None:
                 continue
             trial, phase, agent = begun
-            runs[lane] = PhaseRun(trial, self._seconds(), phase)
-            config, program = self.programs.find(self.state.values[trial])
+            runs[lane] = run = PhaseRun(trial, self._seconds(), phase)
+            config, program = self.programs.find(self.state.values_of(run))
             placements[place] = Placement(config, self.source.key(trial), agent)
         if program is not None:
             self.lanes.place(group, program.algo, placements)
@@ -268,15 +283,24 @@ class SweepLoop:
         """
         phase, runs = self.settings.phase, self.state.runs
         lanes = sorted(lane for group in device_group for lane in self.lanes.lanes_of[group])
+        is_over = {
+            lane: phase.is_over(run, self._steps_per_update(run.trial))
+            for lane in lanes
+            if (run := runs[lane]) is not None
+        }
+        if self.evolution is not None and not all(is_over.values()):
+            return  # all trials of an explorer train until the last one may report
         for lane in lanes:
             run = runs[lane]
-            if run is not None and phase.is_over(run, self._steps_per_update(run.trial)):
+            if run is not None and is_over[lane]:
                 self._report(lane, run)
         for lane in lanes:
             run = runs[lane]
             if run is not None and self.trials.must_leave(run.trial, run.phase):
                 runs[lane] = None
                 self.trials.leave(run.trial, partial(self.lanes.agents, lane))
+        if self.evolution is not None:
+            self._evolve(self.evolution)
 
     def _report(self, lane: int, run: PhaseRun) -> None:
         """Report a trial's score, and free its lane unless the trial continues."""
@@ -293,6 +317,24 @@ class SweepLoop:
         state.spans.append(Span(lane, run.trial, run.phase, run.began, now))
         if status == Status.RUNNING:
             state.runs[lane] = PhaseRun(run.trial, now, run.phase + 1)
+
+    def _evolve(self, evolution: Evolution) -> None:
+        """Let trials that have reported go on as copies of others, unless they have ended."""
+        self._check_side_by_side()
+        state, runs = self.state, [run for run in self.state.runs if run is not None]
+        if not runs:
+            return
+        phase = runs[0].phase
+        before = state.generations[: phase - 1]  # trials that were lost began anew
+        changes = evolution.next(state.ledger.scores, state.values, before)
+        state.generations = [*before, changes]
+        for trial, change in enumerate(changes):
+            self.study.change(trial, phase, *change)
+        lane_of = {run.trial: lane for lane, run in enumerate(runs)}
+        self.lanes.copy(
+            [self.programs.find(state.values_of(run))[0] for run in runs],
+            [lane_of[changes[run.trial].parent] for run in runs],
+        )
 
     # --- checkpoints and other files -------------------------------------------------------------
 
@@ -329,14 +371,17 @@ class SweepLoop:
         self.display.print_line(f"resumed after {seconds:,.0f} s{versions}")
 
     def _write_best(self) -> None:
+        trials = self.state.trials()
+        values = {row["trial"]: values_from_json(best_values(row)) for row in trials}
+
         def describe(trial: int, score: float) -> tuple[bool, dict[str, Any]]:
-            config, program = self.programs.find(self.state.values[trial])
+            config, program = self.programs.find(values[trial])
             arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
             arguments["run_id"] = self.description["run_id"]
             manifest = manifests.describe(program.algo, config, arguments)
             return program.algo.env.checkpointable, manifest
 
-        self.best.write(self.state.trials(), describe)
+        self.best.write(trials, describe)
 
     def _write_summary(self) -> dict[str, Any]:
         elsewhere = self.study.count_elsewhere(self.state.values)

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.tuning.evolution.lineage import schedule_of, values_in
+
 Trial = Mapping[str, Any]
 """A trial of `sweep.json`: `trial` (its index), `values`, `scores` and `status`."""
 
@@ -25,6 +27,17 @@ def best_score(trial: Trial) -> float:
     """Return the best finite score of a trial's phases, -inf if it has none."""
     scores = phase_scores(trial)
     return float(scores[np.isfinite(scores)].max(initial=-math.inf))
+
+
+def best_phase(trial: Trial) -> int:
+    """Return the last phase with a trial's best score; 0 if no score is finite."""
+    found = np.flatnonzero(phase_scores(trial) == best_score(trial))
+    return int(found[-1]) if len(found) else 0
+
+
+def best_values(trial: Trial) -> dict[str, Any]:
+    """Return the values with which a trial scored best; only explorers change a trial's values."""
+    return values_in(trial, best_phase(trial))
 
 
 def late_score(trial: Trial) -> float:
@@ -43,6 +56,20 @@ def winner(sweep: Mapping[str, Any]) -> Trial | None:
     return next(iter([*finals, *ranked(sweep["trials"])]), None)
 
 
+def winning_schedule(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the phases that led to the winner, if an explorer changed the trials, else [].
+
+    They lead to its best score; in finals the whole schedule trained again. See
+    `lineage.schedule_of` for what a phase has.
+    """
+    best, rows = winner(sweep), {trial["trial"]: trial for trial in sweep["trials"]}
+    if best is None or "changes" not in rows[best["trial"]]:
+        return []
+    row = rows[best["trial"]]
+    num_phases = len(row["scores"]) if "score" in best else best_phase(row) + 1
+    return schedule_of(sweep["trials"], row["trial"], num_phases)
+
+
 def ranked(trials: Iterable[Trial]) -> list[Any]:
     """Return the trials that have a finite score, the best first, equal ones by their index."""
     scored = [trial for trial in trials if best_score(trial) > -math.inf]
@@ -55,7 +82,7 @@ def leaderboard(trials: Iterable[Trial]) -> list[dict[str, Any]]:
     Returns:
       Rows with `trial`; `best_score` of all phases; `last_score`, which is -inf if the trial
       diverged and disregards phases in which no episode ended; `phases`, the number reported;
-      `status` and `values`.
+      `status`, and `values`, those of the best score.
     """
     return [_row(trial) for trial in ranked(trials)]
 
@@ -68,5 +95,5 @@ def _row(trial: Trial) -> dict[str, Any]:
         "last_score": float(scores[~np.isnan(scores)][-1]),
         "phases": len(scores),
         "status": trial["status"],
-        "values": trial["values"],
+        "values": best_values(trial),
     }

@@ -22,6 +22,7 @@ from jaxrl.files.json_values import score_to_json, values_from_json, values_to_j
 from jaxrl.files.urls import file_url
 from jaxrl.training.population import Strategy
 from jaxrl.training.progress import COLUMNS, SUMS, check_number
+from jaxrl.tuning.evolution.lineage import Change
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.paused_agents import default_folder
@@ -155,7 +156,9 @@ class SweepState:
     runs: list[PhaseRun | None]
     """The run on each lane; None on a free lane."""
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """The hyperparameters of each trial that has begun."""
+    """The hyperparameters of each trial that has begun, at its beginning."""
+    generations: list[list[Change]] = field(default_factory=list)
+    """What all trials continued with after each phase, if an explorer changes them."""
     trial_updates: dict[int, int] = field(default_factory=dict)
     """How many updates each trial has done in all its phases."""
     spans: list[Span] = field(default_factory=list)
@@ -173,7 +176,7 @@ class SweepState:
     def trials(self) -> list[dict[str, Any]]:
         """Return all trials that have begun, as `sweep.json` has them."""
         scores, reported, status = (np.asarray(x) for x in self.ledger)
-        return [
+        trials: list[dict[str, Any]] = [
             {
                 "trial": trial,
                 "values": values_to_json(values),
@@ -182,6 +185,15 @@ class SweepState:
             }
             for trial, values in sorted(self.values.items())
         ]
+        if self.generations:
+            for row in trials:
+                row["changes"] = [g[row["trial"]]._asdict() for g in self.generations]
+        return trials
+
+    def values_of(self, run: PhaseRun) -> dict[str, Any]:
+        """Return the hyperparameters with which a run trains its phase."""
+        changed = self.generations[: run.phase]
+        return changed[-1][run.trial].values if changed else self.values[run.trial]
 
     def running(self) -> list[tuple[int, int, int]]:
         """Return lane, trial and phase of each run."""
@@ -210,6 +222,7 @@ class SweepState:
             "ledger": [np.asarray(x).tolist() for x in self.ledger],
             "runs": [None if run is None else dataclasses.asdict(run) for run in self.runs],
             "values": [[trial, values_to_json(v)] for trial, v in self.values.items()],
+            "generations": [[change._asdict() for change in g] for g in self.generations],
             "trial_updates": list(self.trial_updates.items()),
             "spans": self.spans,
             "left": self.updates_left,
@@ -245,6 +258,10 @@ class SweepState:
             ),
             runs=[None if run is None else PhaseRun(**run) for run in saved["runs"]],
             values={trial: values_from_json(values) for trial, values in saved["values"]},
+            generations=[
+                [Change(change["parent"], change["values"]) for change in changes]
+                for changes in saved["generations"]
+            ],
             trial_updates=dict(saved["trial_updates"]),
             spans=[Span(*span) for span in saved["spans"]],
             updates_left=saved["left"],
@@ -292,10 +309,12 @@ _RUN: schema.Table = {
     "sums": schema.Field(COLUMNS),
 }
 _SPAN = (schema.INDEX, schema.INDEX, schema.INDEX, schema.NUMBER, schema.NUMBER)
+_GENERATION = schema.list_of(schema.object_with(schema.CHANGE))
 STATE: schema.Table = {
     "ledger": schema.Field(schema.Kind("scores, numbers of phases and statuses", _is_ledger)),
     "runs": schema.Field(schema.list_of(schema.none_or(schema.object_with(_RUN)))),
     "values": schema.Field(schema.list_of(_tuple_of(schema.INDEX, schema.OBJECT))),
+    "generations": schema.Field(schema.list_of(_GENERATION), required=False, default=[]),
     "trial_updates": schema.Field(schema.list_of(_tuple_of(schema.INDEX, schema.INDEX))),
     "spans": schema.Field(schema.list_of(_tuple_of(*_SPAN))),
     "left": schema.Field(schema.list_of(schema.INDEX)),

@@ -22,6 +22,7 @@ from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import (
     STATUS,
+    changes,
     has_begun,
     indexed_trials,
     owner,
@@ -110,6 +111,7 @@ def _describe(study: Any) -> dict[str, Any]:
     valid = valid_trials(stored, search["scheduler"]["num_trials"])
     begun = {index: trial for index, trial in valid.items() if has_begun(trial)}
     trials = [_trial(index, trial, search) for index, trial in sorted(begun.items())]
+    _check_changes(trials)
     spans = _spans(begun, {trial["trial"]: trial for trial in trials})
     lanes = 1 + max((span.lane for span in spans), default=0)
     return search | {
@@ -134,12 +136,25 @@ def _trial(index: int, trial: Any, search: dict[str, Any]) -> dict[str, Any]:
         status = "paused"
     if status == "stopped" and len(scores) == num_phases:  # the last one is NaN
         status = "completed"
+    changed = changes(trial)
     return {
         "trial": index,
         "values": stored,
         "scores": [score_to_json(np.float64(scores[phase])) for phase in sorted(scores)],
         "status": status,
+        **({"changes": changed} if changed else {}),
     }
+
+
+def _check_changes(trials: list[dict[str, Any]]) -> None:
+    """Raise `DamagedStudyError` if the trials that an explorer changed have no whole lineage."""
+    known = {trial["trial"] for trial in trials}
+    if not any("changes" in trial for trial in trials):
+        return
+    for trial in trials:
+        parents = {change["parent"] for change in trial.get("changes", [])}
+        if len(trial.get("changes", [])) < len(trial["scores"]) - 1 or not parents <= known:
+            raise DamagedStudyError(f"the changes of trial {trial['trial']} are not complete")
 
 
 def _values(trial: Any, space: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning import (
     ASHA,
-    PBT,
     Choice,
     HyperBand,
     HyperTrick,
@@ -58,11 +57,6 @@ def test_bad_arguments_are_refused_by_name_and_leave_nothing(tmp_path, arguments
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "x", HyperTrick(4, 2), **arguments)
     assert not (tmp_path / "x").exists() or not any((tmp_path / "x").iterdir())
-
-
-def test_population_based_training_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"PBT changes trials .* use jaxrl.tuning.search"):
-        run(tmp_path / "x", PBT(4, 2))
 
 
 def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
