@@ -78,7 +78,8 @@ RECURRENT: dict[str, Any] = {
         rmsprop_decay=0.99, core="lstm", **NETWORK,
     ),
     "r2d2": jaxrl.R2D2Config(
-        gamma=0.98, num_steps=10, burn_in=5, unroll_length=15, batch_size=32, **NETWORK,
+        learning_rate=1e-3, adam_eps=1e-3, target_period=50, gamma=0.98, num_steps=10, burn_in=5,
+        unroll_length=15, batch_size=32, **NETWORK,
     ),
 }  # fmt: skip
 

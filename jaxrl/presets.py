@@ -293,7 +293,7 @@ _R2D2 = {
         "Pong-v5", 200_000_000, 256,
         R2D2Config(
             torso="nature_cnn", layer_norm=False, core_size=512, learning_rate=1e-4,
-            max_grad_norm=80.0, gamma=0.997, frame_stack=4, num_steps=80, burn_in=40,
+            adam_eps=1e-3, max_grad_norm=80.0, gamma=0.997, frame_stack=4, num_steps=80, burn_in=40,
             unroll_length=80, num_gradient_steps=3, target_period=833, learning_starts=400_000,
         ),
         env_options=("full_action_space=True", "use_fire_reset=False"), anneal=False,

@@ -47,14 +47,14 @@ class R2D2Config(q_learning.QLearningConfig):
     core: str | None = fields.static("lstm")
     core_size: int = fields.static(64)
     use_last_action_reward: bool = fields.static(True)
-    learning_rate: float = 1e-3
-    adam_eps: float = 1e-3
+    learning_rate: float = 5e-4
+    adam_eps: float = 1e-5
     epsilon_base: float = 0.4
     """Environment i of N explores with epsilon `base ^ (1 + i / (N - 1) (exponent - 1))`."""
     epsilon_exponent: float = 8.0
     """Exponent of that schedule (Horgan et al. 2018)."""
     learning_starts: float = 2000.0
-    target_period: float = 50
+    target_period: float = 200
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     priority_max_share: float = 0.9
