@@ -4,8 +4,8 @@
         --env-id Asterix-MinAtar --seeds 0 1 2 3 4
     python experiments/train_seeds.py cartpole-ppo ppo     # seeds 0 to 9
 
-What follows the record's name is for `jaxrl train`, without the flags of one run (--run-dir,
---resume, --video, --wandb). On a GPU ten agents of a small network take hardly longer than one. The
+What follows the record's name is for `jaxrl train`, without the flags of one run, such as
+--run-dir. On a GPU ten agents of a small network take hardly longer than one. The
 record is that of `experiments/record.py`; the agents themselves are not kept. Nothing is saved
 before the end, so long runs on a CPU are better trained one by one, by `jaxrl train --resume`.
 """
@@ -39,13 +39,19 @@ ROWS = 1000
 CHUNK = 64
 """Updates in one call of the program, at most."""
 REPORT_SECONDS = 10
+OF_ONE_RUN = (
+    "seed", "run_dir", "label", "resume", "video", "num_evaluations", "eval_episodes", "log_every",
+    "wandb", "autotune", "devices", "cluster", "coordinator", "num_hosts", "host_id",
+)  # fmt: skip
+"""Arguments of `jaxrl train` that have no meaning here."""
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Return this script's arguments, and those for `jaxrl train`."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
     parser.add_argument("name", help="name of the record's files")
     parser.add_argument("algorithm", choices=tuple(ALGORITHMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
@@ -53,6 +59,22 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--note", default="", help="a sentence about the circumstances")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_known_args(argv)
+
+
+def parse_flags(algorithm: str, argv: Sequence[str]) -> Any:
+    """Return the arguments of `jaxrl train`.
+
+    Raises:
+      ValueError: for flags of `OF_ONE_RUN`.
+    """
+    flags = command.parse(algorithm, argv, prog="train_seeds.py")
+    defaults = command.parse(algorithm, ["--preset", flags.preset])
+    for name in OF_ONE_RUN:
+        if getattr(flags, name) != getattr(defaults, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for one run of jaxrl train; leave it out here"
+            )
+    return flags
 
 
 def updates_per_row(num_updates: int) -> int:
@@ -133,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train, evaluate and record."""
     args, for_train = parse(argv)
     enable_compilation_cache()
-    flags = command.parse(args.algorithm, for_train, prog="train_seeds.py")
+    flags = parse_flags(args.algorithm, for_train)
     algo, config, _ = command.prepare(ALGORITHMS[args.algorithm], flags)
     if not algo.env.checkpointable:
         raise ValueError(

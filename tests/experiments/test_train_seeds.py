@@ -51,3 +51,10 @@ def test_simulators_on_the_host_are_refused(experiment, tmp_path):
     flags = ["a2c", "--env-id", "envpool/CartPole-v1", "--results", str(tmp_path)]
     with pytest.raises(ValueError, match="CartPole-v1 runs on the host; train its seeds one by"):
         script.main(["x", *flags])
+
+
+@pytest.mark.parametrize("flags", [("--seed", "3"), ("--resume",), ("--log-every", "5")])
+def test_flags_of_one_run_are_refused(experiment, tmp_path, flags):
+    script = experiment("train_seeds")
+    with pytest.raises(ValueError, match=f"{flags[0]} is for one run of jaxrl train; leave it"):
+        script.main(["x", "ppo", *flags, "--results", str(tmp_path)])
