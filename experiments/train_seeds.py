@@ -5,7 +5,7 @@
     python experiments/train_seeds.py cartpole-ppo ppo     # seeds 0 to 9
 
 What follows the record's name is for `jaxrl train`, without the flags of one run, such as
---run-dir. On a GPU ten agents of a small network take hardly longer than one. The
+--run-dir. On a GPU ten agents of PPO or PQN on MinAtar take less than twice as long as one. The
 record is that of `experiments/record.py`; the agents themselves are not kept. Nothing is saved
 before the end, so long runs on a CPU are better trained one by one, by `jaxrl train --resume`.
 """
@@ -169,15 +169,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     random_returns = greedy_returns(
         uniformly_random(algo), config, jax.tree.map(lambda x: x[:1], states), args.episodes
     )[0]
+    arguments = {
+        "total_steps": flags.total_steps, "log_every": updates_per_row(num_updates),
+        "num_evaluations": 0, "eval_episodes": flags.eval_episodes,
+    }  # fmt: skip
+    manifest = manifests.describe(algo, config, arguments)
     runs = []
     for lane, seed in enumerate(args.seeds):
-        arguments = {
-            "seed": seed, "total_steps": flags.total_steps, "num_evaluations": 0,
-            "log_every": updates_per_row(num_updates), "eval_episodes": flags.eval_episodes,
-        }  # fmt: skip
         summary = {"algorithm": algo.name, "env": algo.env.id} | totals[lane].totals()
-        manifest = manifests.describe(algo, config, arguments)
-        runs.append(describe_run(manifest, summary, rows[lane], returns[lane]))
+        own = manifest | {"seed": seed}
+        runs.append(describe_run(own, summary, rows[lane], returns[lane]))
     save_runs(args.results, args.name, runs, random_returns, args.note)
 
 

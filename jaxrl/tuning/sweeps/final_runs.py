@@ -74,7 +74,7 @@ class ScheduledRuns(FinalRuns):
         scores: Array,
         values: dict[str, Array],
         parents: Array,
-        space: spaces.Space,
+        space: spaces.PlainSpace,
     ) -> Generation:
         """Return the values of the next phase; see `Explorer.evolve`."""
         runs = jnp.arange(self.num_trials, dtype=jnp.int32)
