@@ -45,7 +45,7 @@ from jaxrl.cli.flags.sweep import make_environment
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
-from jaxrl.tuning import space as spaces
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.timeline import expected_phases
 
 SPACE = {

@@ -21,6 +21,7 @@ FLOORS = (
     {"algos", "distributed"},
     {"presets"},
     {"training"},
+    {"tuning.spaces"},
     {"tuning"},
     {"tuning.evolution", "tuning.samplers"},
     {"tuning.studies"},

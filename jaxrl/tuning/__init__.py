@@ -14,17 +14,8 @@ from jaxrl.tuning.samplers.expected_improvement import ExpectedImprovement
 from jaxrl.tuning.samplers.sobol import Sobol
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
 from jaxrl.tuning.search_result import FinalScores, SearchResult
-from jaxrl.tuning.space import (
-    GA3C_SPACE,
-    Choice,
-    Integer,
-    LogUniform,
-    QLogUniform,
-    Space,
-    Uniform,
-    When,
-    static_names,
-)
+from jaxrl.tuning.spaces.distributions import Choice, Integer, LogUniform, QLogUniform, Uniform
+from jaxrl.tuning.spaces.space import GA3C_SPACE, Space, When, static_names
 from jaxrl.tuning.studies.pruner import hypertrick_pruner
 from jaxrl.tuning.sweeps.api import SweepResult, sweep
 from jaxrl.tuning.sweeps.state import Phase

@@ -11,9 +11,10 @@ import numpy as np
 
 from jaxrl import checks
 from jaxrl.tuning import schedulers
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.schedulers import MEMBERS, Ledger, Scheduler, Status
+from jaxrl.tuning.spaces import distributions
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 
@@ -152,7 +153,7 @@ def _wrong_decisions(
 def _check_space(space: Any) -> None:
     spaces.check_distributions(space)
     for name, distribution in spaces.unconditional(space).items():
-        if isinstance(distribution, spaces.Choice) and not distribution.are_numbers:
+        if isinstance(distribution, distributions.Choice) and not distribution.are_numbers:
             raise ValueError(f"space[{name!r}] must have numbers only, got {distribution}")
     if not space:
         raise checks.refuse("space", "a dictionary with at least one distribution", space)
@@ -284,13 +285,15 @@ def _wrong_arrays(where: str, found: dict[str, tuple[Any, Any]]) -> Iterator[str
             yield f"{where}: {name} must be {must}, is {is_}"
 
 
-def _contains(distribution: spaces.Numeric | spaces.Choice, x: np.ndarray) -> np.ndarray:
+def _contains(
+    distribution: distributions.Numeric | distributions.Choice, x: np.ndarray
+) -> np.ndarray:
     """Return which values, as they were drawn or moved, are within the distribution."""
     match distribution:
-        case spaces.Uniform(low, high) | spaces.LogUniform(low, high):
+        case distributions.Uniform(low, high) | distributions.LogUniform(low, high):
             return (x >= np.float32(low)) & (x <= np.float32(high))
-        case spaces.Integer(low, high):
+        case distributions.Integer(low, high):
             return (x >= low) & (x <= high)
-        case spaces.QLogUniform():
+        case distributions.QLogUniform():
             return np.isin(x, distribution.ladder)
     return np.isin(x, np.asarray(distribution.values).astype(x.dtype))

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Ledger, Scheduler
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 
@@ -63,8 +63,8 @@ class Sampler(Protocol):
     def plan(self, key: Array, num_trials: int, space: spaces.Space) -> dict[str, Array]:
         """Return the hyperparameters of all trials before any has begun, `[N]` each.
 
-        `jaxrl.tuning.space.at` makes them of points in the unit cube. A sampler without `choose`
-        needs no more.
+        `jaxrl.tuning.spaces.space.at` makes them of points in the unit cube. A sampler without
+        `choose` needs no more.
         """
         ...
 

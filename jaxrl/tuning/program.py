@@ -16,13 +16,13 @@ from jaxrl import checks
 from jaxrl.training import population as populations
 from jaxrl.training.population import Strategy
 from jaxrl.tuning import objectives, schedulers
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Sampler, check_room
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objective
 from jaxrl.tuning.rounds import Rounds
 from jaxrl.tuning.schedulers import Capped, Scheduler
 from jaxrl.tuning.search_result import SearchResult
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Algorithm, Array, check_agent
 
 

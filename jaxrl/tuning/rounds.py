@@ -16,7 +16,6 @@ from jaxrl import checks
 from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population
 from jaxrl.tuning import finals, schedulers
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.explorers import (
     AdaptiveSampler,
     Explorer,
@@ -29,6 +28,7 @@ from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objective, greedy_metrics
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.search_result import FinalScores, SearchResult
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 

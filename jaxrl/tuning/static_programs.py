@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.envs import make
-from jaxrl.tuning import space as spaces
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Algorithm
 
 MOST_COMBINATIONS = 64

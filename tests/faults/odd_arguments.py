@@ -53,7 +53,7 @@ def space(rng: random.Random, directory: Path) -> Case:
     import small_algorithms
 
     from jaxrl import tuning
-    from jaxrl.tuning import space as spaces
+    from jaxrl.tuning.spaces import space as spaces
 
     base = small_algorithms.CONFIGS["ppo"]
     kind, count = rng.choice(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.tuning import space as spaces
-from jaxrl.tuning.space import Choice, Integer, LogUniform, QLogUniform, Uniform, When
+from jaxrl.tuning.spaces import space as spaces
+from jaxrl.tuning.spaces.distributions import Choice, Integer, LogUniform, QLogUniform, Uniform
+from jaxrl.tuning.spaces.space import When
 
 
 def draws(distribution, count=4000):

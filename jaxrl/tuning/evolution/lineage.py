@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.explorers import Explorer, next_generation
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.evolution.pbt import check_factors, perturb
 from jaxrl.tuning.explorers import Generation
 from jaxrl.tuning.schedulers import Ledger
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 

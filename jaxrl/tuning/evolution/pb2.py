@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jaxrl import checks
 from jaxrl.ops import gaussian_process
 from jaxrl.ops.gaussian_process import Kernel, Points, Posterior
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.evolution.pbt import PBT
 from jaxrl.tuning.explorers import Generation
+from jaxrl.tuning.spaces import distributions
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 # Kernels to choose from: lengths in the unit cube, and noise as a part of the changes' variance.
@@ -92,7 +93,9 @@ class PB2(PBT):
         following = {name: x[parent, phase] for name, x in values.items()}
         explored = self.explore(explore_key, following, space)
         numeric = {
-            name: part for name, part in sorted(space.items()) if isinstance(part, spaces.Numeric)
+            name: part
+            for name, part in sorted(space.items())
+            if isinstance(part, distributions.Numeric)
         }
         if numeric:
             changes = changes_of_scores(scores, parents, scores[parent, phase])
@@ -135,7 +138,7 @@ def changes_of_scores(scores: Array, parents: Array, next_before: Array) -> Chan
 
 
 def model(
-    changes: Changes, values: dict[str, Array], space: Mapping[str, spaces.Numeric]
+    changes: Changes, values: dict[str, Array], space: Mapping[str, distributions.Numeric]
 ) -> Posterior:
     """Return the Gaussian process given all changes; its last N slots are empty.
 
@@ -166,7 +169,7 @@ def place(
     before: Array,
     is_copy: Array,
     values: dict[str, Array],
-    space: Mapping[str, spaces.Numeric],
+    space: Mapping[str, distributions.Numeric],
 ) -> dict[str, Array]:
     """Return the values `[N]` with which trials train next; those of copies maximize the bound.
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.explorers import Generation
 from jaxrl.tuning.schedulers import Ledger, ranks
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 

@@ -13,9 +13,9 @@ from jax.scipy.special import ndtr, ndtri
 from jaxrl import checks
 from jaxrl.ops import gaussian_process
 from jaxrl.ops.gaussian_process import Kernel, Points, Posterior
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.samplers.sobol import Sobol
 from jaxrl.tuning.schedulers import Ledger
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 # Kernels to choose from: lengths in the unit cube, and noise as a part of the scores' variance.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.tuning import space as spaces
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.tuning import space as spaces
+from jaxrl.tuning.spaces import distributions
+from jaxrl.tuning.spaces import space as spaces
 
 SIGMA = 1 / 6
 """Standard deviation of the first generation, whose mean is the middle of the space."""
@@ -80,11 +81,11 @@ def at_place(part: Any, place: float) -> int | float:
     low, high = _scaled(part, part.low), _scaled(part, part.high)
     scaled = low + float(place) * (high - low)
     value = math.exp(scaled) if _is_log(part) else scaled
-    if isinstance(part, spaces.QLogUniform) and part.rungs is not None:
+    if isinstance(part, distributions.QLogUniform) and part.rungs is not None:
         return min(part.ladder, key=lambda rung: abs(math.log(rung) - scaled))
-    if isinstance(part, spaces.QLogUniform):
+    if isinstance(part, distributions.QLogUniform):
         value = round(value / part.q) * part.q
-    elif isinstance(part, spaces.Integer):
+    elif isinstance(part, distributions.Integer):
         value = round(value)
     return min(max(value, part.low), part.high)
 
@@ -94,8 +95,8 @@ def _scaled(part: Any, value: float) -> float:
 
 
 def _is_log(part: Any) -> bool:
-    return isinstance(part, spaces.LogUniform | spaces.QLogUniform)
+    return isinstance(part, distributions.LogUniform | distributions.QLogUniform)
 
 
 def _is_choice(part: spaces.Distribution) -> bool:
-    return isinstance(part, spaces.Choice)
+    return isinstance(part, distributions.Choice)

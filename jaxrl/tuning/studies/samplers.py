@@ -26,7 +26,8 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.config import RENAMED_FIELDS
 from jaxrl.files import schema
-from jaxrl.tuning import space as spaces
+from jaxrl.tuning.spaces import distributions
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies import cma_es
 from jaxrl.tuning.studies.damage import DamagedStudyError
 from jaxrl.tuning.studies.optional_optuna import import_optuna
@@ -240,7 +241,7 @@ def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
         case kinds.IntDistribution(low=low, high=high, log=log):
             return trial.suggest_int(name, low, high, log=log)
     chosen = trial.suggest_categorical(name, distribution.choices)
-    if isinstance(searched, spaces.Choice):
+    if isinstance(searched, distributions.Choice):
         return searched.values[distribution.choices.index(chosen)]
     return chosen
 
@@ -249,17 +250,17 @@ def distribution_of(searched: spaces.Distribution) -> Any:
     """Return Optuna's distribution of the values that are stored for a searched field."""
     optuna = import_optuna().distributions
     match searched:
-        case spaces.Uniform(low, high):
+        case distributions.Uniform(low, high):
             return optuna.FloatDistribution(low, high)
-        case spaces.LogUniform(low, high):
+        case distributions.LogUniform(low, high):
             return optuna.FloatDistribution(low, high, log=True)
-        case spaces.Integer(low, high):
+        case distributions.Integer(low, high):
             return optuna.IntDistribution(low, high)
-        case spaces.QLogUniform(low, high, 1, None):
+        case distributions.QLogUniform(low, high, 1, None):
             return optuna.IntDistribution(low, high, log=True)
-        case spaces.QLogUniform():
+        case distributions.QLogUniform():
             return optuna.CategoricalDistribution(searched.ladder)
-        case spaces.Choice(values):
+        case distributions.Choice(values):
             return optuna.CategoricalDistribution([_stored_choice(value) for value in values])
 
 

@@ -25,8 +25,8 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.schedulers import Status
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.events import EventLog
 from jaxrl.tuning.studies.heartbeat import Heartbeat, has_heartbeats, lost_trials

@@ -37,11 +37,11 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.explorers import Explorer, check_room
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import Objective, check_evaluation, mean_return
 from jaxrl.tuning.schedulers import Scheduler, require_scheduler
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.damage import explain_storage_failure
 from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler

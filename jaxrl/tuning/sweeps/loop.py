@@ -22,11 +22,11 @@ from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
 from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
-from jaxrl.tuning import space as spaces
 from jaxrl.tuning.evolution.lineage import Evolution
 from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
+from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.paused_agents import PausedAgents
 from jaxrl.tuning.studies.samplers import draw_of

@@ -1,0 +1,3 @@
+"""Search spaces: distributions of hyperparameters, and when these are searched."""
+
+__all__ = ["distributions", "space"]
