@@ -28,17 +28,30 @@ everything = pytest.mark.parametrize("name", CONFIGS)
 
 
 def quickly_for(*names):
-    """Run these by default, and the others, which compile for seconds each, with the slow tests."""
-    slow = pytest.mark.slow
-    names = [name if name in names else pytest.param(name, marks=slow) for name in CONFIGS]
-    return pytest.mark.parametrize("name", names)
+    """Run these by default, and the others, which compile for seconds each, with a mark.
+
+    One config of each other algorithm is slow. The rest is exhaustive.
+    """
+    params, algorithms = [], {algorithm(name).name for name in names}
+    for name in CONFIGS:
+        is_new = algorithm(name).name not in algorithms
+        mark = pytest.mark.slow if is_new else pytest.mark.exhaustive
+        params.append(pytest.param(name, marks=() if name in names else mark))
+        algorithms.add(algorithm(name).name)
+    return pytest.mark.parametrize("name", params)
 
 
 # --- the program ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "a2c-lstm", "impala-lstm", "dqn-prioritized", "r2d2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ppo",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in CONFIGS if name != "ppo"),
+    ],
+)
 def test_an_update_under_jit_equals_an_eager_one(name):
     config = CONFIGS[name]
     state, _ = learn(name, config, start(name), 4)
@@ -161,7 +174,7 @@ def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts)
 @pytest.mark.parametrize(
     ("name", "env_id", "changes"),
     [
-        pytest.param("dqn", "Breakout-MinAtar", {}, marks=pytest.mark.slow),
+        pytest.param("dqn", "Breakout-MinAtar", {}, marks=pytest.mark.exhaustive),
         ("dqn-prioritized", "frames", {"frame_stack": 4}),
         pytest.param("r2d2", "Breakout-MinAtar", {}, marks=pytest.mark.slow),
     ],
@@ -257,9 +270,9 @@ def test_acting_step_by_step_equals_the_unrolled_sequence(name):
     "name",
     [
         "ppo-gru",
-        pytest.param("a2c-lstm", marks=pytest.mark.slow),
-        pytest.param("impala-lstm", marks=pytest.mark.slow),
-        pytest.param("pqn-lstm", marks=pytest.mark.slow),
+        pytest.param("a2c-lstm", marks=pytest.mark.exhaustive),
+        pytest.param("impala-lstm", marks=pytest.mark.exhaustive),
+        pytest.param("pqn-lstm", marks=pytest.mark.exhaustive),
         "r2d2",
     ],
 )

@@ -68,10 +68,10 @@ def learned_by_hand(algo: Any, config: Any, state: Any, parts: Any) -> list[np.n
         ("a2c", 4, True),  # GA3C's: the transitions of one environment a step
         ("a2c", 2, False),
         ("impala-lstm", 4, True),
-        pytest.param("a2c", 1, True, marks=pytest.mark.slow),
-        pytest.param("a2c-lstm", 4, True, marks=pytest.mark.slow),
-        pytest.param("impala-lstm", 2, False, marks=pytest.mark.slow),
-        pytest.param("impala-lstm", 1, False, marks=pytest.mark.slow),
+        pytest.param("a2c", 1, True, marks=pytest.mark.exhaustive),
+        pytest.param("a2c-lstm", 4, True, marks=pytest.mark.exhaustive),
+        pytest.param("impala-lstm", 2, False, marks=pytest.mark.exhaustive),
+        pytest.param("impala-lstm", 1, False, marks=pytest.mark.exhaustive),
     ],
 )
 def test_an_update_takes_a_gradient_step_on_each_minibatch(name, num_minibatches, sum_losses):
@@ -95,7 +95,7 @@ def test_actors_of_impala_lag_by_the_gradient_steps_of_an_update():
     assert jax.tree.leaves(state.past_params)[0].shape[0] == 1
 
 
-@pytest.mark.parametrize("name", ["a2c", pytest.param("impala-lstm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["a2c", pytest.param("impala-lstm", marks=pytest.mark.exhaustive)])
 def test_members_of_a_population_learn_in_turn_as_if_alone(name):
     algo = algorithm(name, num_envs=N)
     rates = jnp.asarray([0.05, 0.01])
@@ -115,7 +115,7 @@ def test_members_of_a_population_learn_in_turn_as_if_alone(name):
 
 @pytest.mark.parametrize(
     ("name", "sum_losses"),
-    [("a2c", True), pytest.param("impala-lstm", False, marks=pytest.mark.slow)],
+    [("a2c", True), pytest.param("impala-lstm", False, marks=pytest.mark.exhaustive)],
 )
 def test_a_minibatch_of_two_devices_has_environments_of_each(name, sum_losses):
     if jax.local_device_count() < 2:

@@ -81,7 +81,7 @@ def learner(state):
 
 @pytest.mark.parametrize(
     "name",
-    [name if name == "ppo" else pytest.param(name, marks=pytest.mark.slow) for name in SAME],
+    [name if name == "ppo" else pytest.param(name, marks=pytest.mark.exhaustive) for name in SAME],
 )
 def test_an_agent_is_the_same_on_one_device_and_on_several(name):
     algo, config = algorithm(name), SAME[name]
@@ -180,8 +180,8 @@ def test_pmap_trains_one_agent_on_all_devices():
     ("env_id", "num_devices", "num_lane_devices", "strategy"),
     [
         pytest.param("CartPole-v1", D, 1, "map", marks=pytest.mark.slow),
-        pytest.param("CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),
-        pytest.param("envpool/CartPole-v1", D, 1, "vmap", marks=pytest.mark.slow),
+        pytest.param("CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.exhaustive),
+        pytest.param("envpool/CartPole-v1", D, 1, "vmap", marks=pytest.mark.exhaustive),
         pytest.param("envpool/CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),
     ],
 )

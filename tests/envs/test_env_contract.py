@@ -144,7 +144,7 @@ def test_eager_jitted_and_scanned_steps_agree(name):
         "envpool-cartpole",
         "gymnasium-cartpole",
         "envpool-breakout-life",
-        pytest.param("gymnasium-breakout-life", marks=pytest.mark.slow),
+        pytest.param("gymnasium-breakout-life", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_vmapped_member_sees_what_it_would_see_alone(name):

@@ -126,7 +126,9 @@ def test_environments_of_the_last_gym_run():
 PLAIN = {"repeat_action_probability": 0.0}
 
 
-@pytest.mark.parametrize("game", ["Pong-v5", pytest.param("Breakout-v5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "game", ["Pong-v5", pytest.param("Breakout-v5", marks=pytest.mark.exhaustive)]
+)
 def test_ale_shows_and_pays_what_envpool_does(game):
     """Pixels are equal from the fourth frame until the game is over.
 

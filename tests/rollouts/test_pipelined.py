@@ -53,7 +53,8 @@ def assert_close(a, b):
 
 
 QUICK = [("ppo", "turns-2", False), ("a2c", "ready-4", True)]
-SLOW = [
+SLOW = [("r2d2", "turns-2", False), ("ppo-gru", "ready-4", True)]
+EXHAUSTIVE = [
     *((name, pools, False) for name in NAMES for pools in ("turns-2", "ready-4")),
     *(
         (name, pools, True)
@@ -66,7 +67,15 @@ SLOW = [
 
 @pytest.mark.parametrize(
     ("name", "pools", "send_ahead"),
-    [*QUICK, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW if x not in QUICK)],
+    [
+        *QUICK,
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW),
+        *(
+            pytest.param(*x, marks=pytest.mark.exhaustive)
+            for x in EXHAUSTIVE
+            if x not in QUICK + SLOW
+        ),
+    ],
 )
 def test_pools_change_nothing(name, pools, send_ahead):
     in_pools = trained(name, send_ahead=send_ahead, **POOLS[pools])
@@ -184,7 +193,7 @@ def test_simulators_that_simulate_can_be_closed():
 
 @pytest.mark.parametrize(
     ("num_pools", "send_ahead"),
-    [pytest.param(1, False, marks=pytest.mark.slow), (2, False), (1, True)],
+    [pytest.param(1, False, marks=pytest.mark.exhaustive), (2, False), (1, True)],
 )
 def test_metrics_rows_hold_waiting_times_and_rates(tmp_path, num_pools, send_ahead):
     algo = algorithm("ppo", num_pools=num_pools, send_ahead=send_ahead)

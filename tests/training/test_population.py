@@ -67,7 +67,7 @@ def without_keys(states):
     [
         *(("toy", strategy) for strategy in STRATEGIES),
         ("ppo", "vmap"),
-        pytest.param("ppo", "shard-map", marks=pytest.mark.slow),
+        pytest.param("ppo", "shard-map", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_lane_learns_what_its_agent_learns_alone(name, strategy):

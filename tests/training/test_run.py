@@ -185,9 +185,9 @@ def test_bad_arguments_are_refused_before_any_work(tmp_path, bad, message):
 @pytest.mark.parametrize(
     ("chunk_updates", "stops_after"),
     [
-        pytest.param(1, 2, marks=pytest.mark.slow),
+        pytest.param(1, 2, marks=pytest.mark.exhaustive),
         (2, 4),
-        pytest.param(5, 6, marks=pytest.mark.slow),
+        pytest.param(5, 6, marks=pytest.mark.exhaustive),
     ],
 )
 def test_rows_depend_neither_on_chunks_nor_on_stops(

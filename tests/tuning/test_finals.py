@@ -55,7 +55,7 @@ def late_scores(ledger):
     [
         HyperTrick(14, 4),
         SuccessiveHalving(13, 9),
-        pytest.param(ASHA(12, 9), marks=pytest.mark.slow),
+        pytest.param(ASHA(12, 9), marks=pytest.mark.exhaustive),
     ],
     ids=lambda scheduler: type(scheduler).__name__,
 )
@@ -92,7 +92,7 @@ def test_finals_that_cost_more_than_their_share_are_refused():
         searched(RandomSearch(8, 2), Finals(top=9, repeats=1, share=9))
 
 
-@pytest.mark.parametrize("strategy", ["vmap", pytest.param("map", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("map", marks=pytest.mark.exhaustive)])
 def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):
     scheduler = SuccessiveHalving(9, 9)  # its trials pause, and resume with all their agents
     result = searched(

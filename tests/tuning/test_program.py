@@ -70,7 +70,7 @@ def test_the_program_decides_what_the_host_decides(scheduler):
 
 
 @pytest.mark.parametrize(
-    "strategy", ["map", "shard-vmap", pytest.param("shard-map", marks=pytest.mark.slow)]
+    "strategy", ["map", "shard-vmap", pytest.param("shard-map", marks=pytest.mark.exhaustive)]
 )
 def test_the_strategy_does_not_matter(strategy):
     halving = SCHEDULERS[2]  # its lanes begin trials, and resume paused ones

@@ -151,8 +151,8 @@ def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):
     "scheduler",
     [
         SuccessiveHalving(4, 4, 2),
-        pytest.param(ASHA(4, 4, 2), marks=pytest.mark.slow),
-        pytest.param(HyperBand(4, 2), marks=pytest.mark.slow),
+        pytest.param(ASHA(4, 4, 2), marks=pytest.mark.exhaustive),
+        pytest.param(HyperBand(4, 2), marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_second_worker_continues_the_trials_that_another_paused(tmp_path, monkeypatch, scheduler):

@@ -112,7 +112,9 @@ def test_a_sweep_decides_as_one_program_and_the_study_has_all_of_it(tmp_path, ex
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["map", "shard-vmap"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("map", marks=pytest.mark.exhaustive), "shard-vmap"]
+)
 def test_the_strategy_does_not_matter(tmp_path, strategy):
     expected = outcome(explore(tmp_path / "vmap"))
     for trial, other in zip(
@@ -221,8 +223,8 @@ def agents_in(directory):
     [
         (PLAIN, 0.0),
         (PLAIN, 1e9),
-        pytest.param(EXPLORERS[1], 0.0, marks=pytest.mark.slow),
-        pytest.param(EXPLORERS[2], 0.0, marks=pytest.mark.slow),
+        pytest.param(EXPLORERS[1], 0.0, marks=pytest.mark.exhaustive),
+        pytest.param(EXPLORERS[2], 0.0, marks=pytest.mark.exhaustive),
     ],
     ids=["pbt", "pbt unsaved", "pb2", "mfpbt"],
 )

@@ -66,8 +66,8 @@ THREE_SEEDS = {"seeds_per_trial": 3, "objective": objectives.lowest_return}
         (HyperTrick(12, 4), {}),
         (HyperTrick(12, 4), THREE_SEEDS),
         (HyperTrick(5, 3), {"evaluation_episodes": 4, "seeds_per_trial": 2}),
-        pytest.param(SuccessiveHalving(9, 9), {}, marks=pytest.mark.slow),
-        pytest.param(SuccessiveHalving(9, 9), THREE_SEEDS, marks=pytest.mark.slow),
+        pytest.param(SuccessiveHalving(9, 9), {}, marks=pytest.mark.exhaustive),
+        pytest.param(SuccessiveHalving(9, 9), THREE_SEEDS, marks=pytest.mark.exhaustive),
     ],
     ids=["hypertrick", "hypertrick, seeds", "hypertrick, evaluated", "halving", "halving, seeds"],
 )
@@ -178,10 +178,10 @@ def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path)
     ("scheduler", "space", "checkpoint_seconds", "seeds_per_trial"),
     [
         (HyperTrick(12, 4), SPACE, 1e9, 1),
-        pytest.param(HyperTrick(12, 4), SPACE, 0.0, 1, marks=pytest.mark.slow),
-        pytest.param(SuccessiveHalving(9, 9), SPACE, 0.0, 2, marks=pytest.mark.slow),
+        pytest.param(HyperTrick(12, 4), SPACE, 0.0, 1, marks=pytest.mark.exhaustive),
+        pytest.param(SuccessiveHalving(9, 9), SPACE, 0.0, 2, marks=pytest.mark.exhaustive),
         pytest.param(ASHA(9, 9), STATIC, 0.0, 2, marks=pytest.mark.slow),
-        pytest.param(ASHA(9, 9), STATIC, 1e9, 1, marks=pytest.mark.slow),
+        pytest.param(ASHA(9, 9), STATIC, 1e9, 1, marks=pytest.mark.exhaustive),
     ],
     ids=["hypertrick unsaved", "hypertrick", "halving", "asha static", "asha static unsaved"],
 )

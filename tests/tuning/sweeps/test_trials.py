@@ -139,15 +139,16 @@ def expected_halving(scheduler):
 
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+exhaustive = functools.partial(pytest.param, marks=pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(
     ("scheduler", "num_workers", "num_deaths"),
     [
         (SuccessiveHalving(9, 9), 4, 2),
-        slow(SuccessiveHalving(9, 9), 1, 0),
-        slow(SuccessiveHalving(9, 9), 2, 0),
-        slow(HyperBand(4, 2), 4, 0),
+        exhaustive(SuccessiveHalving(9, 9), 1, 0),
+        exhaustive(SuccessiveHalving(9, 9), 2, 0),
+        exhaustive(HyperBand(4, 2), 4, 0),
         slow(HyperBand(4, 2), 4, 2),
     ],
 )
@@ -172,7 +173,7 @@ def test_workers_that_share_a_halving_decide_as_one_does(
     ("scheduler", "num_workers", "num_deaths"),
     [
         (ASHA(9, 9), 2, 0),
-        slow(ASHA(9, 9), 1, 0),
+        exhaustive(ASHA(9, 9), 1, 0),
         slow(ASHA(9, 9), 4, 2),
         slow(HyperTrick(8, 4), 4, 2),
     ],

@@ -223,8 +223,8 @@ def sqlite(tmp_path):
     ("storage", "scheduler", "workers"),
     [
         ("sqlite", "asha", "ab"),
-        pytest.param("sqlite", "halving", "abcd", marks=pytest.mark.slow),
-        pytest.param("database_of_test", "hyperband", "ab", marks=pytest.mark.slow),
+        pytest.param("sqlite", "halving", "abcd", marks=pytest.mark.exhaustive),
+        pytest.param("database_of_test", "hyperband", "ab", marks=pytest.mark.exhaustive),
         ("database_of_test", "asha", "abcd"),
     ],
 )
