@@ -35,7 +35,7 @@ from jaxrl.analysis.records import keep_record
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.training import manifest as manifests
 from jaxrl.tuning.finals import mean_of_last_two, retrain
-from jaxrl.tuning.schedulers import Extended, Repeated, Scheduler
+from jaxrl.tuning.schedulers import Extended, Scheduler
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.samplers import AskTell
 from jaxrl.tuning.timeline import Budget, expected_phases, hyperband_budget
@@ -95,10 +95,10 @@ OPTIMIZERS: dict[str, Sampler | Callable[[Budget], Scheduler]] = {
     "random": lambda b: tuning.RandomSearch(b.whole_trials, b.num_phases),
     "sobol": Sampler("sobol"),
     "tpe": Sampler("tpe"),
-    "halving": lambda b: Repeated(
-        tuning.SuccessiveHalving(b.halving_trials, b.num_phases), b.times
+    "halving": lambda b: tuning.SuccessiveHalving(
+        b.times * b.halving_trials, b.num_phases, times=b.times
     ),
-    "hyperband": lambda b: Repeated(tuning.HyperBand(b.num_phases), b.times),
+    "hyperband": lambda b: tuning.HyperBand(b.num_phases, times=b.times),
     "asha": lambda b: tuning.ASHA(b.total, b.num_phases),  # it ends when the budget is spent
     "hypertrick": hypertrick,
     "pbt": lambda b: tuning.PBT(b.whole_trials, b.num_phases),

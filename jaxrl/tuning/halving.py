@@ -31,10 +31,13 @@ class HyperBand:
 
     num_phases: int
     eta: int = 3
+    times: int = 1
+    """Runs of all brackets, each with other trials. While trials of one wait at a rung, free lanes
+    begin those of the next."""
     pauses: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        checks.fields(self, checks.integer, "num_phases")
+        checks.fields(self, checks.integer, "num_phases", "times")
         checks.fields(self, checks.integer, "eta", least=2)
 
     @property
@@ -50,7 +53,7 @@ class HyperBand:
         for s in range(deepest, -1, -1):
             num_trials = -(-(deepest + 1) * self.eta**s // (s + 1))
             brackets.append(_halving(num_trials, self.num_phases, s, self.eta))
-        return tuple(brackets)
+        return self.times * tuple(brackets)
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         return _halve(self.brackets, ledger, trial)
@@ -72,16 +75,30 @@ class _Halving:
 
 @dataclass(frozen=True)
 class SuccessiveHalving(_Halving):
-    """Successive halving: one bracket of N trials (Jamieson & Talwalkar 2016, AISTATS).
+    """Successive halving of N trials (Jamieson & Talwalkar 2016, AISTATS).
 
     The best 1/eta of a rung's trials continue once all of them have reported.
     """
 
+    times: int = 1
+    """Parts of the trials, of equal size, that are halved apart. While trials of one wait at a
+    rung, free lanes begin those of the next."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, checks.integer, "times")
+        if self.num_trials % self.times:
+            raise ValueError(
+                f"times must divide num_trials={self.num_trials}, got {self.times}: each part has "
+                "as many trials"
+            )
+
     @property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
-        """The rungs of the only bracket."""
-        halvings = min(_log(self.num_trials, self.eta), _log(self.num_phases, self.eta))
-        return (_halving(self.num_trials, self.num_phases, halvings, self.eta),)
+        """The rungs of each part; parts have consecutive trials."""
+        number = self.num_trials // self.times
+        halvings = min(_log(number, self.eta), _log(self.num_phases, self.eta))
+        return self.times * (_halving(number, self.num_phases, halvings, self.eta),)
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         return _halve(self.brackets, ledger, trial)

@@ -246,29 +246,6 @@ class Capped(Wrapper):
 
 
 @dataclass(frozen=True)
-class Repeated(Wrapper):
-    """A scheduler that begins anew with other trials, `times` in all, each time by itself."""
-
-    times: int
-
-    def __post_init__(self) -> None:
-        checks.fields(self, checks.integer, "times")
-
-    @property
-    def num_trials(self) -> int:
-        """The trials of all times; those of one follow each other."""
-        return self.search.num_trials * self.times
-
-    def judge(self, ledger: Ledger, trial: Array) -> Array:
-        """Judge as the search does that the trial belongs to."""
-        number = self.search.num_trials
-        first = trial // number * number
-        own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, number), ledger)
-        status = self.search.judge(own, trial - first).astype(ledger.status.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(ledger.status, status, first, 0)
-
-
-@dataclass(frozen=True)
 class Extended(Wrapper):
     """A HyperTrick search that begins more trials than its rule counts with.
 

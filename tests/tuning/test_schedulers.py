@@ -273,6 +273,11 @@ def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(t
         (lambda: HyperTrick(4, 3, 1.0), r"eviction_rate must be in \[0, 1\), got 1.0"),
         (lambda: ASHA(4, 3, eta=1), "eta must be an integer >= 2, got 1"),
         (lambda: HyperBand(0), "num_phases must be an integer >= 1, got 0"),
+        (lambda: HyperBand(3, times=0), "times must be an integer >= 1, got 0"),
+        (
+            lambda: SuccessiveHalving(9, 3, times=2),
+            "times must divide num_trials=9, got 2: each part has as many trials",
+        ),
     ],
 )
 def test_impossible_schedulers_are_refused(make, message):
@@ -280,18 +285,34 @@ def test_impossible_schedulers_are_refused(make, message):
         make()
 
 
+@pytest.mark.parametrize(("scheduler", "cap"), [(HyperTrick(48, 5), 74), (ASHA(48, 9), 60)])
+def test_lanes_are_busy_until_the_end_of_a_capped_search_with_trials_to_spare(scheduler, cap):
+    capped = schedulers.Capped(scheduler, cap)
+    scores = normal_scores(capped, 0)
+    spans, _ = timeline.simulate(capped, 8, unit_times(capped), scores)
+    assert cap <= len(spans) < cap + 8
+    assert timeline.occupancy(spans, 8) >= 0.9
+
+
 # --- Equal budgets -------------------------------------------------------------------------------
 
 
-def test_repeated_searches_are_judged_apart():
-    search = SuccessiveHalving(6, 4, eta=2)
-    repeated = schedulers.Repeated(search, 3)
-    scores = normal_scores(repeated, 0)
-    _, ledger = timeline.simulate(repeated, 18, unit_times(repeated), scores)
-    for part in np.split(np.arange(18), 3):
-        _, own = timeline.simulate(search, 6, unit_times(search), scores[part])
+@pytest.mark.parametrize(
+    ("once", "three"),
+    [
+        (SuccessiveHalving(6, 4, eta=2), SuccessiveHalving(18, 4, eta=2, times=3)),
+        (HyperBand(3), HyperBand(3, times=3)),
+    ],
+)
+def test_halvings_of_several_times_are_judged_apart_and_leave_fewer_lanes_idle(once, three):
+    scores, number = normal_scores(three, 0), once.num_trials
+    assert three.num_trials == 3 * number
+    spans, ledger = timeline.simulate(three, number, unit_times(three), scores)
+    for part in np.split(np.arange(3 * number), 3):
+        one, own = timeline.simulate(once, number, unit_times(once), scores[part])
         np.testing.assert_array_equal(ledger.reported[part], own.reported)
         np.testing.assert_array_equal(ledger.status[part], own.status)
+    assert timeline.occupancy(spans, number) > timeline.occupancy(one, number)
 
 
 @pytest.mark.parametrize(("planned", "num_spared"), [(4, 2), (8, 4)])

@@ -91,6 +91,9 @@ class SweepArguments:
     """HyperTrick's r: the share of trials to stop in each phase."""
     eta: int = 3
     """For the halving schedulers: 1 in eta continues."""
+    times: int = 1
+    """For halving and hyperband: how often they begin, each time with other trials; --trials counts
+    those of all times. Lanes that would wait for a rung train the next trials meanwhile."""
     quantile: float = 0.2
     """For pbt and pb2: the share of trials that copy others after each phase."""
     periods: tuple[int, ...] = (1, 10, 25, 50)
@@ -224,9 +227,9 @@ def make_scheduler(args: SweepArguments) -> Any:
         case "random":
             return tuning.RandomSearch(trials, args.phases)
         case "halving":
-            return tuning.SuccessiveHalving(trials, args.phases, args.eta)
+            return tuning.SuccessiveHalving(trials, args.phases, args.eta, args.times)
         case "hyperband":
-            return tuning.HyperBand(args.phases, args.eta)
+            return tuning.HyperBand(args.phases, args.eta, args.times)
         case "asha":
             return tuning.ASHA(trials, args.phases, args.eta)
         case "pbt":
