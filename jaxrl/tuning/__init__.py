@@ -8,6 +8,7 @@ from jaxrl.tuning.evolution.pbt import PBT
 from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Generation, Sampler, ancestors
 from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
+from jaxrl.tuning.objectives import pareto_front
 from jaxrl.tuning.program import search
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.samplers.expected_improvement import ExpectedImprovement
@@ -69,6 +70,7 @@ __all__ = [
     "late_scores",
     "objectives",
     "occupancy",
+    "pareto_front",
     "read_study",
     "search",
     "simulate",
