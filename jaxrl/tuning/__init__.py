@@ -11,6 +11,7 @@ from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.objectives import pareto_front
 from jaxrl.tuning.program import search
 from jaxrl.tuning.rounds import trial_key, trial_values
+from jaxrl.tuning.samplers.check import check_sampler
 from jaxrl.tuning.samplers.expected_improvement import ExpectedImprovement
 from jaxrl.tuning.samplers.sobol import Sobol
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
@@ -65,6 +66,7 @@ __all__ = [
     "When",
     "ancestors",
     "check_explorer",
+    "check_sampler",
     "check_scheduler",
     "hypertrick_pruner",
     "late_scores",

@@ -159,12 +159,11 @@ def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
 
 @pytest.mark.parametrize("names", [["mean", "<b>$x"], ["mean", "<b>$x", "speed"]])
 def test_the_page_shows_the_front_of_several_objectives(tmp_path, names):
-    numbers = [[3.0, 1.0, 0.0], [1.0, 3.0, 0.0], [1.0, 1.0, 9.0], [9.0, None, 0.0]]
+    numbers = [[3.0, 1.0, 0.0], [1.0, 3.0, 0.0], [1.0, 1.0, 9.0], [9.0, "-inf", 0.0]]
     trials = [
         trial(n, [0.0, own[0]], **GOOD) | {"objectives": [[0.0, x] for x in own[: len(names)]]}
         for n, own in enumerate(numbers)
     ]
-    trials[3]["objectives"][1] = [None, "-inf"]
     finals = [
         {"trial": 0, "values": GOOD, "scores": [3.0], "score": 3.0, "objectives": [3.0, 7.25]}
     ]

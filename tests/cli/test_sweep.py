@@ -138,7 +138,7 @@ def test_flags_name_one_objective_or_several():
     assert sweep_flags.make_objective(sweep_flags.SweepArguments()) is objectives.mean_return
     several = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("lowest", "mean")))
     assert several == {"lowest": objectives.lowest_return, "mean": objectives.mean_return}
-    assert list(several) == ["lowest", "mean"]
+    assert objectives.names_of(several) == ["lowest", "mean"]
 
 
 def test_the_end_of_a_sweep_shows_its_front(capsys):
