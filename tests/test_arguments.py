@@ -172,6 +172,9 @@ def cases() -> dict[str, Case]:
         "check_explorer": Case(tuning.check_explorer, {
             "explorer": tuning.PBT(2, 1), "space": SPACE, "seed": 0,
         }, ("explorer",)),
+        "check_sampler": Case(tuning.check_sampler, {
+            "sampler": tuning.Sobol(), "space": SPACE, "num_trials": 2, "seed": 0,
+        }, ("sampler",)),
         "Discrete": Case(jaxrl.Discrete, {"n": 2}),
         "MultiDiscrete": Case(jaxrl.MultiDiscrete, {"sizes": (2,)}),
         "Box": Case(jaxrl.Box, {

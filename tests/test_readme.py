@@ -82,6 +82,14 @@ def test_the_snippet_of_a_search_runs():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
+def test_the_snippet_of_several_objectives_prints_the_front(capsys):
+    smaller = ("(64, 8), 4, 12)", "(4, 2), 2, 8)"), ("seeds_per_trial=4", "seeds_per_trial=2")
+    scope = run_snippet("several objectives", *smaller)
+    assert len(capsys.readouterr().out.splitlines()) == scope["front"].sum() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_several_devices_runs():
     # The process of the tests has two devices already.
     scope = run_snippet("spread", ("split_cpu(2)", "#"), ("key(0), 20", "key(0), 2"))

@@ -18,7 +18,13 @@ from jaxrl.analysis.figures import DIVERGED_COLOR, color_scale, shorten, show_te
 from jaxrl.analysis.importance import importances
 from jaxrl.analysis.page import count
 from jaxrl.analysis.sweep_axes import draw_parallel_coordinates
-from jaxrl.tuning.sweeps.ranking import leaderboard, phase_scores
+from jaxrl.tuning.sweeps.ranking import (
+    front,
+    late_objectives,
+    leaderboard,
+    objective_names,
+    phase_scores,
+)
 
 Sweep = Mapping[str, Any]
 """The content of `sweep.json`."""
@@ -32,10 +38,10 @@ class PictureKind(NamedTuple):
 
 
 def plot(sweep: Sweep, directory: Path) -> list[Path]:
-    """Draw all `PICTURES` of a sweep to `directory`, and return their paths."""
+    """Draw the pictures of a sweep to `directory`, and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, (_, draw) in PICTURES.items():
+    for name, (_, draw) in pictures_of(sweep).items():
         figure = Figure(figsize=(8, 4.6), dpi=120, layout="constrained")
         draw(figure, sweep)
         paths.append(directory / f"{name}.png")
@@ -199,6 +205,28 @@ def _draw_lanes(figure: Figure, sweep: Sweep) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
+def _draw_front(figure: Figure, sweep: Sweep) -> None:
+    """Draw a point for each trial by the first two objectives; mark those on the Pareto front."""
+    axes = figure.add_subplot()
+    names = objective_names(sweep)
+    axes.set_title(f"Pareto front of {shorten(', '.join(names), 60)}", parse_math=False)
+    points = [late_objectives(trial)[:2] for trial in sweep["trials"]]
+    finite = np.array([point for point in points if len(point) == 2 and np.isfinite(point).all()])
+    if not len(finite):
+        show_text(figure, axes, "No trial has a finite score by each of the first two.")
+        return
+    axes.plot(*finite.T, "o", color="0.7", markersize=4)
+    best = front(sweep)
+    for row in best:
+        x, y = row["objectives"][:2]
+        axes.plot(x, y, "o", color="C3", markersize=7)
+        if len(best) <= 20:
+            axes.annotate(str(row["trial"]), (x, y), (5, 5), textcoords="offset points", fontsize=8)
+    axes.set_xlabel(f"{shorten(names[0], 40)}, mean of the last two", parse_math=False)
+    axes.set_ylabel(f"{shorten(names[1], 40)}, mean of the last two", parse_math=False)
+    axes.grid(alpha=0.3)
+
+
 def _trial_color(trial: int) -> tuple[float, float, float]:
     """Return a colour; steps of the golden ratio around the circle keep successive trials apart."""
     return colorsys.hls_to_rgb(trial * 0.618034 % 1, 0.72, 0.6)
@@ -222,4 +250,14 @@ PICTURES = {
         _draw_lanes,
     ),
 }
-"""The pictures by the names of their files."""
+"""The pictures of every sweep by the names of their files."""
+FRONT = PictureKind(
+    "Each trial by the first two objectives, those on the Pareto front in red with their numbers. "
+    "Of each objective higher is better.",
+    _draw_front,
+)
+
+
+def pictures_of(sweep: Sweep) -> dict[str, PictureKind]:
+    """Return the pictures of a sweep by the names of their files."""
+    return PICTURES | ({"front": FRONT} if len(objective_names(sweep)) > 1 else {})

@@ -13,10 +13,17 @@ import numpy as np
 from jaxrl.analysis import statistics
 from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, count, write_page
-from jaxrl.analysis.sweep_figures import PICTURES, duration, plot, sweep_title
+from jaxrl.analysis.sweep_figures import duration, pictures_of, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
-from jaxrl.tuning.sweeps.ranking import best_score, leaderboard, winner, winning_schedule
+from jaxrl.tuning.sweeps.ranking import (
+    best_score,
+    front,
+    leaderboard,
+    objective_names,
+    winner,
+    winning_schedule,
+)
 
 _TABLE_ROWS = 20  # the other trials are folded away
 
@@ -34,7 +41,7 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
       OSError: if the page cannot be written.
     """
     pictures = [
-        Picture(path.read_bytes(), "image/png", path.stem, PICTURES[path.stem].caption)
+        Picture(path.read_bytes(), "image/png", path.stem, pictures_of(sweep)[path.stem].caption)
         for path in plot(sweep, run_dir / "plots")
     ]
     head, lines = _leaderboard_table(sweep)
@@ -45,7 +52,10 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
         best=_best(sweep),
         facts=_facts(sweep),
         head=head,
+        finals_head=["trial", "mean (95%)", "runs", *objective_names(sweep)[1:]],
         finals=_finals_table(sweep),
+        front_head=["trial", *objective_names(sweep), "status", *sweep["space"]],
+        front=_front_table(sweep),
         schedule_head=["phase", "trial", *sweep["space"]],
         schedule=_schedule_table(sweep),
         leaders=lines[:_TABLE_ROWS],
@@ -74,10 +84,12 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
     seconds, unit = time_unit(duration(sweep))
     statuses = collections.Counter(trial["status"] for trial in sweep["trials"])
     phase, occupancy = sweep["phase"], sweep.get("occupancy")
+    names = objective_names(sweep)
     facts: dict[str, str | list[str]] = {
         "algorithm": sweep["algorithm"],
         "environment": sweep["env"],
         "scheduler": [_call(sweep["scheduler"], "name")],
+        **({"objectives": f"{', '.join(names)}; the first one compares trials"} if names else {}),
         "phase": f"{phase['length']} {phase['unit']}",
         "trials": ", ".join(f"{number} {status}" for status, number in sorted(statuses.items())),
         "phases": _cost(sweep),
@@ -102,11 +114,25 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
 
 
 def _finals_table(sweep: Mapping[str, Any]) -> list[list[str]]:
-    """Return the lines of the finals, the best setting first: trial, mean, and each run's score."""
+    """Return the lines of the finals, the best setting first.
+
+    They have the trial, the mean, each run's score, and the means by other objectives.
+    """
     lines = []
     for row in sweep.get("finals", []):
         scores = ", ".join(_text(float(score)) for score in row["scores"])
-        lines.append([str(row["trial"]), mean_of_runs(row), scores])
+        others = [_text(float(mean)) for mean in row.get("objectives", [])[1:]]
+        lines.append([str(row["trial"]), mean_of_runs(row), scores, *others])
+    return lines
+
+
+def _front_table(sweep: Mapping[str, Any]) -> list[list[str]]:
+    """Return a line for each trial on the Pareto front of several objectives."""
+    lines = []
+    for row in front(sweep):
+        values = [row["values"].get(name, "") for name in sweep["space"]]
+        cells = [row["trial"], *row["objectives"], row["status"], *values]
+        lines.append([_text(cell) for cell in cells])
     return lines
 
 
@@ -130,12 +156,14 @@ def mean_of_runs(row: Mapping[str, Any]) -> str:
 
 def _leaderboard_table(sweep: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the head and the lines of the leaderboard, the best trial first."""
-    head = ["", "trial", "best score", "last score", "phases", "status", *sweep["space"]]
+    others = [f"{name}, last two" for name in objective_names(sweep)[1:]]
+    head = ["", "trial", "best score", "last score", *others, "phases", "status", *sweep["space"]]
     lines = []
     for rank, row in enumerate(leaderboard(sweep["trials"]), start=1):
-        numbers = [rank, row["trial"], row["best_score"], row["last_score"], row["phases"]]
+        scores = [row["best_score"], row["last_score"], *row["objectives"][1:]]
         values = [row["values"].get(name, "") for name in sweep["space"]]
-        lines.append([_text(cell) for cell in [*numbers, row["status"], *values]])
+        cells = [rank, row["trial"], *scores, row["phases"], row["status"], *values]
+        lines.append([_text(cell) for cell in cells])
     return head, lines
 
 

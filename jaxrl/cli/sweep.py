@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,10 @@ from jaxrl.cli.flags.autotune import find_fastest, powers_of_two
 from jaxrl.cli.flags.sweep import (
     EXPLORERS,
     FLAGS_OF_ARGUMENTS,
-    OBJECTIVES,
     SweepArguments,
     make_environment,
     make_finals,
+    make_objective,
     make_scheduler,
     make_space,
 )
@@ -63,7 +63,7 @@ from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
 from jaxrl.tuning.sweeps import sweep_file
-from jaxrl.tuning.sweeps.ranking import leaderboard
+from jaxrl.tuning.sweeps.ranking import front, leaderboard, objective_names
 from jaxrl.types import Algorithm
 
 SHOWN_TRIALS = 10
@@ -141,7 +141,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             worker=args.worker,
             agents_dir=args.agents_dir,
             strategy=args.strategy,
-            objective=OBJECTIVES[args.objective],
+            objective=make_objective(args),
             evaluation_episodes=args.evaluation_episodes,
             seeds_per_trial=args.seeds_per_trial,
             max_steps=math.inf if args.max_steps is None else args.max_steps,
@@ -192,19 +192,22 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     shown = f", the best {SHOWN_TRIALS} of {len(rows)}" if len(rows) > SHOWN_TRIALS else ""
     names = sorted(result.summary["space"])
     table = Table("trial", title=f"{result.run_dir}{shown}")
-    for column in ("best score", "last score", "phases", *names):
+    others = [f"{name}, last two" for name in objective_names(result.summary)[1:]]
+    for column in ("best score", "last score", *others, "phases", *names):
         table.add_column(column, justify="right")
     table.add_column("status")
     for row in rows[:SHOWN_TRIALS]:
-        scores = (f"{row[name]:.2f}" for name in ("best_score", "last_score"))
+        scores = [row["best_score"], row["last_score"], *row["objectives"][1:]]
         values = (format_value(row["values"].get(name, "")) for name in names)
-        table.add_row(str(row["trial"]), *scores, str(row["phases"]), *values, row["status"])
+        cells = [*(f"{score:.2f}" for score in scores), str(row["phases"]), *values]
+        table.add_row(str(row["trial"]), *cells, row["status"])
     Console().print(table)
     if elsewhere := result.summary["elsewhere"]:
         print(
             f"the study has {elsewhere} more trials of other workers; jaxrl report "
             f"{result.run_dir} shows all"
         )
+    print_front(result.summary)
     if finals := result.summary.get("finals"):
         print_finals(finals)
     if result.best is not None:
@@ -216,6 +219,22 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         if agent.exists():
             print(f"its agent: jaxrl play {agent}")
     print(f"report: {write_report(result.summary, result.run_dir)}")
+
+
+def print_front(sweep: Mapping[str, Any]) -> None:
+    """Print the trials on the Pareto front of several objectives, if there are several."""
+    rows, names = front(sweep), sorted(sweep["space"])
+    if not rows:
+        return
+    shown = f", {SHOWN_TRIALS} of {len(rows)} trials" if len(rows) > SHOWN_TRIALS else ""
+    table = Table("trial", title=f"Pareto front of the last two scores{shown}")
+    for column in (*objective_names(sweep), *names):
+        table.add_column(column, justify="right")
+    for row in rows[:SHOWN_TRIALS]:
+        scores = (f"{score:.2f}" for score in row["objectives"])
+        values = (format_value(row["values"].get(name, "")) for name in names)
+        table.add_row(str(row["trial"]), *scores, *values)
+    Console().print(table)
 
 
 def print_finals(finals: Sequence[dict[str, Any]]) -> None:

@@ -93,6 +93,10 @@ OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 NUMBER = Kind("a number", is_number)
 INDEX = Kind("an integer >= 0", lambda value: is_integer(value, 0))
 COUNT = Kind("an integer >= 1", lambda value: is_integer(value, 1))
+OBJECTIVE = Kind(
+    "a text or a list of texts",
+    lambda value: all(map(TEXT.holds, value if isinstance(value, list) else [value])),
+)
 SCORE = Kind('a number, null or "-inf"', lambda value: value in (None, "-inf") or is_number(value))
 
 ORIGIN: Table = {
@@ -140,6 +144,7 @@ TRIAL: Table = {
     "values": Field(OBJECT),
     "scores": Field(list_of(SCORE)),
     "status": Field(TEXT),
+    "objectives": Field(list_of(list_of(SCORE)), required=False),
     "changes": Field(list_of(object_with(CHANGE)), required=False),
 }
 FINAL: Table = {
@@ -147,6 +152,7 @@ FINAL: Table = {
     "values": Field(OBJECT),
     "scores": Field(list_of(SCORE)),
     "score": Field(SCORE),
+    "objectives": Field(list_of(SCORE), required=False),
 }
 """A setting of a sweep's finals."""
 SWEEP: Table = {
@@ -158,6 +164,7 @@ SWEEP: Table = {
     "config": Field(OBJECT),
     "seed": Field(INDEX),
     "scheduler": Field(OBJECT),
+    "objective": Field(OBJECTIVE, required=False),
     "sampler": Field(TEXT),
     "lanes": Field(COUNT),
     "phase": Field(OBJECT),

@@ -8,8 +8,10 @@ from jaxrl.tuning.evolution.pbt import PBT
 from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Generation, Sampler, ancestors
 from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
+from jaxrl.tuning.objectives import pareto_front
 from jaxrl.tuning.program import search
 from jaxrl.tuning.rounds import trial_key, trial_values
+from jaxrl.tuning.samplers.check import check_sampler
 from jaxrl.tuning.samplers.expected_improvement import ExpectedImprovement
 from jaxrl.tuning.samplers.sobol import Sobol
 from jaxrl.tuning.schedulers import HyperTrick, Ledger, RandomSearch, Status
@@ -55,11 +57,13 @@ __all__ = [
     "When",
     "ancestors",
     "check_explorer",
+    "check_sampler",
     "check_scheduler",
     "hypertrick_pruner",
     "late_scores",
     "objectives",
     "occupancy",
+    "pareto_front",
     "read_study",
     "search",
     "simulate",

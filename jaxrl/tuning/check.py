@@ -1,4 +1,7 @@
-"""Checks of schedulers and explorers against their contracts, for authors of their own."""
+"""Checks of schedulers and explorers against their contracts, for authors of their own.
+
+`jaxrl.tuning.samplers.check` checks samplers.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from jaxrl import checks
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.schedulers import MEMBERS, Ledger, Scheduler, Status
-from jaxrl.tuning.spaces import distributions
 from jaxrl.tuning.spaces import space as spaces
+from jaxrl.tuning.spaces.distributions import Choice, contains
 from jaxrl.types import Array
 
 
@@ -30,9 +33,9 @@ def check_scheduler(scheduler: Scheduler, seed: int = 0) -> None:
       ValueError: with the violations of the contract (`Scheduler`) that were found.
     """
     seed = checks.seed(seed)
-    _raise_for(scheduler, "schedulers", _check_members(scheduler, MEMBERS))
-    _raise_for(scheduler, "schedulers", _check_judge(scheduler))
-    _raise_for(scheduler, "schedulers", _check_search(scheduler, seed))
+    raise_for(scheduler, "schedulers", _check_members(scheduler, MEMBERS))
+    raise_for(scheduler, "schedulers", _check_judge(scheduler))
+    raise_for(scheduler, "schedulers", _check_search(scheduler, seed))
 
 
 def check_explorer(explorer: Explorer, space: spaces.Space, seed: int = 0) -> None:
@@ -49,16 +52,16 @@ def check_explorer(explorer: Explorer, space: spaces.Space, seed: int = 0) -> No
       ValueError: with the violations of the contract (`Explorer`) that were found.
     """
     seed = checks.seed(seed)
-    _check_space(space)
+    check_numeric_space(space)
     space = spaces.unconditional(space)
-    _raise_for(explorer, "explorers", _check_members(explorer, (*MEMBERS, "evolve")))
-    _raise_for(explorer, "explorers", _check_judge(explorer))
-    _raise_for(explorer, "explorers", _check_explorer_stops_none(explorer))
-    _raise_for(explorer, "explorers", _check_program(explorer, space, seed))
-    _raise_for(explorer, "explorers", _check_evolution(explorer, space, seed))
+    raise_for(explorer, "explorers", _check_members(explorer, (*MEMBERS, "evolve")))
+    raise_for(explorer, "explorers", _check_judge(explorer))
+    raise_for(explorer, "explorers", _check_explorer_stops_none(explorer))
+    raise_for(explorer, "explorers", _check_program(explorer, space, seed))
+    raise_for(explorer, "explorers", _check_evolution(explorer, space, seed))
 
 
-def _raise_for(checked: Any, kind: str, problems: Iterable[str]) -> None:
+def raise_for(checked: Any, kind: str, problems: Iterable[str]) -> None:
     """Raise `ValueError` if there are problems; each is named once."""
     if found := list(dict.fromkeys(problems)):
         text = "\n  - ".join(found)
@@ -90,7 +93,7 @@ def _check_judge(scheduler: Scheduler) -> Iterator[str]:
     """Yield problems of what `judge` returns, without running it."""
     ledger = schedulers.start(scheduler)
     status = jax.eval_shape(scheduler.judge, ledger, jnp.int32(0))
-    yield from _wrong_arrays("judge", {"the status": (status, ledger.status)})
+    yield from wrong_arrays("judge", {"the status": (status, ledger.status)})
 
 
 def _check_search(scheduler: Scheduler, seed: int) -> Iterator[str]:
@@ -150,10 +153,11 @@ def _wrong_decisions(
         yield "judge pauses a trial although `pauses` is False, so no agents are kept"
 
 
-def _check_space(space: Any) -> None:
+def check_numeric_space(space: Any) -> None:
+    """Raise `ValueError` unless a space has distributions, and of numbers only."""
     spaces.check_distributions(space)
     for name, distribution in spaces.unconditional(space).items():
-        if isinstance(distribution, distributions.Choice) and not distribution.are_numbers:
+        if isinstance(distribution, Choice) and not distribution.are_numbers:
             raise ValueError(f"space[{name!r}] must have numbers only, got {distribution}")
     if not space:
         raise checks.refuse("space", "a dictionary with at least one distribution", space)
@@ -183,7 +187,7 @@ def _check_program(explorer: Explorer, space: spaces.PlainSpace, seed: int) -> I
         yield f"evolve must return a Generation with the values {sorted(space)}"
         return
     found = {name: (generation.values[name], x[:, 0]) for name, x in values.items()}
-    yield from _wrong_arrays("evolve", found | {"parent": (generation.parent, parents[:, 0])})
+    yield from wrong_arrays("evolve", found | {"parent": (generation.parent, parents[:, 0])})
     texts = {jax.jit(_evolution(explorer, space)).lower(*arguments).as_text() for _ in range(2)}
     if len(texts) > 1:
         yield "evolve differs from call to call: all randomness must come from the key"
@@ -195,7 +199,7 @@ def _check_evolution(explorer: Explorer, space: spaces.PlainSpace, seed: int) ->
     alone, lanes = jax.jit(evolve), jax.jit(jax.vmap(evolve, (0, None, None, None, None)))
     key, column = jax.random.key(seed), np.arange(explorer.num_phases)
     start = _start(explorer, space, seed)
-    for kind, scores in _scores(explorer, seed):
+    for kind, scores in random_scores(explorer.num_trials, explorer.num_phases, seed):
         values, parents = jax.tree.map(np.copy, start)
         for phase in column:
             seen = np.where(column <= phase, scores, np.float32(np.nan))
@@ -236,9 +240,8 @@ def _start(
     return values, np.stack([np.arange(number, dtype=np.int32)] * num_phases, 1)
 
 
-def _scores(explorer: Explorer, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield kinds of scores `[N, P]` and their names."""
-    number, num_phases = explorer.num_trials, explorer.num_phases
+def random_scores(number: int, num_phases: int, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names of kinds of scores, and such scores of all trials and phases, `[N, P]`."""
     generator = np.random.default_rng(seed)
     usual = generator.normal(size=(number, num_phases)).astype(np.float32)
     yield "usual", usual
@@ -265,7 +268,7 @@ def _wrong_generation(
     is_copy = parent != own
     for name, distribution in space.items():
         x = np.asarray(generation.values[name])
-        outside = x[~_contains(distribution, x)]
+        outside = x[~contains(distribution, x)]
         if len(outside):
             yield f"{name} must be within {distribution}, is {outside[0]}"
         if (x != now[name])[~is_copy].any():
@@ -277,23 +280,9 @@ def _wrong_generation(
         yield f"trial {trial} continues as trial {source}, whose score is {scores[source]}"
 
 
-def _wrong_arrays(where: str, found: dict[str, tuple[Any, Any]]) -> Iterator[str]:
+def wrong_arrays(where: str, found: dict[str, tuple[Any, Any]]) -> Iterator[str]:
     """Yield arrays whose shape or dtype is not that of the wanted ones, by name."""
     for name, (x, wanted) in found.items():
         if (x.shape, x.dtype) != (wanted.shape, wanted.dtype):
             is_, must = (f"{y.dtype.name}{list(y.shape)}" for y in (x, wanted))
             yield f"{where}: {name} must be {must}, is {is_}"
-
-
-def _contains(
-    distribution: distributions.Numeric | distributions.Choice, x: np.ndarray
-) -> np.ndarray:
-    """Return which values, as they were drawn or moved, are within the distribution."""
-    match distribution:
-        case distributions.Uniform(low, high) | distributions.LogUniform(low, high):
-            return (x >= np.float32(low)) & (x <= np.float32(high))
-        case distributions.Integer(low, high):
-            return (x >= low) & (x <= high)
-        case distributions.QLogUniform():
-            return np.isin(x, distribution.ladder)
-    return np.isin(x, np.asarray(distribution.values).astype(x.dtype))

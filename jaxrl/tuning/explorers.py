@@ -58,7 +58,10 @@ class Explorer(Scheduler, Protocol):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A rule that gives trials their hyperparameters: a frozen dataclass."""
+    """A rule that gives trials their hyperparameters: a frozen dataclass.
+
+    `jaxrl.tuning.check_sampler` checks samplers against this contract.
+    """
 
     def plan(self, key: Array, num_trials: int, space: spaces.Space) -> dict[str, Array]:
         """Return the hyperparameters of all trials before any has begun, `[N]` each.
@@ -89,8 +92,9 @@ class AdaptiveSampler(Sampler, Protocol):
         Args:
           key: the same in all calls and in `plan`: fold in a trial's index.
           begins: `[N]` bool: the trials that begin now.
-          ledger: all scores so far.
+          ledger: all scores so far; those of phases that have not been reported are NaN.
           values: the hyperparameters `[N]` each of trials that have begun, and the plan of others.
+            The plans of trials that begin later must make no difference.
         """
         ...
 

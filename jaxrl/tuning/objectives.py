@@ -4,15 +4,22 @@ A trial has K agents, which differ by their seed only. An objective is a pure fu
 their metrics, leaves `[K, num_updates]` by the names of docs/reference/metrics.md, to one score;
 higher is better. A score of NaN says that no episode ended, -inf that the trial diverged.
 
+Searches and sweeps also take several objectives by name, `{"mean": mean_return, "lowest":
+lowest_return}`. Of each of them higher is better: negate costs. Schedulers, explorers, samplers,
+finals and leaderboards compare trials by the first one only. The scores of all are stored, and
+`pareto_front` compares trials by all.
+
 The objectives of this module combine the agents' returns (`agent_returns`). They leave out agents
 whose episodes have not ended yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
@@ -20,6 +27,55 @@ from jaxrl.training.evaluate import evaluate
 from jaxrl.types import Algorithm, Array, Metrics
 
 Objective = Callable[[Metrics], Array]
+Objectives = Objective | Mapping[str, Objective]
+"""One objective, or several by name, of which the first one compares trials."""
+Scores = OrderedDict[str, Array]
+"""Scores by name. JAX would sort the names of a plain dictionary, and lose which comes first."""
+
+
+def check_objective(objective: Any) -> Objectives:
+    """Return one objective or several; raise `ValueError` for something else."""
+    if callable(objective):
+        return objective
+    if not isinstance(objective, Mapping) or len(objective) < 2:
+        kinds = "a function, or a dictionary of two or more functions by name"
+        raise checks.refuse("objective", kinds, objective)
+    for name, one in objective.items():
+        checks.function(f"objective[{checks.text('a name of objective', name)!r}]", one)
+    return objective
+
+
+def names_of(objective: Objectives) -> list[str]:
+    """Return the names of several objectives in their order; none of a single one."""
+    return [] if callable(objective) else list(objective)
+
+
+def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
+    """Return the score that trials are compared by, and all scores by name if there are several."""
+    if callable(objective):
+        return jnp.asarray(objective(metrics)).astype(jnp.float32), Scores()
+    scores = Scores((name, score(one, metrics)[0]) for name, one in objective.items())
+    return next(iter(scores.values())), scores
+
+
+@jax.jit
+def pareto_front(scores: Array) -> Array:
+    """Return which rows of `[N, M]` scores lie on the Pareto front, `[N]` bool.
+
+    Of each score higher is better. A row lies on the front if no other row is at least as high in
+    all scores and higher in one. So equal rows lie on it together. Rows with a score that is not
+    finite never lie on it, and keep no other row from it.
+
+    Raises:
+      ValueError: for an array of another shape.
+    """
+    scores = jnp.asarray(scores)
+    if scores.ndim != 2:
+        raise ValueError(f"scores must be an array [N, M], got one of shape {scores.shape}")
+    has_scores = jnp.isfinite(scores).all(-1)
+    others, own = scores[None], scores[:, None]
+    is_better = (others >= own).all(-1) & (others > own).any(-1) & has_scores
+    return has_scores & ~is_better.any(-1)
 
 
 def greedy_metrics(

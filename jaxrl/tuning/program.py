@@ -18,7 +18,7 @@ from jaxrl.training.population import Strategy
 from jaxrl.tuning import objectives, schedulers
 from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Sampler, check_room
 from jaxrl.tuning.finals import Finals, WithFinals
-from jaxrl.tuning.objectives import Objective
+from jaxrl.tuning.objectives import Objectives
 from jaxrl.tuning.rounds import Rounds
 from jaxrl.tuning.schedulers import Capped, Scheduler
 from jaxrl.tuning.search_result import SearchResult
@@ -37,7 +37,7 @@ def search(
     strategy: str | Strategy = "vmap",
     *,
     sampler: Sampler | None = None,
-    objective: Objective = objectives.mean_return,
+    objective: Objectives = objectives.mean_return,
     evaluation_episodes: int = 0,
     seeds_per_trial: int = 1,
     finals: Finals | None = None,
@@ -52,7 +52,8 @@ def search(
       key: the source of all randomness; see `trial_key` and `trial_values`.
       sampler: gives trials their hyperparameters, such as `jaxrl.tuning.Sobol()`; by default they
         are random (`trial_values`).
-      objective: gives the score of a phase (`jaxrl.tuning.objectives`).
+      objective: gives the score of a phase (`jaxrl.tuning.objectives`), or a dictionary of several
+        by name; the first one compares trials.
       evaluation_episodes: score that many episodes of each agent's greedy policy, played after the
         phase, instead of its training episodes. Their steps do not count as training.
       seeds_per_trial: agents of a trial, which train side by side with different seeds.
@@ -73,7 +74,7 @@ def search(
     key = checks.random_key("key", key)
     schedulers.require_scheduler(scheduler)
     _check_space(space, config)
-    objective = checks.function("objective", objective)
+    objective = objectives.check_objective(objective)
     if finals is not None:
         checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
     if max_steps is not None:

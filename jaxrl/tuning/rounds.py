@@ -7,6 +7,7 @@ judges, and free lanes take their next trials. Finals, if asked for, are the las
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ from jaxrl.tuning.explorers import (
     next_generation,
 )
 from jaxrl.tuning.finals import WithFinals
-from jaxrl.tuning.objectives import Objective, greedy_metrics
+from jaxrl.tuning.objectives import Objectives, Scores, greedy_metrics, names_of, score
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.search_result import FinalScores, SearchResult
 from jaxrl.tuning.spaces import space as spaces
@@ -50,6 +51,7 @@ class _Carry(NamedTuple):
     states: PyTree  # [W * K, ...]
     kept: PyTree  # [N', K, ...]: agents of paused trials, None if the scheduler pauses none
     ledger: Ledger  # of N' trials
+    objectives: Scores  # [N', P], empty for a single objective
     values: dict[str, Array]  # [N, P]
     parent: Array  # [N, P]
     lane: Array  # [N', P]
@@ -70,7 +72,7 @@ class Rounds:
     scheduler: Scheduler
     updates_per_phase: int
     key: Array
-    objective: Objective
+    objective: Objectives
     evaluation_episodes: int
     seeds_per_trial: int
     finals: WithFinals | None
@@ -99,9 +101,13 @@ class Rounds:
         num_lanes = self.lanes.num_lanes // self.seeds_per_trial
         ledger, trial = _assign(ledger, jnp.full(num_lanes, -1, jnp.int32))
         best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), None)
-        unset = jnp.full((whole.num_trials, self.num_phases), -1, jnp.int32)
+        whole_phases = (whole.num_trials, self.num_phases)
+        unset = jnp.full(whole_phases, -1, jnp.int32)
+        objectives = Scores(
+            (name, jnp.full(whole_phases, jnp.nan)) for name in names_of(self.objective)
+        )
         carry = _Carry(
-            trial, None, None, ledger,
+            trial, None, None, ledger, objectives,
             values={name: jnp.broadcast_to(x[:, None], phases) for name, x in planned.items()},
             parent=jnp.broadcast_to(trials[:, None], phases),
             lane=unset, round=unset, num_rounds=jnp.int32(0), best=best, winners=None,
@@ -126,9 +132,10 @@ class Rounds:
         )
         if self.evaluation_episodes:
             metrics = metrics | self.evaluate(carry, configs, states)
-        scores = jax.vmap(self.objective)(self.by_lane(metrics)).astype(jnp.float32)
+        scores, named = jax.vmap(partial(score, self.objective))(self.by_lane(metrics))
         ledger = _report(self.whole, carry.ledger, carry.trial, scores)
-        carry = self.keep_agents(_record(carry._replace(states=states), active), ledger, scores)
+        carry = _record(carry._replace(states=states), active, named)
+        carry = self.keep_agents(carry, ledger, scores)
         if isinstance(self.scheduler, Explorer):
             carry = self.evolve(self.scheduler, carry, ledger.scores)
         return self.fill_lanes(carry._replace(ledger=ledger))
@@ -266,7 +273,7 @@ class Rounds:
         """Return the outcome of a search that has ended."""
         best_trial, best_state, scores = end.best.trial, end.best.state, None
         if self.finals is not None:
-            scores = _final_scores(self.finals, end.ledger)
+            scores = _final_scores(self.finals, end.ledger, end.objectives)
             winner = jnp.argmax(scores.score)
             has_score = jnp.isfinite(scores.score[winner])
             best_trial = jnp.where(has_score, scores.trial[winner], -1)
@@ -275,6 +282,7 @@ class Rounds:
         values = spaces.trained(self.space, end.values, self.config)
         return SearchResult(
             ledger=jax.tree.map(of_search, end.ledger),
+            objectives=jax.tree.map(of_search, end.objectives),
             values={name: x[:, 0] for name, x in values.items()},
             values_by_phase=values,
             parent=end.parent,
@@ -360,16 +368,22 @@ def copies(algo: Algorithm, states: PyTree, agents: Array) -> PyTree:
     return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
 
 
-def _final_scores(scheduler: WithFinals, ledger: Ledger) -> FinalScores:
-    """Return the scores of the finals, given the ledger of the whole search."""
+def _final_scores(scheduler: WithFinals, ledger: Ledger, objectives: Scores) -> FinalScores:
+    """Return the scores of the finals, given those of the whole search."""
     shape = (scheduler.finals.top, scheduler.finals.repeats)
     runs = finals.of_finals(scheduler, ledger)
     trial = finals.finalists(scheduler, ledger)
     # A capped search may end with fewer trials that have a score than finalists.
     had_score = jnp.isfinite(finals.late_scores(finals.of_search(scheduler, ledger))[trial])
-    score = finals.late_scores(runs).reshape(shape).mean(1)
-    scores = runs.scores.reshape(*shape, -1)
-    return FinalScores(trial, scores, jnp.where(had_score, score, -jnp.inf))
+    mean = finals.late_scores(runs).reshape(shape).mean(1)
+    return FinalScores(
+        trial=trial,
+        scores=runs.scores.reshape(*shape, -1),
+        objectives=jax.tree.map(
+            lambda x: x[scheduler.search.num_trials :].reshape(*shape, -1), objectives
+        ),
+        score=jnp.where(had_score, mean, -jnp.inf),
+    )
 
 
 def _copies(tree: PyTree, number: int) -> PyTree:
@@ -394,14 +408,19 @@ def _better(best: _Best, trial: Array, scores: Array, learners: PyTree) -> _Best
     return jax.tree.map(lambda new, old: jnp.where(is_better, new, old), new, best)
 
 
-def _record(carry: _Carry, active: Array) -> _Carry:
-    """Record on which lane and in which round the active lanes' phases ran."""
+def _record(carry: _Carry, active: Array, scores: Scores) -> _Carry:
+    """Record where and when the active lanes' phases ran, and their scores `[W]` by name."""
     num_trials, num_phases = carry.lane.shape
     trial = jnp.where(active, carry.trial, num_trials)
     phase = jnp.minimum(carry.ledger.reported[carry.trial], num_phases - 1)
     lane = carry.lane.at[trial, phase].set(jnp.arange(len(trial)), mode="drop")
     when = carry.round.at[trial, phase].set(carry.num_rounds, mode="drop")
-    return carry._replace(lane=lane, round=when, num_rounds=carry.num_rounds + 1)
+    objectives = jax.tree.map(
+        lambda old, new: old.at[trial, phase].set(new, mode="drop"), carry.objectives, scores
+    )
+    return carry._replace(
+        objectives=objectives, lane=lane, round=when, num_rounds=carry.num_rounds + 1
+    )
 
 
 def _report(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -> Ledger:

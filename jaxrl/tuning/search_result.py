@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxrl.tuning.explorers import ancestors
+from jaxrl.tuning.finals import mean_of_last_two
+from jaxrl.tuning.objectives import Scores
 from jaxrl.tuning.schedulers import Ledger
 from jaxrl.types import Array, PyTree
 
@@ -18,6 +20,8 @@ class FinalScores(NamedTuple):
     """`[top]` int32: the trials whose settings these are, in the order of the search."""
     scores: Array
     """`[top, repeats, P]`."""
+    objectives: Scores
+    """The scores of several objectives by name, `[top, repeats, P]` each."""
     score: Array
     """`[top]`: the mean over runs and over their last two phases; -inf if a run has no score."""
 
@@ -26,7 +30,10 @@ class SearchResult(NamedTuple):
     """The outcome of a search of N trials of at most P phases."""
 
     ledger: Ledger
-    """All scores, and the status of each trial at the end."""
+    """The scores that trials are compared by, and the status of each trial at the end."""
+    objectives: Scores
+    """The scores of several objectives by name, `[N, P]` each, NaN in phases that did not run; it
+    is empty for a single objective."""
     values: dict[str, Array]
     """The hyperparameters with which the trials began, `[N]` each: the config's where a field is
     inactive (`When`)."""
@@ -49,6 +56,15 @@ class SearchResult(NamedTuple):
     """That trial's first agent, without environments on the host: at the end of the first run of
     its finals, or after the phase with the highest score; an arbitrary agent if no score is finite.
     """
+
+    @property
+    def late_objectives(self) -> Array:
+        """The mean of each trial's last two scores by each objective, `[N, M]`, for `pareto_front`.
+
+        It is -inf for trials without a score.
+        """
+        scores = [*self.objectives.values()] or [self.ledger.scores]
+        return jnp.stack([mean_of_last_two(x) for x in scores], axis=-1)
 
     @property
     def schedule(self) -> dict[str, Array]:

@@ -1,6 +1,7 @@
 """The page and the pictures of a sweep, for many kinds of sweeps; its videos; a browser's view."""
 
 import html.parser
+import re
 import sys
 
 import numpy as np
@@ -154,6 +155,28 @@ def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
     assert "4.00 (3.00 to 5.00)" in page
     assert "9, diverged" in page
     assert "3 of 20 (0.15); 12 (0.61) if scores were exchangeable" in page
+
+
+@pytest.mark.parametrize("names", [["mean", "<b>$x"], ["mean", "<b>$x", "speed"]])
+def test_the_page_shows_the_front_of_several_objectives(tmp_path, names):
+    numbers = [[3.0, 1.0, 0.0], [1.0, 3.0, 0.0], [1.0, 1.0, 9.0], [9.0, "-inf", 0.0]]
+    trials = [
+        trial(n, [0.0, own[0]], **GOOD) | {"objectives": [[0.0, x] for x in own[: len(names)]]}
+        for n, own in enumerate(numbers)
+    ]
+    finals = [
+        {"trial": 0, "values": GOOD, "scores": [3.0], "score": 3.0, "objectives": [3.0, 7.25]}
+    ]
+    sweep = sweep_of(trials, [SPAN], objective=names, finals=finals)
+    page = Page(text := write_report(sweep, tmp_path).read_text())
+    part = text.split("<h2>Pareto front</h2>")[1].split("<h2>")[0]
+    found = re.findall('<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', part)
+    expected = [("0", "1.5", "0.5"), ("1", "0.5", "1.5"), ("2", "0.5", "0.5")]
+    assert found == expected[: len(names)]
+    assert "7.25" in page.words
+    assert f"{', '.join(names)}; the first one compares trials" in page.words
+    assert len(page.sources) == len(PICTURES) + 1
+    assert num_colors(tmp_path / "plots" / "front.png") > 10
 
 
 def test_small_videos_are_in_the_page_and_large_ones_are_linked(tmp_path):

@@ -8,6 +8,7 @@ import jax
 import pytest
 import sweep_runs
 import tyro
+from written_sweeps import trial
 
 import jaxrl
 from jaxrl import config as fields
@@ -19,6 +20,7 @@ from jaxrl.cli.flags import autotune as autotune_flags
 from jaxrl.cli.flags import sweep as sweep_flags
 from jaxrl.presets import PRESETS
 from jaxrl.training.autotune import AutotuneResult
+from jaxrl.tuning import objectives
 from jaxrl.tuning.sweeps import sweep_file
 
 SMALL = (
@@ -36,15 +38,17 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
         *SMALL, "--trials", 4, "--phases", 2, "--phase-length", 2, "--set", "num_steps=16", *TINY,
         "--space", "learning_rate=LogUniform(1e-4, 1e-2)", "gamma=Choice((0.9, 0.99))",
         "--final-trials", 1, "--final-runs", 2, "--final-share", 0.5,
+        "--objective", "mean", "lowest", "--seeds-per-trial", 2,
     ]  # fmt: skip
     finished = jaxrl_command(*words)
     assert finished.returncode == 0, finished.stderr
+    assert "Pareto front of the last two scores" in finished.stdout
     assert "finals: the same settings with new seeds" in finished.stdout
     (winner,) = sweep_file.read(run_dir)["finals"]
     assert len(winner["scores"]) == 2
     assert f"trial {winner['trial']}, score" in (run_dir / "report.html").read_text()
     assert "<h2>Finals</h2>" in (run_dir / "report.html").read_text()
-    assert (run_dir / "report.html").read_text().count("data:image/png") == 5
+    assert (run_dir / "report.html").read_text().count("data:image/png") == 6
     films = list((run_dir / "videos").glob("trial-*.mp4"))
     assert films
     for film in films:
@@ -128,6 +132,27 @@ def test_finals_are_as_many_as_their_share_allows():
     assert one is not None
     with pytest.raises(ValueError, match=r"finals of 1 settings with 5 runs each cost 0\.25"):
         one.check(20)
+
+
+def test_flags_name_one_objective_or_several():
+    assert sweep_flags.make_objective(sweep_flags.SweepArguments()) is objectives.mean_return
+    several = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("lowest", "mean")))
+    assert several == {"lowest": objectives.lowest_return, "mean": objectives.mean_return}
+    assert objectives.names_of(several) == ["lowest", "mean"]
+
+
+def test_the_end_of_a_sweep_shows_its_front(capsys):
+    trials = [trial(n, [own], gamma=0.9) for n, own in enumerate((1.0, 2.0, 0.0))]
+    for own, second in zip(trials, (5.0, 4.125, 4.5), strict=True):
+        own["objectives"] = [own["scores"], [second]]
+    held = {"space": {"gamma": {}}, "trials": trials}
+    sweep.print_front(held | {"objective": ["mean", "lowest"]})
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if "0.9" in line]
+    numbers = [[word for word in row if word[0].isdigit()] for row in rows]
+    assert numbers == [["1", "2.00", "4.12", "0.9"], ["0", "1.00", "5.00", "0.9"]]
+    sweep.print_front(held | {"objective": "mean_return"})
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -234,6 +259,7 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         (["--eviction", "2"], "error: --eviction must be in [0, 1), got 2"),
         (["--phase-length", "0"], "error: --phase-length must be an integer >= 1, got 0"),
         (["--config", "none.yaml"], "none.yaml"),
+        (["--objective", "mean", "mean"], "error: --objective takes one or more names, each once"),
         (["--set", "gamma=0.9"], "['gamma'] are searched"),
         (["--set", "gama=0.9"], "PPOConfig has no fields ['gama']"),
         (["--env-options", "num_envs=3"], "--env-options cannot set num_envs"),

@@ -1,13 +1,16 @@
-"""Objectives equal to NumPy's statistics of the agents' returns."""
+"""Objectives equal to NumPy's statistics of the agents' returns, and fronts to a plain loop."""
 
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import jaxrl
-from jaxrl.tuning import objectives
+from jaxrl.tuning import objectives, pareto_front
 
 RETURNS = [
     [1.0],
@@ -73,3 +76,73 @@ def test_episodes_on_the_host_are_not_evaluated():
 def test_deviations_are_not_negative():
     with pytest.raises(ValueError, match="number must be a number >= 0, got -1"):
         objectives.mean_minus_deviations(-1)
+
+
+def front_of(scores):
+    """Return which rows are on the front, by comparing each row with each other one."""
+    found = []
+    for own in scores:
+        rivals = [other for other in scores if np.isfinite(other).all()]
+        is_beaten = any(
+            all(x >= y for x, y in zip(other, own, strict=True))
+            and any(x > y for x, y in zip(other, own, strict=True))
+            for other in rivals
+        )
+        found.append(bool(np.isfinite(own).all()) and not is_beaten)
+    return found
+
+
+LEVELS = st.sampled_from([0.0, 1.0, 2.0, 3.0, np.nan, -np.inf, np.inf])  # few, so that some tie
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 3).flatmap(
+        lambda m: st.lists(st.lists(LEVELS, min_size=m, max_size=m), min_size=7, max_size=7)
+    )
+)
+def test_the_front_is_that_of_a_loop(scores):
+    assert pareto_front(jnp.array(scores)).tolist() == front_of(scores)
+
+
+def test_equal_rows_are_on_the_front_together_under_jit_and_vmap_too():
+    scores = jnp.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [1.0, 1.0], [9.0, jnp.nan]])
+    expected = [True, True, True, False, False]
+    assert jax.jit(pareto_front)(scores).tolist() == expected
+    both = jax.vmap(pareto_front)(jnp.stack([scores, -scores]))
+    assert both.tolist() == [expected, [False, False, False, True, False]]
+    assert pareto_front(jnp.zeros((0, 2))).shape == (0,)
+    with pytest.raises(
+        ValueError, match=r"scores must be an array \[N, M\], got one of shape \(3,\)"
+    ):
+        pareto_front(jnp.zeros(3))
+
+
+def test_the_first_of_several_objectives_compares_trials():
+    several = {"z": objectives.lowest_return, "a": objectives.mean_return}
+    metrics = metrics_of(RETURNS[1])
+    compared, scores = jax.jit(lambda: objectives.score(several, metrics))()
+    assert list(scores) == objectives.names_of(several) == ["z", "a"]
+    assert (compared, scores["z"]) == (1.0, 1.0)
+    assert scores["a"] == pytest.approx(np.mean(RETURNS[1]))
+    compared, scores = objectives.score(objectives.mean_return, metrics)
+    assert compared == pytest.approx(np.mean(RETURNS[1]))
+    assert not scores
+    assert not objectives.names_of(objectives.mean_return)
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ("mean", "objective must be a function, or a dictionary of two or more .*, got 'mean'"),
+        ({"mean": objectives.mean_return}, "dictionary of two or more functions by name, got {"),
+        ({"mean": objectives.mean_return, 3: len}, "name of objective must be .*, got 3"),
+        (
+            {"mean": objectives.mean_return, "x": 1.0},
+            r"objective\['x'\] must be a function, got 1.0",
+        ),
+    ],
+)
+def test_what_is_no_objective_is_refused(objective, message):
+    with pytest.raises(ValueError, match=message):
+        objectives.check_objective(objective)

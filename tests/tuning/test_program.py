@@ -21,6 +21,8 @@ from jaxrl.tuning import (
     Status,
     SuccessiveHalving,
     Uniform,
+    objectives,
+    pareto_front,
     search,
     simulate,
     trial_key,
@@ -182,3 +184,40 @@ def test_hypertrick_finds_more_than_random_search_of_the_same_budget():
     other = search_with_seeds(RandomSearch(budget, 8))
     gain = np.nanmax(found.scores, (1, 2)) - np.nanmax(other.scores, (1, 2))
     assert gain.mean() > 3 * gain.std() / np.sqrt(len(gain))
+
+
+def test_several_objectives_are_stored_and_the_first_one_decides():
+    several = {"z": objectives.lowest_return, "a": objectives.mean_return}
+    rule, finals = HyperTrick(10, 3), Finals(top=2, repeats=2, share=0.5)
+
+    def outcome(scheduler, objective, finals=None):
+        program = functools.partial(
+            search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3, seeds_per_trial=2,
+            objective=objective, finals=finals,
+        )  # fmt: skip
+        return jax.jit(program)(KEY)
+
+    result = outcome(rule, several, finals)
+    lowest = outcome(rule, objectives.lowest_return, finals)
+    jax.tree.map(np.testing.assert_array_equal, result.ledger, lowest.ledger)
+    assert result.best_trial == lowest.best_trial
+    assert list(result.objectives) == ["z", "a"]
+    np.testing.assert_array_equal(result.objectives["z"], result.ledger.scores)
+    whole = outcome(RandomSearch(10, 3), objectives.mean_return).ledger.scores
+    has_run = np.asarray(result.lane) >= 0
+    assert not has_run.all()
+    np.testing.assert_allclose(result.objectives["a"], np.where(has_run, whole, np.nan), rtol=1e-5)
+    assert result.finals is not None
+    np.testing.assert_array_equal(result.finals.objectives["z"], result.finals.scores)
+    assert (result.finals.objectives["a"] >= result.finals.scores).all()
+    late = np.stack([late_means(x) for x in result.objectives.values()], 1)
+    np.testing.assert_allclose(result.late_objectives, late, rtol=1e-5)
+    front = np.flatnonzero(pareto_front(result.late_objectives))
+    assert {late[:, 0].argmax(), late[:, 1].argmax()} <= {*front}
+    assert not lowest.objectives
+    np.testing.assert_allclose(lowest.late_objectives, late[:, :1], rtol=1e-5)
+
+
+def late_means(scores):
+    """Return the mean of the last two scores of each trial."""
+    return [row[~np.isnan(row)][-2:].mean() for row in np.asarray(scores)]

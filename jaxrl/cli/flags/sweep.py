@@ -77,8 +77,9 @@ class SweepArguments:
     phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
     seeds_per_trial: int = 1
     """Agents of each trial, which differ by their seed and train side by side."""
-    objective: Literal["mean", "median", "iqm", "lowest"] = "mean"
-    """How the returns of a trial's agents become its score; iqm is the interquartile mean."""
+    objective: tuple[Literal["mean", "median", "iqm", "lowest"], ...] = ("mean",)
+    """How the returns of a trial's agents become its score; iqm is the interquartile mean. The
+    first of several compares trials, and the page shows the Pareto front of all."""
     evaluation_episodes: int = 0
     """Score that many episodes of each agent's greedy policy instead of its training episodes;
     for environments on the device."""
@@ -200,6 +201,15 @@ def _argument(node: ast.expr) -> Any:
     if isinstance(node, ast.Call):
         return parse_distribution(ast.unparse(node))
     return ast.literal_eval(node)
+
+
+def make_objective(args: SweepArguments) -> objectives.Objectives:
+    """Return the objective that the flags name, or several by name."""
+    names = args.objective
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"--objective takes one or more names, each once, got {' '.join(names)!r}")
+    found: dict[str, objectives.Objective] = {name: OBJECTIVES[name] for name in names}
+    return found if len(found) > 1 else found[names[0]]
 
 
 def make_finals(args: SweepArguments, num_trials: int, storage: str | None) -> tuning.Finals | None:

@@ -1,3 +1,3 @@
 """Samplers: the settings with which the trials of a search in one program begin."""
 
-__all__ = ["expected_improvement", "sobol"]
+__all__ = ["check", "expected_improvement", "sobol"]

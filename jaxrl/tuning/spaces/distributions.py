@@ -264,6 +264,18 @@ Numeric = Uniform | LogUniform | Integer | QLogUniform
 """Distributions over an interval of numbers."""
 
 
+def contains(distribution: Numeric | Choice, x: np.ndarray) -> np.ndarray:
+    """Return which values, as they were drawn or moved, are within the distribution."""
+    match distribution:
+        case Uniform(low, high) | LogUniform(low, high):
+            return (x >= np.float32(low)) & (x <= np.float32(high))
+        case Integer(low, high):
+            return (x >= low) & (x <= high)
+        case QLogUniform():
+            return np.isin(x, distribution.ladder)
+    return np.isin(x, np.asarray(distribution.values).astype(x.dtype))
+
+
 def use_plain_numbers(distribution: Any) -> None:
     """Replace NumPy's numbers in a distribution's fields: JSON and databases refuse them."""
 

@@ -30,6 +30,9 @@ PAUSED = "paused after"
 CHANGE = "before phase "
 """User attribute of a trial, followed by a phase from 1: the trial as whose agent it went on before
 that phase, its `parent`, and its `values` from there on. Only explorers change trials."""
+OBJECTIVES = "scores of phase "
+"""User attribute of a trial, followed by a phase from 0: its scores by name, if there are several
+objectives. The first one is the phase's intermediate value, too."""
 STATUS = {
     "WAITING": Status.WAITING,
     "RUNNING": Status.RUNNING,
@@ -173,6 +176,24 @@ def changes(trial: Any) -> list[dict[str, Any]]:
         except ValueError as error:
             raise DamagedStudyError(f"trial {trial.number} has a bad change: {error}") from error
     return found
+
+
+def objectives(trial: Any, names: Sequence[str], num_phases: int) -> list[list[Any]]:
+    """Return the scores of each of several objectives in a trial's first phases.
+
+    Raises:
+      DamagedStudyError: if the trial does not hold them.
+    """
+    stored = [trial.user_attrs.get(f"{OBJECTIVES}{phase}") for phase in range(num_phases)]
+    if stored and stored[-1] is None and not trial.state.is_finished():
+        # Databases read a trial's attributes before its scores. Both were stored in between.
+        stored[-1] = dict.fromkeys(names)
+    table = {name: schema.Field(schema.SCORE) for name in names}
+    try:
+        rows = [schema.check(row, table) for row in stored]
+    except ValueError as error:
+        raise DamagedStudyError(f"trial {trial.number} has bad objectives: {error}") from error
+    return [[row[name] for row in rows] for name in names]
 
 
 def has_begun(trial: Any) -> bool:

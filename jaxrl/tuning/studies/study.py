@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,13 @@ from jaxrl.tuning.studies.storage import (
 from jaxrl.tuning.studies.stored_trials import (
     CHANGE,
     INDEX,
+    OBJECTIVES,
     PAUSED,
     WORKER,
     check_resumed,
     has_begun,
     indexed_trials,
+    objectives,
     paused_after,
     runs_alone,
     trials_to_resume,
@@ -208,8 +210,10 @@ class SharedStudy:
 
     # --- report and end a trial ------------------------------------------------------------------
 
-    def report(self, index: int, phase: int, score: float) -> float | None:
-        """Store a score; return the score that counts.
+    def report(
+        self, index: int, phase: int, score: float, named: Mapping[str, Any] | None = None
+    ) -> float | None:
+        """Store a score, and those of several objectives by name; return the score that counts.
 
         It is the stored one if this phase is run again after a restart. It is None if the trial was
         taken from this worker, as if it were dead, or if it had ended before this phase when it ran
@@ -222,6 +226,8 @@ class SharedStudy:
         if phase in stored.intermediate_values and stored.state != self._state.FAIL:
             return stored.intermediate_values[phase]
         try:
+            if named:  # before the score: whoever reads that finds these too
+                self._storage.set_trial_user_attr(trial_id(trial), f"{OBJECTIVES}{phase}", named)
             self._storage.set_trial_intermediate_value(trial_id(trial), phase, score)
             return score
         except self._optuna.exceptions.UpdateFinishedTrialError:
@@ -331,6 +337,16 @@ class SharedStudy:
     def count_elsewhere(self, own: Container[int]) -> int:
         """Return how many trials have begun that are not in `own`."""
         return sum(has_begun(t) and i not in own for i, t in self._valid_trials().items())
+
+    def objectives(
+        self, names: Sequence[str], phases: Mapping[int, int]
+    ) -> dict[int, list[list[Any]]]:
+        """Return the scores of several objectives in so many first phases of trials, by index.
+
+        A trial that was just lost with its worker has none.
+        """
+        valid = self._valid_trials()
+        return {i: objectives(valid[i], names, n) for i, n in phases.items() if i in valid}
 
     def open_agents(self, parent: Path) -> PausedAgents:
         """Return the agents of the study's paused trials.

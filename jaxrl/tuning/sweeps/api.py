@@ -39,7 +39,13 @@ from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning.explorers import Explorer, check_room
 from jaxrl.tuning.finals import Finals
-from jaxrl.tuning.objectives import Objective, check_evaluation, mean_return
+from jaxrl.tuning.objectives import (
+    Objectives,
+    check_evaluation,
+    check_objective,
+    mean_return,
+    names_of,
+)
 from jaxrl.tuning.schedulers import Scheduler, require_scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
@@ -95,7 +101,7 @@ def sweep(
     storage: str | None = None,
     study_name: str | None = None,
     strategy: str | Strategy = "auto",
-    objective: Objective = mean_return,
+    objective: Objectives = mean_return,
     evaluation_episodes: int = 0,
     seeds_per_trial: int = 1,
     finals: Finals | None = None,
@@ -137,7 +143,8 @@ def sweep(
         static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
         the lanes evenly ("shard-..."), or all ("auto").
       objective: gives the score of a phase (`jaxrl.tuning.objectives`). Its metrics `[K, 1]` are
-        those of the whole phase: sums or, of losses and the like, means over updates.
+        those of the whole phase: sums or, of losses and the like, means over updates. It may be a
+        dictionary of several by name, of which the first one compares trials.
       evaluation_episodes: score that many episodes of each agent's greedy policy, played after the
         phase, instead of its training episodes. Their steps do not count as training.
       seeds_per_trial: agents of a trial, K, which train side by side with different seeds. The
@@ -194,7 +201,7 @@ def sweep(
         chunk_seconds=checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE),
         max_steps=checks.number("max_steps", max_steps, BOUND),
         max_seconds=checks.number("max_seconds", max_seconds, BOUND),
-        objective=checks.function("objective", objective),
+        objective=check_objective(objective),
         evaluation_episodes=check_evaluation(algo, evaluation_episodes),
         seeds_per_trial=checks.integer("seeds_per_trial", seeds_per_trial),
     )
@@ -322,7 +329,7 @@ def _check(
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
     check_sampler(settings.sampler, space)
-    if not hasattr(settings.objective, "__name__"):
+    if callable(settings.objective) and not hasattr(settings.objective, "__name__"):
         named = "a function with a name, which sweep.json records (def score(metrics): ...)"
         raise checks.refuse("objective", named, settings.objective)
     per = settings.keep_best_per
@@ -363,6 +370,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Return what `sweep.json` says of the sweep besides its trials."""
     manifests.check_options(algo.env)
+    objective = settings.objective
     own_fields = [field.name for field in dataclasses.fields(scheduler) if field.init]
     names = dict.fromkeys(["num_trials", "num_phases", *own_fields])
     rule = {"name": type(scheduler).__name__} | {name: getattr(scheduler, name) for name in names}
@@ -375,7 +383,7 @@ def _describe(
         "config": fields.to_dict(config),
         "seed": settings.seed,
         "scheduler": rule,
-        "objective": settings.objective.__name__,
+        "objective": objective.__name__ if callable(objective) else names_of(objective),
         "evaluation_episodes": settings.evaluation_episodes,
         "seeds_per_trial": settings.seeds_per_trial,
         "sampler": settings.sampler,

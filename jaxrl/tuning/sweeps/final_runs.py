@@ -21,7 +21,7 @@ from jaxrl.tuning.schedulers import RandomSearch, Scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.loop import TrialSource
-from jaxrl.tuning.sweeps.ranking import Trial, late_score
+from jaxrl.tuning.sweeps.ranking import Trial, late_objectives, late_score
 from jaxrl.tuning.sweeps.state import SweepSettings
 from jaxrl.types import Array
 
@@ -149,14 +149,22 @@ def summarize_finals(
 ) -> list[dict[str, Any]]:
     """Return a row for each setting, as `sweep.json` has it, the best first.
 
-    A run scores the mean of its last two phases, a setting the mean of its runs.
+    A run scores the mean of its last two phases, a setting the mean of its runs. So it is with each
+    of several objectives.
     """
+    runs = list(runs)
     scores = {run["trial"]: late_score(run) for run in runs}
+    objectives = {run["trial"]: late_objectives(run) for run in runs if "objectives" in run}
     rows = []
     for place, trial in enumerate(finalists):
         first = place * finals.repeats
-        own = [scores.get(run, -np.inf) for run in range(first, first + finals.repeats)]
-        rows.append({"trial": trial["trial"], "values": trial["values"], "scores": own})
+        places = range(first, first + finals.repeats)
+        own = [scores.get(run, -np.inf) for run in places]
+        row = {"trial": trial["trial"], "values": trial["values"], "scores": own}
+        if all(run in objectives for run in places):
+            means = np.mean([objectives[run] for run in places], axis=0)
+            row["objectives"] = [score_to_json(mean) for mean in means]
+        rows.append(row)
     rows.sort(key=lambda row: -np.mean(row["scores"]))
     return [
         row

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
-from jaxrl.files.json_values import values_from_json
+from jaxrl.files.json_values import score_to_json, values_from_json
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
@@ -24,6 +24,7 @@ from jaxrl.training.progress import SUMS
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.evolution.lineage import Evolution
 from jaxrl.tuning.explorers import Explorer
+from jaxrl.tuning.objectives import names_of, score
 from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.spaces import space as spaces
@@ -82,7 +83,7 @@ class SweepLoop:
             Evolution(scheduler, space, key) if isinstance(scheduler, Explorer) else None
         )
         self.programs = StaticPrograms(algo, config, space)
-        self.objective = jax.jit(settings.objective)
+        self.score = jax.jit(partial(score, settings.objective))
         identity = sweep_file.identity(description)
         self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
@@ -310,8 +311,10 @@ class SweepLoop:
         if episodes := self.settings.evaluation_episodes:
             key = self.source.key(run.trial)
             metrics = metrics | self.lanes.evaluate(lane, key, run.phase, episodes)
-        score = float(self.objective(metrics))
-        status = self.trials.report(run.trial, run.phase, score, partial(self.lanes.agents, lane))
+        compared, scores = jax.device_get(self.score(metrics))
+        named = {name: score_to_json(x) for name, x in scores.items()}
+        agents = partial(self.lanes.agents, lane)
+        status = self.trials.report(run.trial, run.phase, float(compared), agents, named)
         if status is None:  # the trial was taken from this worker
             return
         state.spans.append(Span(lane, run.trial, run.phase, run.began, now))
@@ -386,6 +389,12 @@ class SweepLoop:
     def _write_summary(self) -> dict[str, Any]:
         elsewhere = self.study.count_elsewhere(self.state.values)
         summary = self.description | self.state.summary(self._seconds(), elsewhere)
+        if names := names_of(self.settings.objective):
+            phases = {row["trial"]: len(row["scores"]) for row in summary["trials"]}
+            found = self.study.objectives(names, phases)
+            for row in summary["trials"]:
+                lost = [[None] * len(row["scores"])] * len(names)
+                row["objectives"] = found.get(row["trial"], lost)
         sweep_file.write(self.settings.run_dir, summary)
         return summary
 

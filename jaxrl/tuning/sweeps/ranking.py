@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.tuning.evolution.lineage import schedule_of, values_in
+from jaxrl.tuning.objectives import pareto_front
 
 Trial = Mapping[str, Any]
 """A trial of `sweep.json`: `trial` (its index), `values`, `scores` and `status`."""
@@ -20,7 +21,11 @@ Trial = Mapping[str, Any]
 
 def phase_scores(trial: Trial) -> np.ndarray:
     """Return a trial's score of each phase: NaN if no episode ended, -inf if it diverged."""
-    return np.array([math.nan if s is None else float(s) for s in trial["scores"]], float)
+    return _numbers(trial["scores"])
+
+
+def _numbers(scores: Iterable[float | str | None]) -> np.ndarray:
+    return np.array([math.nan if s is None else float(s) for s in scores], float)
 
 
 def best_score(trial: Trial) -> float:
@@ -42,9 +47,50 @@ def best_values(trial: Trial) -> dict[str, Any]:
 
 def late_score(trial: Trial) -> float:
     """Return the mean of a trial's last two scores, -inf if no phase had an ended episode."""
-    scores = phase_scores(trial)
+    return _late_mean(phase_scores(trial))
+
+
+def _late_mean(scores: np.ndarray) -> float:
     late = scores[~np.isnan(scores)][-2:]
     return float(late.mean()) if len(late) else -math.inf
+
+
+def objective_names(sweep: Mapping[str, Any]) -> list[str]:
+    """Return the names of a sweep's objectives; none if it has a single one."""
+    found = sweep.get("objective")
+    return found if isinstance(found, list) else []
+
+
+def late_objectives(trial: Trial) -> list[float]:
+    """Return the mean of a trial's last two scores by each of several objectives."""
+    return [_late_mean(_numbers(scores)) for scores in trial.get("objectives", [])]
+
+
+def front(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one row for each trial on the Pareto front, the best by the first objective first.
+
+    Returns:
+      Rows with `trial`, `status`, `objectives` (`late_objectives`), and `values`, those of the last
+      phase; none if there is a single objective.
+    """
+    number = len(objective_names(sweep))
+    trials = [each for each in sweep["trials"] if len(each.get("objectives", [])) == number > 1]
+    if not trials:
+        return []
+    objectives = list(map(late_objectives, trials))
+    rows = [
+        {
+            "trial": trial["trial"],
+            "status": trial["status"],
+            "objectives": scores,
+            "values": values_in(trial, len(trial["scores"]) - 1),
+        }
+        for trial, scores, is_in in zip(
+            trials, objectives, np.asarray(pareto_front(np.array(objectives))), strict=True
+        )
+        if is_in
+    ]
+    return sorted(rows, key=lambda row: (-row["objectives"][0], row["trial"]))
 
 
 def winner(sweep: Mapping[str, Any]) -> Trial | None:
@@ -82,7 +128,7 @@ def leaderboard(trials: Iterable[Trial]) -> list[dict[str, Any]]:
     Returns:
       Rows with `trial`; `best_score` of all phases; `last_score`, which is -inf if the trial
       diverged and disregards phases in which no episode ended; `phases`, the number reported;
-      `status`, and `values`, those of the best score.
+      `status`; `values`, those of the best score; and `objectives` (`late_objectives`).
     """
     return [_row(trial) for trial in ranked(trials)]
 
@@ -96,4 +142,5 @@ def _row(trial: Trial) -> dict[str, Any]:
         "phases": len(scores),
         "status": trial["status"],
         "values": best_values(trial),
+        "objectives": late_objectives(trial),
     }

@@ -23,7 +23,7 @@ from jaxrl.files.urls import file_url
 from jaxrl.training.population import Strategy
 from jaxrl.training.progress import COLUMNS, SUMS, check_number
 from jaxrl.tuning.evolution.lineage import Change
-from jaxrl.tuning.objectives import Objective
+from jaxrl.tuning.objectives import Objectives
 from jaxrl.tuning.schedulers import Ledger, Status
 from jaxrl.tuning.studies.paused_agents import default_folder
 from jaxrl.tuning.timeline import Span, occupancy
@@ -90,7 +90,7 @@ class SweepSettings(NamedTuple):
     chunk_seconds: float
     max_steps: float
     max_seconds: float
-    objective: Objective
+    objective: Objectives
     evaluation_episodes: int
     seeds_per_trial: int
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,7 +151,12 @@ class Trials:
     # --- report ----------------------------------------------------------------------------------
 
     def report(
-        self, trial: int, phase: int, score: float, agents: Callable[[], PyTree]
+        self,
+        trial: int,
+        phase: int,
+        score: float,
+        agents: Callable[[], PyTree],
+        named: Mapping[str, Any] | None = None,
     ) -> Status | None:
         """Store the score of a trial's phase, and let the scheduler judge.
 
@@ -160,12 +165,13 @@ class Trials:
 
         Args:
           agents: returns the trial's agents.
+          named: the scores of several objectives by name, as `score_to_json` returns them.
 
         Returns:
           The trial's status; None if the trial was taken from this worker, as if it were dead.
         """
         state = self._state
-        stored = self._study.report(trial, phase, score)
+        stored = self._study.report(trial, phase, score, named)
         if stored is None:
             self.forget(trial)
             return None

@@ -25,10 +25,11 @@ from jaxrl.tuning.studies.stored_trials import (
     changes,
     has_begun,
     indexed_trials,
+    objectives,
     owner,
     valid_trials,
 )
-from jaxrl.tuning.sweeps.ranking import phase_scores
+from jaxrl.tuning.sweeps.ranking import objective_names, phase_scores
 from jaxrl.tuning.timeline import Span, occupancy
 
 SEARCHED: schema.Table = {
@@ -44,6 +45,7 @@ SEARCHED: schema.Table = {
         "unit": schema.Field(schema.TEXT),
     }),
     "space": schema.Field(schema.OBJECT),
+    "objective": schema.Field(schema.OBJECTIVE, required=False),
 }  # fmt: skip
 """What a study's attribute `SEARCH` must have."""
 
@@ -136,12 +138,13 @@ def _trial(index: int, trial: Any, search: dict[str, Any]) -> dict[str, Any]:
         status = "paused"
     if status == "stopped" and len(scores) == num_phases:  # the last one is NaN
         status = "completed"
-    changed = changes(trial)
+    changed, names = changes(trial), objective_names(search)
     return {
         "trial": index,
         "values": stored,
         "scores": [score_to_json(np.float64(scores[phase])) for phase in sorted(scores)],
         "status": status,
+        **({"objectives": objectives(trial, names, len(scores))} if names else {}),
         **({"changes": changed} if changed else {}),
     }
 

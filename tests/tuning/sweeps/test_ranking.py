@@ -3,7 +3,7 @@
 import pytest
 from written_sweeps import trial
 
-from jaxrl.tuning.sweeps.ranking import leaderboard, ranked
+from jaxrl.tuning.sweeps.ranking import front, leaderboard, ranked
 
 pytestmark = pytest.mark.smoke
 
@@ -25,3 +25,24 @@ def test_trials_are_ranked_by_their_best_finite_score_then_by_index():
     assert rows[0]["status"] == "stopped"
     assert rows[0]["values"] == {"gamma": 0.9}
     assert ranked(trials)[0] is trials[4]
+
+
+def test_the_front_has_the_means_of_the_last_two_scores_of_several_objectives():
+    scores = {
+        0: ([0.0, 4.0, 6.0], [9.0, 0.0, 2.0]),
+        1: ([4.5, None], [1.0, None]),  # beaten by 0
+        2: ([1.0], [2.0]),
+        3: ([5.0], [1.0]),  # as good as 0
+        4: ([9.0, "-inf"], [9.0, 9.0]),
+        5: ([None], [None]),
+    }
+    trials = [
+        trial(n, first, gamma=n) | {"objectives": [first, second]}
+        for n, (first, second) in scores.items()
+    ]
+    rows = front({"objective": ["mean", "lowest"], "trials": trials[::-1]})
+    assert [row["trial"] for row in rows] == [0, 3, 2]
+    assert [row["objectives"] for row in rows] == [[5.0, 1.0], [5.0, 1.0], [1.0, 2.0]]
+    assert rows[0]["values"] == {"gamma": 0}
+    assert front({"objective": "mean_return", "trials": trials}) == []
+    assert front({"objective": ["mean", "lowest"], "trials": []}) == []
