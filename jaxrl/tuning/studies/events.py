@@ -22,7 +22,7 @@ from jaxrl.tuning import schedulers
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError
 from jaxrl.tuning.studies.optional_optuna import import_optuna
-from jaxrl.tuning.studies.storage import close_storage, open_storage
+from jaxrl.tuning.studies.storage import close_storage, open_storage, trial_id, trials_since
 
 BEGUN, REPORTED, STOPPED = "begun", "reported", "stopped"
 EVENT = "event"
@@ -83,11 +83,12 @@ def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
         size = f"{scheduler.num_trials} trials of {scheduler.num_phases} phases"
         raise DamagedStudyError(f"event {count} is {event}, but the sweep has {size}")
     is_current = number == numbers[trial]
-    is_over = Status(int(ledger.status[trial])).has_ended
+    # NumPy reads a number of an array in a hundredth of the time that JAX takes.
+    is_over = Status(np.asarray(ledger.status)[trial]).has_ended
     if kind == BEGUN and (number > numbers[trial] or (is_current and not is_over)):
         ledger = _begin(ledger, trial, phases)
         numbers = (*numbers[:trial], number, *numbers[trial + 1 :])
-    elif kind == REPORTED and is_current and phases == int(ledger.reported[trial]):
+    elif kind == REPORTED and is_current and phases == np.asarray(ledger.reported)[trial]:
         score = np.float32(event.score)
         ledger = _report(scheduler, ledger, np.int32(trial), score)
     elif kind == STOPPED and is_current and not is_over:
@@ -126,17 +127,18 @@ class EventLog:
         self.events: list[Event] = []
         """All that have been read."""
         self._places: dict[tuple[str, int, int, int], int] = {}
+        self._last_id = -1
         self.read()
 
     def read(self) -> None:
         """Read the events that were stored since."""
-        trials = self._study.get_trials(deepcopy=False)
-        for number, trial in enumerate(trials[len(self.events) :], len(self.events)):
+        for trial in trials_since(self._study, self._last_id):
+            number, event = len(self.events), event_of(trial)
             if trial.number != number:
                 raise DamagedStudyError(f"it lacks event {number}")
-            event = event_of(trial)
             self._places.setdefault(event.key, number)
             self.events.append(event)
+            self._last_id = trial_id(trial)
 
     def place_of(self, event: Event) -> int | None:
         """Return the place in the log of an event with this one's key; None if there is none."""

@@ -39,11 +39,6 @@ from jaxrl.tuning.studies.stored_trials import (
 )
 
 
-def has_heartbeats(storage: Any) -> bool:
-    """Return whether a storage keeps heartbeats: databases do, journal files do not."""
-    return hasattr(storage, "record_heartbeat")
-
-
 class Heartbeat:
     """A thread that records heartbeats and requeues lost trials.
 

@@ -85,6 +85,8 @@ class TrialSampler:
         stored = {name for trial in study.get_trials(deepcopy=False) for name in trial.params}
         self._stored_names = {new: old for old, new in RENAMED_FIELDS.items() if old in stored}
         """The names under which an older version's study keeps fields that were renamed."""
+        self._ended: dict[int, Any] = {}
+        """The trials that have ended, by number, as samplers see them: they change no more."""
 
     def values(self, trial: Any, index: int) -> dict[str, Any]:
         """Return a trial's values; choose and store those that it lacks.
@@ -149,8 +151,12 @@ class TrialSampler:
             raise DamagedStudyError(f"trial {trial.number} has the {GENERATION} {generation!r}")
 
     def _as_sampled(self, trial: Any) -> Any:
+        if (known := self._ended.get(trial.number)) is not None:
+            return known
         self._check(trial)
-        return rank_silent_trial_last(trial)
+        if not trial.state.is_finished():
+            return trial
+        return self._ended.setdefault(trial.number, rank_silent_trial_last(trial))
 
     def _sampler(self, index: int, name: str = "") -> Any:
         samplers, seed = import_optuna().samplers, self._seed_of(index, name)

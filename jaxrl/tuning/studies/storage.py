@@ -5,6 +5,7 @@ This is the one file that uses what Optuna does not document as public; see the 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import importlib
 import os
@@ -164,6 +165,11 @@ def change_state(storage: Any, trial: Any, name: str) -> bool:
         return False
 
 
+def has_heartbeats(storage: Any) -> bool:
+    """Return whether a storage keeps heartbeats: databases do, journal files do not."""
+    return hasattr(storage, "record_heartbeat")
+
+
 # --- what Optuna does not document as public -----------------------------------------------------
 
 
@@ -188,6 +194,32 @@ def ids_with_heartbeats(storage: Any) -> set[int]:
             return {row[0] for row in rows}
     except sqlalchemy.exc.SQLAlchemyError as error:
         raise import_optuna().exceptions.StorageInternalError(str(error)) from error
+
+
+def trials_since(study: Any, last_id: int) -> list[Any]:
+    """Return the trials that were added to a study after the one with this id, in their order.
+
+    `Study.get_trials` takes longer the more trials a study has: it lists all of them, and reads
+    anew all that have not ended. A study's ids grow with its trials' numbers: storages add its
+    trials one after the other.
+    """
+    storage, study_id = study._storage, study._study_id
+    with find_damage():
+        if has_heartbeats(storage):
+            # With the lock, no newer state of a trial is replaced in the cache, which must know a
+            # trial before a value of it can be stored.
+            with storage._lock:
+                new = storage._backend._get_trials(study_id, None, set(), last_id)
+                storage._add_trials_to_cache(study_id, new)
+        else:
+            with storage._thread_lock:
+                storage._sync_with_backend()
+                journal = storage._replay_result
+                ids = journal._study_id_to_trial_ids[study_id]
+                new = [journal._trials[i] for i in ids[bisect.bisect_right(ids, last_id) :]]
+        for trial in new:
+            check_trial(trial)
+    return new
 
 
 def trial_id(trial: Any) -> int:

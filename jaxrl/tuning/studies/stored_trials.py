@@ -119,30 +119,50 @@ def check_resumed(
 # --- what trials say -----------------------------------------------------------------------------
 
 
-def indexed_trials(study: Any) -> list[tuple[int, Any]]:
-    """Return all trials of a study in the order of their numbers, each after its index.
+class Indices:
+    """The indices of a study's trials, which are added in the order of their numbers.
 
     The index is the trial's position among the trials that repeat no other; a repeated trial has
     the index of the first one. So workers that add trials at the same time get different indices.
-
-    Raises:
-      DamagedStudyError: if a trial is missing, or has the index of another.
     """
-    indices: dict[int, int] = {}
-    trials = study.get_trials(deepcopy=False)
-    for number, trial in enumerate(trials):
+
+    def __init__(self) -> None:
+        self._of_first: dict[int, int] = {}
+        self._num_trials = 0
+
+    def __len__(self) -> int:
+        return len(self._of_first)
+
+    def add(self, trial: Any) -> int:
+        """Return the index of the next trial.
+
+        Raises:
+          DamagedStudyError: if a trial is missing before it, or it has the index of another.
+        """
+        number = self._num_trials
         if trial.number != number:
             raise DamagedStudyError(f"it lacks trial {number}")
+        self._num_trials += 1
         if REPEATS not in trial.system_attrs:
-            indices[number] = len(indices)
+            self._of_first[number] = len(self)
         first = trial.system_attrs.get(REPEATS, number)
-        index = indices.get(first)
+        index = self._of_first.get(first)
         if index is None or trial.user_attrs.get(INDEX, index) != index:
             raise DamagedStudyError(
                 f"trial {number} has the index {trial.user_attrs.get(INDEX)!r}, but trial {first}, "
                 f"which it repeats or is, {index}"
             )
-    return [(indices[t.system_attrs.get(REPEATS, t.number)], t) for t in trials]
+        return index
+
+
+def indexed_trials(study: Any) -> list[tuple[int, Any]]:
+    """Return all trials of a study in the order of their numbers, each after its index.
+
+    Raises:
+      DamagedStudyError: if a trial is missing, or has the index of another.
+    """
+    indices = Indices()
+    return [(indices.add(trial), trial) for trial in study.get_trials(deepcopy=False)]
 
 
 def valid_trials(trials: list[tuple[int, Any]], num_trials: int) -> dict[int, Any]:

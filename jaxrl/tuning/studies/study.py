@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,13 @@ from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.events import EventLog
-from jaxrl.tuning.studies.heartbeat import Heartbeat, has_heartbeats, lost_trials
+from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
 from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.paused_agents import PausedAgents, open_folder
 from jaxrl.tuning.studies.samplers import Draw, TrialSampler
 from jaxrl.tuning.studies.storage import (
     close_storage,
+    has_heartbeats,
     open_storage,
     open_study,
     trial_id,
@@ -46,7 +46,6 @@ from jaxrl.tuning.studies.stored_trials import (
     PAUSED,
     WORKER,
     check_resumed,
-    has_begun,
     indexed_trials,
     objectives,
     paused_after,
@@ -54,7 +53,7 @@ from jaxrl.tuning.studies.stored_trials import (
     trials_to_resume,
     valid_trials,
 )
-from jaxrl.tuning.studies.trial_queue import IsFree, TrialQueue
+from jaxrl.tuning.studies.trial_queue import IsFree, TrialQueue, is_waiting
 
 
 class SharedStudy:
@@ -91,16 +90,15 @@ class SharedStudy:
     ):
         self._optuna = import_optuna()
         self._url, self._num_trials, self._worker = url, num_trials, worker
-        self._lock = threading.Lock()
         self._claimed: dict[int, Any] = {}
-        """The trials that this worker runs, by index."""
+        """The trials that this worker runs, by index, as they were when it claimed them."""
         self._heartbeat = None
         self._storage = open_storage(url, heartbeat_seconds)
         try:
             self._study = open_study(self._storage, url, name, search, bool(saved or listed))
             self._queue = TrialQueue(self._study, self._storage, num_trials, worker)
             self._sampler = TrialSampler(self._study, space, sampler, seed, draw)
-            trials = indexed_trials(self._study)
+            trials = self._queue.read_all()
             check_resumed(trials, saved, listed, self._sampler.stored_values)
             self._unclaimed, self._ended = trials_to_resume(trials, num_trials, worker)
             """This worker's trials from before a restart: those to run again, those that ended."""
@@ -132,36 +130,44 @@ class SharedStudy:
             if index not in begun and (claimed := self._claim_again(index)) is not None:
                 return claimed
         while True:
-            while (taken := self._queue.take(self._own(), is_free)) is None:
-                if not self._queue.add():
-                    return None
-            if (claimed := self._begin(*taken)) is not None:
-                return claimed
+            for index in self._queue.waiting():
+                if (claimed := self._take(index, is_free)) is not None:
+                    return claimed
+            if not self._queue.add():
+                return None
 
     def claim_paused(self, index: int) -> tuple[int, dict[str, Any]] | None:
         """Return the index and values of a trial that pauses; None if another worker has it."""
         if index in self._unclaimed:
             return self._claim_again(index)
-        trial = self._valid_trials().get(index)
-        if index in self._claimed or trial is None or trial.state != self._state.WAITING:
-            return None
-        return self._begin(index, trial) if self._queue.take_one(trial) else None
+        self._queue.waiting()  # the trial may have been repeated since
+        return self._take(index, lambda *_: True)
 
-    def claim_to_end(self, is_meant: IsFree) -> Iterator[int]:
+    def claim_to_end(self, is_meant: Callable[[int], bool]) -> Iterator[int]:
         """Claim the waiting trials that `is_meant` names, only to end them; yield their indices."""
-        while (taken := self._queue.take(self._own(), is_meant)) is not None:
-            index, trial = taken
-            with self._lock:
+        for index in self._queue.waiting():
+            if index >= self._num_trials or not is_meant(index):
+                continue
+            if (trial := self._queue.take(index, self._own())) is not None:
                 self._claimed[index] = trial
-            if WORKER not in trial.user_attrs:  # its worker died after its last report
-                self._storage.set_trial_user_attr(trial_id(trial), WORKER, self._worker)
-            yield index
+                if WORKER not in trial.user_attrs:  # its worker died after its last report
+                    self._storage.set_trial_user_attr(trial_id(trial), WORKER, self._worker)
+                yield index
+
+    def offer(self, indices: Iterable[int]) -> None:
+        """Look for these trials in the queue again, at the next claim."""
+        for index in indices:
+            self._queue.offer(index)
+
+    def _take(self, index: int, is_free: IsFree) -> tuple[int, dict[str, Any]] | None:
+        trial = self._queue.take(index, self._own(), is_free)
+        return None if trial is None else self._begin(index, trial)
 
     def _claim_again(self, index: int) -> tuple[int, dict[str, Any]] | None:
         """Claim a trial from before a restart; None if another worker has it."""
         trial = self._unclaimed[index]
-        is_mine = self._stored(trial).state != self._state.WAITING or self._queue.take_one(trial)
-        self._remove(self._unclaimed, index)
+        is_mine = not is_waiting(self._stored(trial)) or self._queue.take_one(trial)
+        self._unclaimed.pop(index, None)
         return self._begin(index, trial) if is_mine else None
 
     def _begin(self, index: int, trial: Any) -> tuple[int, dict[str, Any]] | None:
@@ -169,19 +175,18 @@ class SharedStudy:
 
         Returns None if the trial was taken from this worker, as if it were dead.
         """
-        state = self._stored(trial).state
-        if state == self._state.FAIL:
-            self._remove(self._claimed, index)
+        trial = self._stored(trial)
+        if trial.state == self._state.FAIL:
+            self._claimed.pop(index, None)
             return None
-        with self._lock:
-            self._claimed[index] = trial
+        self._claimed[index] = trial
         try:
-            if state == self._state.RUNNING:
+            if trial.state == self._state.RUNNING:
                 self._storage.set_trial_user_attr(trial_id(trial), INDEX, index)
                 self._storage.set_trial_user_attr(trial_id(trial), WORKER, self._worker)
             return index, self._sampler.values(trial, index)
         except self._optuna.exceptions.UpdateFinishedTrialError:
-            self._remove(self._claimed, index)
+            self._claimed.pop(index, None)
             return None
 
     def number(self, index: int) -> int:
@@ -190,19 +195,19 @@ class SharedStudy:
 
     def paused_after(self, index: int) -> int:
         """Return after how many phases a claimed trial paused last; 0 if it never did."""
-        return paused_after(self._stored(self._claimed[index]))
+        return paused_after(self._claimed[index])
 
     def give_up(self, index: int) -> None:
         """Leave a claimed trial to the worker that has it now, or as it had ended."""
         if index in self._claimed:
             stored = self._stored(self._claimed[index])
-            self._remove(self._claimed, index)
+            self._claimed.pop(index, None)
             if stored.state in (self._state.COMPLETE, self._state.PRUNED):
                 self._ended[index] = stored
 
     def has_ended(self, index: int) -> bool:
         """Return whether a claimed trial had ended before a restart."""
-        return self._stored(self._claimed[index]).state.is_finished()
+        return self._claimed[index].state.is_finished()
 
     def claimed(self) -> list[int]:
         """Return the indices of the trials that this worker runs."""
@@ -222,16 +227,16 @@ class SharedStudy:
         if self._heartbeat is not None:
             self._heartbeat.check()
         trial = self._claimed[index]
-        stored = self._stored(trial)
-        if phase in stored.intermediate_values and stored.state != self._state.FAIL:
-            return stored.intermediate_values[phase]
+        is_stored = phase in trial.intermediate_values
+        if is_stored and self._stored(trial).state != self._state.FAIL:
+            return trial.intermediate_values[phase]
         try:
             if named:  # before the score: whoever reads that finds these too
                 self._storage.set_trial_user_attr(trial_id(trial), f"{OBJECTIVES}{phase}", named)
             self._storage.set_trial_intermediate_value(trial_id(trial), phase, score)
             return score
         except self._optuna.exceptions.UpdateFinishedTrialError:
-            self._remove(self._claimed, index)
+            self._claimed.pop(index, None)
             if (ended := self._stored(trial)).state != self._state.FAIL:
                 self._ended[index] = ended
             return None
@@ -250,13 +255,12 @@ class SharedStudy:
         Returns False if the trial was taken from this worker, as if it were dead.
         """
         trial = self._claimed[index]
-        self._remove(self._claimed, index)
-        stored = self._stored(trial)
-        if stored.state.is_finished() and stored.state != self._state.FAIL:
+        self._claimed.pop(index, None)
+        if trial.state.is_finished():
             self._unclaimed[index] = trial  # it runs again after a restart
             return True
         try:
-            last = max(phases, paused_after(stored))
+            last = max(phases, paused_after(trial))
             self._storage.set_trial_user_attr(trial_id(trial), PAUSED, last)
             self._storage.set_trial_state_values(trial_id(trial), self._state.WAITING)
         except self._optuna.exceptions.UpdateFinishedTrialError:
@@ -265,22 +269,26 @@ class SharedStudy:
 
     def fill(self, index: int, scores: Sequence[float]) -> None:
         """Store the scores that a claimed trial lacks, which repeats one of a dead worker."""
-        stored = self._stored(self._claimed[index])
-        with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
-            for phase in set(range(len(scores))) - set(stored.intermediate_values):
-                self._storage.set_trial_intermediate_value(trial_id(stored), phase, scores[phase])
-
-    def finish(self, index: int, status: Status, score: float) -> None:
-        """Store that a claimed trial has ended, with its last score."""
         trial = self._claimed[index]
-        is_complete = status == Status.COMPLETED and not math.isnan(score)
+        lacking = set(range(len(scores))) - set(trial.intermediate_values)
         # If the trial was just taken from this worker, as if it were dead, it is left as it is.
         with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
-            if not self._stored(trial).state.is_finished():
-                pruned = None if is_complete else self._state.PRUNED
+            for phase in lacking:
+                self._storage.set_trial_intermediate_value(trial_id(trial), phase, scores[phase])
+        if lacking:
+            self._claimed[index] = self._stored(trial)
+
+    def finish(self, index: int, status: Status, scores: Sequence[float]) -> None:
+        """Store that a claimed trial has ended, and those of its scores that it lacks."""
+        trial = self._claimed[index] = self._stored(self._claimed[index])
+        is_complete = status == Status.COMPLETED and not math.isnan(scores[-1])
+        with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            if not trial.state.is_finished():
+                self.fill(index, scores)
+                value, pruned = (scores[-1], None) if is_complete else (None, self._state.PRUNED)
                 with find_damage():
-                    self._study.tell(trial.number, score if is_complete else None, state=pruned)
-        self._remove(self._claimed, index)
+                    self._study.tell(trial.number, value, state=pruned)
+        self._claimed.pop(index, None)
 
     # --- resume ----------------------------------------------------------------------------------
 
@@ -305,7 +313,7 @@ class SharedStudy:
         }
         for index, trial in stored.items():
             if trial.state != self._state.RUNNING:
-                self._remove(self._unclaimed, index)
+                self._unclaimed.pop(index, None)
         self._ended |= ended
         return bool(ended)
 
@@ -316,7 +324,7 @@ class SharedStudy:
     # --- other workers ---------------------------------------------------------------------------
 
     def unfinished_elsewhere(self) -> tuple[bool, dict[int, int]]:
-        """Return whether other workers run trials, and which trials wait.
+        """Return whether other workers run trials, and which trials wait; offer these.
 
         Returns:
           Whether a trial runs elsewhere, or is about to return to the queue; and after how many
@@ -325,18 +333,14 @@ class SharedStudy:
         if self._heartbeat is not None:
             self._heartbeat.check()
         # One reading: between two, a heartbeat may fail a running trial and not yet repeat it.
-        trials, own = indexed_trials(self._study), set(self._running_ids())
+        trials, own = self._queue.read_all(), set(self._running_ids())
         others = [(i, t) for i, t in trials if trial_id(t) not in own]
         is_running = self._heartbeat is not None and (
             any(t.state == self._state.RUNNING for _, t in others)
             or bool(lost_trials(trials, self._num_trials))
         )
-        waiting = {i: paused_after(t) for i, t in others if t.state == self._state.WAITING}
+        waiting = {i: paused_after(t) for i, t in others if is_waiting(t)}
         return is_running, waiting
-
-    def count_elsewhere(self, own: Container[int]) -> int:
-        """Return how many trials have begun that are not in `own`."""
-        return sum(has_begun(t) and i not in own for i, t in self._valid_trials().items())
 
     def objectives(
         self, names: Sequence[str], phases: Mapping[int, int]
@@ -345,7 +349,7 @@ class SharedStudy:
 
         A trial that was just lost with its worker has none.
         """
-        valid = self._valid_trials()
+        valid = valid_trials(indexed_trials(self._study), self._num_trials)
         return {i: objectives(valid[i], names, n) for i, n in phases.items() if i in valid}
 
     def open_agents(self, parent: Path) -> PausedAgents:
@@ -371,9 +375,6 @@ class SharedStudy:
     def _state(self) -> Any:
         return self._optuna.trial.TrialState
 
-    def _valid_trials(self) -> dict[int, Any]:
-        return valid_trials(indexed_trials(self._study), self._num_trials)
-
     def _stored(self, trial: Any) -> Any:
         """Return a trial as it is stored now."""
         return self._storage.get_trial(trial_id(trial))
@@ -382,18 +383,12 @@ class SharedStudy:
         """Return the indices of the trials that this worker runs or is about to run again."""
         return {*self._claimed, *self._unclaimed}
 
-    def _remove(self, trials: dict[int, Any], index: int) -> None:
-        with self._lock:
-            trials.pop(index, None)
-
-    def _running(self) -> list[Any]:
-        """Return the trials that this worker runs or is about to run again."""
-        with self._lock:
-            unclaimed = [t for t in self._unclaimed.values() if not t.state.is_finished()]
-            return [*self._claimed.values(), *unclaimed]
-
     def _running_ids(self) -> list[int]:
-        return [trial_id(trial) for trial in self._running()]
+        """Return the ids of the trials that this worker runs or is about to run again."""
+        # The heartbeat's thread calls this, and a dictionary must not change while one iterates it.
+        claimed, unclaimed = list(self._claimed.values()), list(self._unclaimed.values())
+        unfinished = [trial for trial in unclaimed if not trial.state.is_finished()]
+        return [trial_id(trial) for trial in claimed + unfinished]
 
 
 def has_other_worker(name: str, worker: str) -> ValueError:

@@ -78,10 +78,17 @@ class BestAgents:
                 f"the agent in {directory} is lost: {why}. Moved to {moved}", stacklevel=2
             )
 
+    def available(self) -> set[int]:
+        """Return the trials whose agents are in memory or on disk."""
+        return {*self._agents, *self._folders()}
+
     def is_among_best(self, trial: int, score: float, trials: list[dict[str, Any]]) -> bool:
         """Return whether an agent that has just got this score is to be kept as it is now.
 
         Agents that are no longer among the best are dropped.
+
+        Args:
+          trials: of the `available` agents, and this one; others are disregarded.
         """
         best = self._best(trials, trial)
         self._agents = {t: agent for t, agent in self._agents.items() if t in best}
@@ -141,7 +148,7 @@ class BestAgents:
         Considered are trials whose agents are in memory or on disk, and the one that just scored:
         the agents of trials that ended shortly before a kill are lost.
         """
-        available = {scoring, *self._agents, *self._folders()}
+        available = {scoring, *self.available()}
         order = ranked([trial for trial in trials if trial["trial"] in available])
         chosen = order[: self._keep]
         if self._per is not None:

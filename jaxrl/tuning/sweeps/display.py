@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, Group
@@ -15,6 +17,8 @@ from jaxrl.tuning.sweeps.ranking import leaderboard
 
 TOP = 5
 """How many of the best trials are shown."""
+SHARE = 0.05
+"""The share of a sweep's time that its display may take: there may be many trials."""
 
 
 class Display:
@@ -27,7 +31,7 @@ class Display:
     def __init__(self, description: dict[str, Any], is_visible: bool):
         self._num_trials = description["scheduler"]["num_trials"]
         self._num_phases = description["scheduler"]["num_phases"]
-        self._steps = 0.0
+        self._steps, self._due = 0.0, 0.0
         console = Console(stderr=True)
         self._live = Live(Text("starting"), console=console, auto_refresh=False)
         self._line = "starting"
@@ -57,20 +61,28 @@ class Display:
         self._steps += steps
 
     def show(
-        self, seconds: float, running: list[tuple[int, int, int]], trials: list[dict[str, Any]]
+        self,
+        seconds: float,
+        running: list[tuple[int, int, int]],
+        describe: Callable[[], list[dict[str, Any]]],
     ) -> None:
-        """Show the tables.
+        """Show the tables, unless nobody sees them or they were shown too shortly before.
 
         Args:
           running: lane, trial and phase of each lane that runs a trial.
-          trials: all trials, as `sweep.json` has them.
+          describe: returns all trials, as `sweep.json` has them.
         """
+        began = time.perf_counter()
+        if not self._is_visible or began < self._due:
+            return
+        trials = describe()
         best = leaderboard(trials)[:1]
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
         self._line = headline(seconds, self._steps, trials, self._num_trials) + score
         if self._is_live:
             tables = [self._lane_table(running, trials)] + [_best_table(trials)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)
+        self._due = began + (time.perf_counter() - began) / SHARE
 
     def close(self) -> None:
         """Leave the terminal as it is now."""

@@ -163,7 +163,7 @@ class SweepLoop:
                     time.sleep(0.2)  # other workers may return trials to the queue
                     continue
                 self._train_chunk()
-                self.display.show(self._seconds(), self.state.running(), self.state.trials())
+                self.display.show(self._seconds(), self.state.running(), self.state.trials)
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
                     saved_at = time.perf_counter()
@@ -374,20 +374,18 @@ class SweepLoop:
         self.display.print_line(f"resumed after {seconds:,.0f} s{versions}")
 
     def _write_best(self) -> None:
-        trials = self.state.trials()
-        values = {row["trial"]: values_from_json(best_values(row)) for row in trials}
-
         def describe(trial: int, score: float) -> tuple[bool, dict[str, Any]]:
-            config, program = self.programs.find(values[trial])
+            (row,) = self.state.trials({trial})
+            config, program = self.programs.find(values_from_json(best_values(row)))
             arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
             arguments["run_id"] = self.description["run_id"]
             manifest = manifests.describe(program.algo, config, arguments)
             return program.algo.env.checkpointable, manifest
 
-        self.best.write(trials, describe)
+        self.best.write(self.state.trials(self.best.available()), describe)
 
     def _write_summary(self) -> dict[str, Any]:
-        elsewhere = self.study.count_elsewhere(self.state.values)
+        elsewhere = self.trials.count_elsewhere()
         summary = self.description | self.state.summary(self._seconds(), elsewhere)
         if names := names_of(self.settings.objective):
             phases = {row["trial"]: len(row["scores"]) for row in summary["trials"]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,17 +174,18 @@ class SweepState:
     seconds: float = 0.0
     """Seconds that the sweep had taken when it was last saved."""
 
-    def trials(self) -> list[dict[str, Any]]:
-        """Return all trials that have begun, as `sweep.json` has them."""
+    def trials(self, chosen: Set[int] | None = None) -> list[dict[str, Any]]:
+        """Return the trials that have begun, as `sweep.json` has them; of the chosen ones only."""
         scores, reported, status = (np.asarray(x) for x in self.ledger)
+        begun = self.values.keys() if chosen is None else self.values.keys() & chosen
         trials: list[dict[str, Any]] = [
             {
                 "trial": trial,
-                "values": values_to_json(values),
+                "values": values_to_json(self.values[trial]),
                 "scores": [score_to_json(s) for s in scores[trial, : reported[trial]]],
                 "status": Status(status[trial]).name.lower(),
             }
-            for trial, values in sorted(self.values.items())
+            for trial in sorted(begun)
         ]
         if self.generations:
             for row in trials:

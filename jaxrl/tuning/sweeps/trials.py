@@ -89,7 +89,8 @@ class Trials:
         begun = None
         while begun is None:
             self.take_in()
-            for trial in self._study.claim_to_end(lambda trial, _: self._status(trial).has_ended):
+            has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
+            for trial in self._study.claim_to_end(has_ended.item):
                 self._finish(trial)
             if (claimed := self._claim()) is None:
                 return None
@@ -98,8 +99,8 @@ class Trials:
 
     def _claim(self) -> tuple[int, dict[str, Any]] | None:
         status, reported = (np.asarray(x) for x in (self._ledger.status, self._ledger.reported))
-        ready = np.flatnonzero(status == Status.READY).tolist()
-        for trial in sorted(ready, key=lambda trial: -reported[trial]):
+        ready = np.flatnonzero(status == Status.READY)
+        for trial in ready[np.argsort(-reported[ready], kind="stable")].tolist():
             if (claimed := self._study.claim_paused(trial)) is not None:
                 return claimed
         return self._study.claim(self._state.values, self._is_free)
@@ -176,13 +177,14 @@ class Trials:
             self.forget(trial)
             return None
         if phase < self._reported(trial):  # it trains again what it has reported
-            stored = float(self._ledger.scores[trial, phase])
+            stored = self._scores(trial)[phase]
         else:
             self._store(REPORTED, trial, phase, stored)
             if not self._is_judged(trial):  # it was taken meanwhile
                 self.forget(trial)
                 return None
-        if self._best.is_among_best(trial, stored, state.trials()):
+        compared = state.trials({trial, *self._best.available()})
+        if self._best.is_among_best(trial, stored, compared):
             self._best.keep(trial, stored, state.trial_updates[trial], agents())
         if phase + 1 < self._reported(trial):
             return Status.RUNNING
@@ -248,6 +250,11 @@ class Trials:
             for trial, phases in waiting.items()
         )
 
+    def count_elsewhere(self) -> int:
+        """Return how many trials have begun that are not this worker's."""
+        begun = {trial for trial, number in enumerate(self._judged.numbers) if number >= 0}
+        return len(begun - self._state.values.keys())
+
     def stop_all(self, is_over: bool) -> None:
         """Stop the trials that have not ended: this worker's, which have left their lanes.
 
@@ -256,11 +263,13 @@ class Trials:
             trained them.
         """
 
-        def is_meant(trial: int, paused_after: int) -> bool:
-            return paused_after > 0 and (is_over or trial in self._state.values)
-
         self._resumed_until = 0
         self.take_in()
+        _, waiting = self._study.unfinished_elsewhere()
+
+        def is_meant(trial: int) -> bool:
+            return waiting.get(trial, 0) > 0 and (is_over or trial in self._state.values)
+
         for trial in itertools.chain(self._study.claimed(), self._study.claim_to_end(is_meant)):
             if not self._status(trial).has_ended:
                 self._store(STOPPED, trial, self._reported(trial))
@@ -291,7 +300,12 @@ class Trials:
     def _apply(self, until: int) -> None:
         """Judge by the events up to this place; give up the trials that others have taken."""
         for event in self._study.log.events[self._state.num_events : until]:
+            before = np.asarray(self._ledger.status)
             self._judged = events.apply(self._scheduler, self._judged, event)
+            has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
+            ended = np.flatnonzero(has_ended & (before < Status.STOPPED)).tolist()
+            # Whoever runs a trial ends it. Those that wait are ended at the next claim.
+            self._study.offer(trial for trial in ended if trial != event.trial)
             is_others = event.kind == BEGUN and event.worker != self._worker
             is_on_lane = event.trial in self._study.claimed()  # it is given up when it reports
             if is_others and event.trial in self._state.values and not is_on_lane:
@@ -300,9 +314,7 @@ class Trials:
         self._state.num_events = self._judged.num_events
 
     def _finish(self, trial: int) -> None:
-        scores = self._scores(trial)
-        self._study.fill(trial, scores)  # it may repeat the trial of a worker that died
-        self._study.finish(trial, self._status(trial), scores[-1] if scores else math.nan)
+        self._study.finish(trial, self._status(trial), self._scores(trial))
 
     def _met_again(self) -> list[Event]:
         """Return the events that a worker which resumes alone has still to meet again."""
@@ -317,10 +329,10 @@ class Trials:
         return self._judged.ledger
 
     def _status(self, trial: int) -> Status:
-        return Status(int(self._ledger.status[trial]))
+        return Status(np.asarray(self._ledger.status)[trial])
 
     def _reported(self, trial: int) -> int:
-        return int(self._ledger.reported[trial])
+        return int(np.asarray(self._ledger.reported)[trial])
 
     def _scores(self, trial: int) -> list[float]:
-        return np.asarray(self._ledger.scores[trial, : self._reported(trial)], float).tolist()
+        return np.asarray(self._ledger.scores)[trial, : self._reported(trial)].tolist()

@@ -159,6 +159,15 @@ def test_damage_that_the_heartbeat_meets_ends_the_sweep(studies, tmp_path):
             call()
 
 
+def test_a_damaged_trial_that_is_added_later_is_found_at_the_next_claim(studies):
+    study = studies("a")
+    study.claim(())
+    waiting = optuna.trial.TrialState.WAITING
+    study._study.add_trial(optuna.create_trial(state=waiting, user_attrs={"index": 7}))
+    with pytest.raises(DamagedStudyError, match="trial 1 has the index 7"):
+        study.claim(())
+
+
 @pytest.mark.parametrize(
     ("trial", "phases", "kind"), [(4, 0, "begun"), (0, 3, "reported"), (0, 4, "begun")]
 )

@@ -6,12 +6,21 @@ No trial trains here: a phase's score is known, and an agent is the number of ph
 import collections
 import functools
 import random
+import sys
 
 import numpy as np
 import pytest
-from shared_studies import open_study
+from shared_studies import open_study, states
 
-from jaxrl.tuning import ASHA, HyperBand, HyperTrick, Status, SuccessiveHalving, schedulers
+from jaxrl.tuning import (
+    ASHA,
+    HyperBand,
+    HyperTrick,
+    RandomSearch,
+    Status,
+    SuccessiveHalving,
+    schedulers,
+)
 from jaxrl.tuning.studies.events import BEGUN, REPORTED, replay
 from jaxrl.tuning.studies.heartbeat import requeue
 from jaxrl.tuning.studies.paused_agents import PausedAgent
@@ -230,6 +239,21 @@ def test_two_workers_that_judge_at_once_continue_a_trial_once(tmp_path):
         worker.study.close()
 
 
+def test_a_paused_trial_that_has_lost_is_ended_at_the_next_claim_of_any_worker(tmp_path):
+    scheduler, folder = SuccessiveHalving(3, 3), Folder()
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    a, b = (Worker(url, name, scheduler, folder, tmp_path) for name in "ab")
+    a.begin(0)
+    a.report(0)
+    b.begin(0), b.begin(1)
+    b.report(0), b.report(1)
+    assert states(b.study) == ["WAITING"] * 3
+    b.begin(0)
+    assert states(b.study) == ["PRUNED", "PRUNED", "RUNNING"]
+    for worker in (a, b):
+        worker.study.close()
+
+
 def test_a_worker_that_knows_too_little_does_not_take_a_paused_trial(tmp_path):
     """A trial went on and paused again, since this worker has read the events."""
     scheduler, folder = ASHA(9, 9), Folder()
@@ -253,3 +277,38 @@ def test_a_worker_that_knows_too_little_does_not_take_a_paused_trial(tmp_path):
     assert trial.user_attrs["paused after"] == 3
     for worker in (late, other):
         worker.study.close()
+
+
+def count_calls(work):
+    """Return how many functions, of Python and of C, are called while `work` is done."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+@pytest.mark.parametrize("scheduler", [RandomSearch(40, 1), ASHA(40, 3)])
+def test_a_trial_costs_the_same_however_many_the_study_has(tmp_path, scheduler, kind):
+    """No claim, report, pause or end reads, checks or lists the trials and events before it."""
+    url = f"{kind}:///{tmp_path / 's'}"
+    worker = Worker(url, "a", scheduler, Folder(), tmp_path, num_lanes=1)
+
+    def run_a_trial():
+        worker.begin(0)
+        while worker.state.runs[0] is not None:
+            worker.report(0)
+
+    counts = [count_calls(run_a_trial) for _ in range(16)]
+    # Each of the eight trials would add more than a thousandth, if it were read twice.
+    assert max(counts[10:]) < 1.005 * max(counts[2:8])
+    assert len({trial for trial, _ in worker.trained}) > 8
+    worker.study.close()
