@@ -10,7 +10,6 @@ from jaxrl.tuning.finals import Finals, late_scores
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.objectives import pareto_front
 from jaxrl.tuning.program import search
-from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.samplers.check import check_sampler
 from jaxrl.tuning.samplers.expected_improvement import ExpectedImprovement
 from jaxrl.tuning.samplers.sobol import Sobol
@@ -23,6 +22,7 @@ from jaxrl.tuning.sweeps.api import SweepResult, sweep
 from jaxrl.tuning.sweeps.state import Phase
 from jaxrl.tuning.sweeps.whole_study import read_study
 from jaxrl.tuning.timeline import Span, occupancy, simulate, wall_time
+from jaxrl.tuning.trial_start import trial_key, trial_values
 
 __all__ = [
     "ASHA",

@@ -26,8 +26,8 @@ from jaxrl.tuning import (
     trial_key,
     trial_values,
 )
-from jaxrl.tuning.rounds import agent_keys, sampler_key
 from jaxrl.tuning.spaces import space as spaces
+from jaxrl.tuning.trial_start import agent_keys, sampler_key
 
 KEY = jax.random.key(5)
 SCHEDULER = RandomSearch(12, 2)

@@ -16,13 +16,13 @@ from jaxrl.files.json_values import score_to_json, values_from_json
 from jaxrl.tuning.evolution.lineage import schedule_of
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.finals import Finals
-from jaxrl.tuning.rounds import trial_key
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.loop import TrialSource
 from jaxrl.tuning.sweeps.ranking import Trial, late_objectives, late_score
 from jaxrl.tuning.sweeps.state import SweepSettings
+from jaxrl.tuning.trial_start import trial_key
 from jaxrl.types import Array
 
 FOLDER = "finals"

@@ -19,7 +19,8 @@ from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.objectives import greedy_metrics
-from jaxrl.tuning.rounds import agent_keys, copies, evaluation_key, without_host_envs
+from jaxrl.tuning.rounds import copies, without_host_envs
+from jaxrl.tuning.trial_start import agent_keys, evaluation_key
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 

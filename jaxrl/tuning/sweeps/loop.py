@@ -25,7 +25,6 @@ from jaxrl.tuning import schedulers
 from jaxrl.tuning.evolution.lineage import Evolution
 from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.objectives import names_of, score
-from jaxrl.tuning.rounds import trial_key, trial_values
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
@@ -41,6 +40,7 @@ from jaxrl.tuning.sweeps.ranking import best_values
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
 from jaxrl.tuning.sweeps.trials import Trials
 from jaxrl.tuning.timeline import Span
+from jaxrl.tuning.trial_start import trial_key, trial_values
 from jaxrl.types import Algorithm, Array
 
 

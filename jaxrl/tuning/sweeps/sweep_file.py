@@ -1,19 +1,36 @@
-"""`sweep.json`, which describes a sweep and its trials, and the identity of a sweep."""
+"""`sweep.json`, which describes a sweep and its trials, and the directory that holds it."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxrl import config as fields
+from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.files import schema
-from jaxrl.files.urls import JOURNAL, parse_url
+from jaxrl.files.changes import changed_settings
+from jaxrl.files.paths import check_path
+from jaxrl.files.urls import JOURNAL, parse_url, redact_url
 from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import directory_lock
+from jaxrl.tuning.objectives import names_of
+from jaxrl.tuning.schedulers import Scheduler
+from jaxrl.tuning.spaces import space as spaces
+from jaxrl.tuning.sweeps.state import SweepSettings
+from jaxrl.types import Algorithm
 
 NAME = "sweep.json"
 SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "objective",
         "evaluation_episodes", "seeds_per_trial", "sampler", "lanes", "phase", "space")  # fmt: skip
 """What a resumed sweep must have in common with the one before it."""
+SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "objective",
+          "evaluation_episodes", "seeds_per_trial", "phase", "space")  # fmt: skip
+"""What all workers of a study must have in common, besides the environment's options."""
 
 
 def identity(description: dict[str, Any]) -> dict[str, Any]:
@@ -41,3 +58,99 @@ def read(directory: Path) -> dict[str, Any]:
 def write(directory: Path, summary: dict[str, Any]) -> None:
     """Write `sweep.json`, as a whole or not at all."""
     schema.write(directory / NAME, summary)
+
+
+def describe(
+    algo: Algorithm, config: Any, space: spaces.Space, scheduler: Scheduler, settings: SweepSettings
+) -> dict[str, Any]:
+    """Return what `sweep.json` says of the sweep besides its trials."""
+    manifests.check_options(algo.env)
+    objective = settings.objective
+    own_fields = [field.name for field in dataclasses.fields(scheduler) if field.init]
+    names = dict.fromkeys(["num_trials", "num_phases", *own_fields])
+    rule = {"name": type(scheduler).__name__} | {name: getattr(scheduler, name) for name in names}
+    return {
+        "run_id": manifests.new_run_id(),
+        "algorithm": algo.name,
+        "env": algo.env.id,
+        "num_envs": algo.env.num_envs,
+        "env_options": algo.env.options,
+        "config": fields.to_dict(config),
+        "seed": settings.seed,
+        "scheduler": rule,
+        "objective": objective.__name__ if callable(objective) else names_of(objective),
+        "evaluation_episodes": settings.evaluation_episodes,
+        "seeds_per_trial": settings.seeds_per_trial,
+        "sampler": settings.sampler,
+        "strategy": str(settings.strategy),
+        "phase": settings.phase._asdict(),
+        "space": {name: _describe_part(part) for name, part in space.items()},
+        **manifests.provenance(),
+        "lanes": settings.num_lanes,
+        "study": settings.study_name,
+        "storage": settings.storage and redact_url(settings.storage),
+        "worker": settings.worker,
+        "agents_dir": settings.agents_dir and str(settings.agents_dir),
+    }
+
+
+def _describe_part(part: spaces.Distribution) -> dict[str, Any]:
+    """Return the kind and arguments of a distribution, and its condition if it has one."""
+    if isinstance(part, spaces.When):
+        condition = {"when": {part.name: part.value}}
+        return _describe_part(part.distribution) | json.loads(json.dumps(condition))
+    return {"kind": type(part).__name__} | json.loads(json.dumps(dataclasses.asdict(part)))
+
+
+def shared_settings(description: dict[str, Any]) -> dict[str, Any]:
+    """Return what all workers of a study must have in common: all that learning depends on."""
+    options = description["env_options"].items()
+    learning = {name: value for name, value in options if name not in SPEED_ONLY}
+    return {name: description[name] for name in SHARED} | {"env_options": learning}
+
+
+@contextlib.contextmanager
+def open_directory(directory: Path, description: dict[str, Any], resume: bool) -> Iterator[bool]:
+    """Make the sweep's directory, or check that the sweep in it may be resumed.
+
+    Until the block ends, no other process may open it.
+
+    Yields:
+      Whether it is new.
+    """
+    check_path(directory)
+    if (directory / NAME).exists():
+        if not resume:
+            raise ValueError(
+                f"{directory} already holds a sweep; resume it (resume=True, --resume) or choose "
+                "another directory"
+            )
+        before = read(directory)
+        if "objective" not in before:
+            raise ValueError(
+                f"an older version of jaxrl began the sweep in {directory}, and this one cannot "
+                "resume it; resume it with that version, or choose another directory"
+            )
+        if changes := changed_settings(before, description, SAME):
+            raise ValueError(
+                f"cannot resume the sweep in {directory}: these settings changed: "
+                + "; ".join(changes)
+            )
+        description["command"] = before.get("command", description["command"])
+        description["run_id"] = before.get("run_id")  # None if an older version began the sweep
+        with directory_lock(directory):
+            yield False
+        return
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    with directory_lock(directory):
+        nothing = {"trials": [], "spans": [], "seconds": 0.0, "occupancy": 0.0, "elsewhere": 0}
+        write(directory, description | nothing)
+        yield True
+
+
+def clear(directory: Path) -> None:
+    """Empty the directory of a sweep that could not begin."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -12,8 +12,8 @@ from toy_algorithm import ToyConfig, toy
 import jaxrl
 from jaxrl.training import manifest as manifests
 from jaxrl.tuning import Choice, LogUniform, Phase, RandomSearch, trial_key
-from jaxrl.tuning.rounds import agent_keys
 from jaxrl.tuning.sweeps.best_agents import BestAgents
+from jaxrl.tuning.trial_start import agent_keys
 
 
 @pytest.mark.usefixtures("quick_compilation")

@@ -40,12 +40,12 @@ from jaxrl.tuning import (
     search,
     sweep,
 )
-from jaxrl.tuning.rounds import trial_key
 from jaxrl.tuning.studies.heartbeat import requeue
 from jaxrl.tuning.studies.storage import change_state
 from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.lane_group import LaneGroup, Placement
+from jaxrl.tuning.trial_start import trial_key
 
 CONDITIONAL = {
     "gamma": Choice((0.9, 0.99)),
