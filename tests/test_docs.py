@@ -99,6 +99,8 @@ def test_every_command_and_preset_is_described():
     assert {f"jaxrl {name}" for name in COMMANDS} <= code
     for presets in PRESETS.values():
         assert set(presets) <= code
+    text = (DOCS / "reference" / "command.md").read_text()
+    assert re.findall(r"^\| \[`jaxrl (\w+)`\]", text, re.MULTILINE) == list(COMMANDS)
 
 
 def test_every_flag_that_is_described_exists():
