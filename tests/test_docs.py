@@ -87,11 +87,20 @@ def test_every_public_name_has_its_reference():
     assert described == names
 
 
+def test_the_imports_of_pure_functions_work():
+    imports = re.findall(r"`(from jaxrl[^`]+)`", (DOCS / "reference" / "parts.md").read_text())
+    assert imports
+    for line in imports:
+        exec(line, {})
+
+
 def test_every_command_and_preset_is_described():
     code = names_in_code("command.md")
     assert {f"jaxrl {name}" for name in COMMANDS} <= code
     for presets in PRESETS.values():
         assert set(presets) <= code
+    text = (DOCS / "reference" / "command.md").read_text()
+    assert re.findall(r"^\| \[`jaxrl (\w+)`\]", text, re.MULTILINE) == list(COMMANDS)
 
 
 def test_every_flag_that_is_described_exists():

@@ -47,6 +47,7 @@ from jaxrl.cli.play import record_episode
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
+from jaxrl.envs.trust import code_named_by
 from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import WandbSink
@@ -174,7 +175,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         label=args.label,
     )
     if processes.is_first():
-        print_summary(result)
+        print_summary(result, algo.env)
     if result.interrupted:
         print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
         return 130
@@ -252,7 +253,7 @@ def check_annealing(run_dir: Path, config: Any) -> None:
         )
 
 
-def print_summary(result: RunResult) -> None:
+def print_summary(result: RunResult, env: Env) -> None:
     """Print the summary of a run as a table, and how to watch the agent."""
     table = Table(title=str(result.run_dir), show_header=False)
     table.add_column()
@@ -261,7 +262,13 @@ def print_summary(result: RunResult) -> None:
         table.add_row(name, format_number(value))
     Console().print(table)
     if not result.interrupted:
-        print(f"watch the agent: jaxrl play {shlex.quote(str(result.run_dir))}")
+        print(f"watch the agent: {play_command(result.run_dir, env)}")
+
+
+def play_command(run_dir: Path | None, env: Env) -> str:
+    """Return the command that plays a run's agent; it must trust code that the user named."""
+    trust = " --trust-imports" if code_named_by(env.id, env.options) else ""
+    return f"jaxrl play {shlex.quote(str(run_dir))}{trust}"
 
 
 def format_number(value: Any) -> str:

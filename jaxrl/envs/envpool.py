@@ -143,10 +143,15 @@ class EnvpoolPool:
 def _envpool() -> Any:
     try:
         import envpool
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "envpool is not installed on this platform (it has wheels for Linux, macOS and "
             "Windows on x86-64 and arm64): pip install envpool, or use a gymnax id"
+        ) from error
+    except ImportError as error:  # its modules for MuJoCo and football link to OpenGL
+        raise ImportError(
+            f"envpool is installed, but a library that it needs is not: {error}; for libEGL and "
+            "libOpenGL on Debian and Ubuntu: apt-get install libegl1 libopengl0"
         ) from error
     return envpool
 

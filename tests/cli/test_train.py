@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from simulators import Faulty
@@ -148,6 +149,17 @@ def test_a_failing_simulator_is_one_message(jaxrl_command, monkeypatch, tmp_path
     assert message.endswith("ZeroDivisionError: a wheel came off\n")
     assert finished.stderr.count("Traceback") == 1
     assert read(tmp_path / "run", "manifest")["config"]["anneal_updates"] == 7
+
+
+@pytest.mark.parametrize(
+    ("id", "command"),
+    [
+        ("gymnax/CartPole-v1", "jaxrl play 'a run'"),
+        ("gymnasium/own:make", "jaxrl play 'a run' --trust-imports"),
+    ],
+)
+def test_the_command_to_play_trusts_what_the_user_named(id, command):
+    assert train.play_command(Path("a run"), SimpleNamespace(id=id, options={})) == command
 
 
 def test_a_run_that_cannot_be_filmed_is_not_trained(jaxrl_command, monkeypatch):

@@ -1,6 +1,7 @@
 """envpool's adapter: the simulator's own steps, Atari's scores, and options."""
 
 import functools
+import sys
 
 import envpool
 import jax
@@ -9,6 +10,7 @@ import pytest
 from env_cases import CASES, LIFE, N, actions_of, member, played
 
 import jaxrl
+from jaxrl.envs import envpool as adapter
 from jaxrl.envs import episodes
 from jaxrl.envs.check import random_actions
 from jaxrl.envs.host import callback
@@ -118,3 +120,18 @@ def test_buttons_of_vizdoom_are_one_choice_by_default():
 def test_bad_options_are_refused_before_envpool_crashes(id, option, message):
     with pytest.raises(ValueError, match=message):
         jaxrl.make(f"envpool/{id}", 2, **option)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("ModuleNotFoundError('no envpool')", "pip install envpool"),
+        ("ImportError('libEGL.so.1: cannot open')", "libEGL.so.1.*apt-get install libegl1"),
+    ],
+)
+def test_an_import_that_fails_says_what_to_install(tmp_path, monkeypatch, error, advice):
+    (tmp_path / "envpool.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "envpool")
+    with pytest.raises(ImportError, match=advice):
+        adapter._envpool.__wrapped__()
