@@ -230,8 +230,8 @@ class HostEnv(Env, Protocol):
           state: what the last call returned.
           sent: index of the pool that begins a step.
           action: `[N / k, ...]` for that pool.
-          awaited: index of the pool whose step is received; see
-            `jaxrl.envs.host.pools` has the numbers for "none" and "any".
+          awaited: index of the pool whose step is received; `jaxrl.envs.host.pools` has the
+            numbers for "none" and "any".
         """
         ...
 

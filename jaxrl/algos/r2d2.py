@@ -54,7 +54,6 @@ class R2D2Config(q_learning.QLearningConfig):
     epsilon_exponent: float = 8.0
     """Exponent of that schedule (Horgan et al. 2018)."""
     learning_starts: float = 2000.0
-    target_period: float = 200
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     priority_max_share: float = 0.9
