@@ -29,7 +29,6 @@ from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
-from jaxrl.ops import optimizers
 from jaxrl.ops.masks import masked_sum, zero_invalid
 from jaxrl.replay import frames, ring, transitions
 from jaxrl.replay.ring import Replay
@@ -110,12 +109,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
         apply = agent.apply(config)
-        epsilon = optimizers.linear_schedule(
-            config.initial_epsilon,
-            config.final_epsilon,
-            state.num_updates,
-            config.exploration_steps / q_learning.steps_per_update(config, env),
-        )
+        epsilon = q_learning.annealed_epsilon(config, env, state.num_updates)
         # Rollout
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps

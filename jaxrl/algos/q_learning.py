@@ -1,5 +1,5 @@
 """The parts that DQN and R2D2 share: hyperparameters, and gradient steps on batches of a replay
-towards the values of a target network.
+towards the values of a target network. PQN shares the schedule of epsilon.
 """
 
 from __future__ import annotations
@@ -120,7 +120,21 @@ def has_started(config: QLearningConfig, env: Env, num_updates: Array) -> Array:
     return num_updates >= config.learning_starts / steps_per_update(config, env)
 
 
-def steps_per_update(config: QLearningConfig, env: Env) -> int:
+def annealed_epsilon(config: Any, env: Env, num_updates: Array) -> Array:
+    """Return the probability of a random action in the update after `num_updates`.
+
+    Args:
+      config: with `initial_epsilon`, `final_epsilon`, `exploration_steps` and `num_steps`.
+    """
+    return optimizers.linear_schedule(
+        config.initial_epsilon,
+        config.final_epsilon,
+        num_updates,
+        config.exploration_steps / steps_per_update(config, env),
+    )
+
+
+def steps_per_update(config: Any, env: Env) -> int:
     """Return the environment steps of an update, over all environments and devices."""
     return env.num_envs * axis_of(env).size * config.num_steps
 
