@@ -25,6 +25,8 @@ MAX_COUNT = 2**31 - 1
 """The largest size or count: programs hold them in 32 bits."""
 MAX_LONG = 2**63 - 1
 """The largest integer of 64 bits."""
+MAX_SEED = 2**32 - 1
+"""The largest seed: of more than 32 bits `jax.random.key` would ignore the upper ones."""
 
 
 class Range(NamedTuple):
@@ -68,7 +70,8 @@ def integer(
 
 def _power(most: int) -> str:
     """Return a limit as text."""
-    return {MAX_COUNT: "2^31 - 1", MAX_LONG: "2^63 - 1"}.get(most, f"{most:,}")
+    powers = {MAX_COUNT: "2^31 - 1", MAX_SEED: "2^32 - 1", MAX_LONG: "2^63 - 1"}
+    return powers.get(most, f"{most:,}")
 
 
 def number(name: str, value: Any, allowed: Range = FINITE) -> float:
@@ -190,7 +193,7 @@ def step(name: str, value: Any) -> int:
 
 def seed(value: Any) -> int:
     """Return a seed, of which `jax.random.key` makes a key."""
-    return integer("seed", value, 0, MAX_LONG)
+    return integer("seed", value, 0, MAX_SEED)
 
 
 def index(name: str, value: Any) -> Any:

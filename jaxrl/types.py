@@ -40,7 +40,8 @@ class TimeStep(NamedTuple):
     if and only if not `first[t+1]`.
 
     Attributes:
-      obs: observations, `[N, *observation_space.shape]`.
+      obs: observations, `[N, *observation_space.shape]`; finite, also at the end of an episode,
+        since gradients pass through all of them (0 times NaN is NaN).
       reward: `[N]` float32, of the transition into this step.
       terminated: `[N]` bool, whether the episode ended in a state of value 0.
       truncated: `[N]` bool, whether the episode was cut, for instance by a time limit; its last
@@ -230,8 +231,8 @@ class HostEnv(Env, Protocol):
           state: what the last call returned.
           sent: index of the pool that begins a step.
           action: `[N / k, ...]` for that pool.
-          awaited: index of the pool whose step is received; see
-            `jaxrl.envs.host.pools` has the numbers for "none" and "any".
+          awaited: index of the pool whose step is received; `jaxrl.envs.host.pools` has the
+            numbers for "none" and "any".
         """
         ...
 

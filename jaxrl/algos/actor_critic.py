@@ -1,4 +1,7 @@
-"""The parts that PPO, A2C and IMPALA share: hyperparameters, acting, rollouts and metrics."""
+"""The parts that PPO, A2C and IMPALA share: hyperparameters, acting, rollouts and metrics.
+
+PQN has the same metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning (Mnih et al. 2015), with its usual extensions as options.
+"""DQN: deep Q-learning (Mnih et al. 2015, algorithm 1), with its usual extensions as options.
 
 Each update steps the environments epsilon-greedily, stores the transitions in a replay, and takes
 `num_gradient_steps` on batches of it that move Q(s, a) towards
@@ -29,9 +29,8 @@ from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
-from jaxrl.ops import optimizers
 from jaxrl.ops.masks import masked_sum, zero_invalid
-from jaxrl.replay import frames, ring, transitions
+from jaxrl.replay import ring, transitions
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.transitions import Batch, Layout
 from jaxrl.rollouts.rollout import episode_metrics
@@ -110,12 +109,7 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
         apply = agent.apply(config)
-        epsilon = optimizers.linear_schedule(
-            config.initial_epsilon,
-            config.final_epsilon,
-            state.num_updates,
-            config.exploration_steps / q_learning.steps_per_update(config, env),
-        )
+        epsilon = q_learning.annealed_epsilon(config, env, state.num_updates)
         # Rollout
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps
@@ -161,13 +155,8 @@ def check_sizes(config: DQNConfig, env: Env, network: nn.Module) -> None:
         raise ValueError(
             f"DQN has no memory, got a network with one, {type(network).__name__}; use jaxrl.r2d2"
         )
-    if q_learning.num_rows(config, env) < config.n_step + config.frame_stack + config.num_steps:
-        raise ValueError(
-            f"DQNConfig.replay_size = {config.replay_size} over num_envs = {env.num_envs} is too "
-            f"small for num_steps = {config.num_steps} and n_step = {config.n_step}"
-        )
-    frames.check_frame_stack(config, env)
-    q_learning.check_batch(config, env)
+    rows = config.num_steps + config.n_step + config.frame_stack
+    q_learning.check_replay(config, env, rows, f"num_steps + n_step + frame_stack = {rows}")
 
 
 def layout_of(config: DQNConfig) -> Layout:

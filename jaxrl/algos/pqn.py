@@ -121,12 +121,7 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
         network, apply = agent.network_of(config), agent.apply(config, state.obs_statistics)
         # Rollout
-        epsilon = optimizers.linear_schedule(
-            config.initial_epsilon,
-            config.final_epsilon,
-            state.num_updates,
-            config.exploration_steps / (config.num_steps * env.num_envs * axis.size),
-        )
+        epsilon = q_learning.annealed_epsilon(config, env, state.num_updates)
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps,
             extras_of=largest,

@@ -1,5 +1,5 @@
 """The parts that DQN and R2D2 share: hyperparameters, and gradient steps on batches of a replay
-towards the values of a target network.
+towards the values of a target network. PQN shares the schedule of epsilon.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jaxrl import config as fields
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import build
 from jaxrl.ops import optimizers
+from jaxrl.replay import frames
 from jaxrl.replay.priorities import draw_proportionally, importance_weights
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
@@ -120,17 +121,45 @@ def has_started(config: QLearningConfig, env: Env, num_updates: Array) -> Array:
     return num_updates >= config.learning_starts / steps_per_update(config, env)
 
 
-def steps_per_update(config: QLearningConfig, env: Env) -> int:
+def annealed_epsilon(config: Any, env: Env, num_updates: Array) -> Array:
+    """Return the probability of a random action in the update after `num_updates`.
+
+    Args:
+      config: with `initial_epsilon`, `final_epsilon`, `exploration_steps` and `num_steps`.
+    """
+    return optimizers.linear_schedule(
+        config.initial_epsilon,
+        config.final_epsilon,
+        num_updates,
+        config.exploration_steps / steps_per_update(config, env),
+    )
+
+
+def steps_per_update(config: Any, env: Env) -> int:
     """Return the environment steps of an update, over all environments and devices."""
     return env.num_envs * axis_of(env).size * config.num_steps
 
 
-def check_batch(config: QLearningConfig, env: Env) -> None:
-    """Raise unless every device can draw the same share of a batch."""
-    num_devices = axis_of(env).size
+def check_replay(config: QLearningConfig, env: Env, rows: int, reason: str) -> None:
+    """Raise unless the replay holds enough, and every device can draw the same share of a batch.
+
+    Args:
+      rows: steps of each environment that it must hold.
+      reason: what they are for.
+    """
+    name, num_devices = type(config).__name__, axis_of(env).size
+    if num_rows(config, env) < rows:
+        num_envs = env.num_envs * num_devices
+        raise ValueError(
+            f"{name}.replay_size = {config.replay_size} must be at least {rows * num_envs}: "
+            f"{rows} steps of each of {num_envs} environments, for {reason}"
+        )
+    frames.check_frame_stack(config, env)
     if config.batch_size % num_devices:
-        name = f"{type(config).__name__}.batch_size = {config.batch_size}"
-        raise ValueError(f"{name} is not divisible by the number of devices, {num_devices}")
+        raise ValueError(
+            f"{name}.batch_size = {config.batch_size} is not divisible by the number of devices, "
+            f"{num_devices}"
+        )
 
 
 def first_row(simulation: Simulation) -> Trajectory:

@@ -32,7 +32,7 @@ from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
 from jaxrl.ops import returns
 from jaxrl.ops.masks import masked_sum, zero_invalid
-from jaxrl.replay import frames, ring, sequences
+from jaxrl.replay import ring, sequences
 from jaxrl.replay.ring import Replay
 from jaxrl.replay.sequences import Layout, Row, Sequences
 from jaxrl.rollouts.rollout import episode_metrics
@@ -54,7 +54,6 @@ class R2D2Config(q_learning.QLearningConfig):
     epsilon_exponent: float = 8.0
     """Exponent of that schedule (Horgan et al. 2018)."""
     learning_starts: float = 2000.0
-    target_period: float = 200
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     priority_max_share: float = 0.9
@@ -169,15 +168,12 @@ def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
     if not recurrent.is_recurrent(network):
         raise ValueError(f"R2D2 needs a network with a memory, got core={config.core!r}")
     layout = layout_of(config)
-    num_rollouts = layout.rollouts_before + layout.rollouts_after + 2
-    if q_learning.num_rows(config, env) < config.num_steps * num_rollouts:
-        raise ValueError(
-            f"R2D2Config.replay_size = {config.replay_size} over num_envs = {env.num_envs} does "
-            f"not hold sequences of burn_in + unroll_length + 1 = {layout.length} steps "
-            f"and a rollout of num_steps = {config.num_steps}"
-        )
-    frames.check_frame_stack(config, env)
-    q_learning.check_batch(config, env)
+    rows = config.num_steps * (layout.rollouts_before + layout.rollouts_after + 2)
+    q_learning.check_replay(
+        config, env, rows,
+        f"sequences of burn_in + unroll_length + 1 = {layout.length} steps and rollouts of "
+        f"num_steps = {config.num_steps}",
+    )  # fmt: skip
 
 
 def layout_of(config: R2D2Config) -> Layout:

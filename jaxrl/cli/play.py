@@ -58,7 +58,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     args = tyro.cli(PlayArguments, args=argv, prog=prog)
     checks.integer("--episodes", args.episodes, 0)
     checks.integer("--max-steps", args.max_steps)
-    checks.integer("--seed", args.seed, 0, checks.MAX_LONG)
+    checks.integer("--seed", args.seed, 0, checks.MAX_SEED)
     if args.trust_imports:
         find_own_modules()
     policy = load_policy(args.run_dir, trust_imports=args.trust_imports, which=args.which)

@@ -108,6 +108,7 @@ class EnvpoolPool:
             raw_reward = info["reward"].astype(np.float32)
             game_over = (info["terminated"] != 0) | truncated
         self._obs = self._cast(obs)
+        truncated = truncated & ~terminated  # some families report both: the last state is terminal
         return RawStep(self._obs, reward, self._ended, truncated, first, raw_reward, game_over)
 
     def restart(self, where: np.ndarray) -> RawStep:

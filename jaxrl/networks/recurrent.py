@@ -81,9 +81,12 @@ class Recurrent(nn.Module):
 def _as_vector(space: ActionSpace, action: Array) -> Array:
     """Return actions `[T, N, ...]` as features `[T, N, F]`."""
     if isinstance(space, Discrete):
-        return jax.nn.one_hot(action, space.n)
+        return jax.nn.one_hot(action, space.n, dtype=jnp.float32)
     if isinstance(space, MultiDiscrete):
-        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.sizes)]
+        parts = [
+            jax.nn.one_hot(action[..., i], size, dtype=jnp.float32)
+            for i, size in enumerate(space.sizes)
+        ]
         return jnp.concatenate(parts, -1)
     return action.reshape(*action.shape[:2], -1)
 

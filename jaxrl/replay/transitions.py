@@ -92,9 +92,12 @@ def read(layout: Layout, memory: Replay, slots: Array, envs: Array, gamma: Array
     def observe(slots: Array) -> PyTree:
         return frames.observations(rows.obs, slots, envs, layout.frame_stack)
 
+    def discount_after(steps: Array) -> Array:
+        return (gamma**steps).astype(jnp.float32)  # float64 where jax_enable_x64 is set
+
     ended = window(rows.ended)
     is_included = jnp.cumprod(jnp.concatenate([jnp.ones_like(ended[:1]), ~ended[:-1]]), axis=0) > 0
-    discounts = gamma ** jnp.arange(n)[:, None]
+    discounts = discount_after(jnp.arange(n)[:, None])
     length = is_included.sum(0)
     terminated = (is_included & window(rows.terminated)).any(0)
     # A row that leads to a new episode is no step: after an end, or where a resumed run began.
@@ -103,7 +106,7 @@ def read(layout: Layout, memory: Replay, slots: Array, envs: Array, gamma: Array
         obs=observe(slots),
         action=rows.action[slots, envs],
         reward=jnp.where(is_included, discounts * window(rows.reward), 0.0).sum(0),
-        discount=jnp.where(terminated, 0.0, jnp.asarray(gamma) ** length),
+        discount=jnp.where(terminated, 0.0, discount_after(length)),
         last_obs=observe((slots + length) % memory.capacity),
         valid=(~seams.any(0)).astype(jnp.float32),
     )

@@ -279,11 +279,11 @@ def smoothed_returns(
     rows = [r for r in rows if r.get("episode_count", 0) > 0 and {"episode_return", over} <= {*r}]
     counts = np.array([row["episode_count"] for row in rows])
     sums = np.array([row["episode_return"] for row in rows]) * counts
-    count_until, sum_until = np.cumsum(counts), np.cumsum(sums)
-    start = np.searchsorted(count_until, count_until - episodes, side="right") - 1
-    before = lambda totals: np.where(start >= 0, totals[start], 0)  # noqa: E731
-    means = (sum_until - before(sum_until)) / np.maximum(count_until - before(count_until), 1)
-    return np.array([row[over] for row in rows]), means
+    count_until, sum_until = np.cumsum([0, *counts]), np.cumsum([0, *sums])
+    # How many of the first rows each mean leaves out.
+    skipped = np.searchsorted(count_until[1:], count_until[1:] - episodes, side="right")
+    count, total = (x[1:] - x[skipped] for x in (count_until, sum_until))
+    return np.array([row[over] for row in rows]), total / np.maximum(count, 1)
 
 
 def plot_run(run_dir: Path, title: str) -> Path:

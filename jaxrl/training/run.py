@@ -71,7 +71,7 @@ def run(
     Args:
       algo: an algorithm with its environments, such as `jaxrl.ppo(jaxrl.make("CartPole-v1", 8))`.
       config: its config, such as `jaxrl.PPOConfig(learning_rate=1e-3)`.
-      seed: of all randomness, an integer from 0 to 2^63 - 1.
+      seed: of all randomness, an integer from 0 to 2^32 - 1.
       total_steps: steps of all environments, before a resume too, rounded up to whole updates.
       run_dir: directory for `manifest.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`,
         `best/` (the agent that was evaluated best), `summary.json` and `curve.png`; None writes

@@ -119,6 +119,15 @@ def test_the_state_holds_arrays_that_keep_their_shapes_and_dtypes(name):
     assert described(after) == described(jax.eval_shape(lambda: state))
 
 
+@quickly_for("ppo-gru", "dqn-prioritized")
+def test_a_program_with_64_bit_numbers_keeps_the_state_s_dtypes(name):
+    algo = getattr(jaxrl, algorithm(name).name)(jaxrl.make("probe/Bandit-v0", 2))
+    with jax.enable_x64(True):
+        state = jax.eval_shape(algo.init, CONFIGS[name], jax.random.key(0))
+        after, _ = jax.eval_shape(algo.update, CONFIGS[name], state)
+    jax.tree.map(lambda x, y: np.testing.assert_equal(y.dtype, x.dtype), state, after)
+
+
 @pytest.mark.slow
 @everything
 def test_metrics_are_the_same_scalars_in_each_update(name):

@@ -229,15 +229,15 @@ def test_dqn_with_a_memory_is_refused_by_name():
         ("r2d2", "CartPole-v1", {"core": None}, "R2D2 needs a network with a memory.*core=None"),
         (
             "dqn", "CartPole-v1", {"replay_size": 10},
-            "DQNConfig.replay_size = 10 over num_envs = 2 .* num_steps = 4 and n_step = 1",
+            "DQNConfig.replay_size = 10 must be at least 12: 6 steps of each of 2 environments",
         ),
         (
             "dqn", "CartPole-v1", {"n_step": 12},
-            "DQNConfig.replay_size = 32 over num_envs = 2 .* num_steps = 4 and n_step = 12",
+            r"replay_size = 32 must be at least 34: .* num_steps \+ n_step \+ frame_stack = 17",
         ),
         (
             "r2d2", "CartPole-v1", {"replay_size": 22},
-            "R2D2Config.replay_size = 22 over num_envs = 2 .* = 5 steps .*num_steps = 4",
+            "R2D2Config.replay_size = 22 must be at least 24: .* = 5 steps .*num_steps = 4",
         ),
         ("dqn", "CartPole-v1", {"frame_stack": 4}, r"DQNConfig.frame_stack = 4.*shape \(4,\)"),
         ("r2d2", "CartPole-v1", {"frame_stack": 4}, r"R2D2Config.frame_stack = 4.*shape \(4,\)"),

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from types import SimpleNamespace
 
 import envpool
 import jax
@@ -46,6 +47,17 @@ def test_steps_are_those_of_envpool(name):
         np.testing.assert_allclose(steps.reward[t], reward, rtol=1e-6)
         np.testing.assert_array_equal(steps.truncated[t], truncated)
         np.testing.assert_array_equal(steps.terminated[t], terminated & ~truncated)
+
+
+def test_a_termination_at_the_time_limit_is_no_truncation(monkeypatch):
+    pool = CASES["envpool-cartpole"].make()._make_pool(np.arange(N))
+    obs, both = pool.reset().obs, np.array([True, False, False])
+    truncated = np.array([True, True, False])
+    step = (obs, np.ones(N), both, truncated, {})  # as envpool's Highway may report it
+    monkeypatch.setattr(pool, "_envs", SimpleNamespace(recv=lambda: step))
+    found = pool.recv()
+    np.testing.assert_array_equal(found.ended, [True, True, False])
+    np.testing.assert_array_equal(found.truncated, [False, True, False])
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_long_runs_have_rows_that_fit_into_a_chunk(num_updates, log_every):
         ({"chunk_updates": 0}, "chunk_updates must be an integer >= 1"),
         ({"seed": -1}, "seed must be an integer from 0"),
         ({"seed": 1.5}, "seed must be an integer from 0 .*, got 1.5"),
-        ({"seed": 10**20}, "seed must be an integer from 0"),
+        ({"seed": 2**32}, r"seed must be an integer from 0 to 2\^32 - 1, got 4294967296"),
         ({"num_evaluations": -1}, "num_evaluations must be an integer >= 0"),
         ({"eval_episodes": 0}, "eval_episodes must be an integer >= 1"),
     ],

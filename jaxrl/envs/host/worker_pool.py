@@ -20,7 +20,7 @@ class WorkerPool:
 
     Args:
       make: makes an environment.
-      spaces: those of one environment, and
+      spaces: of one environment.
       raw: shapes and dtypes of its raw observation (`jaxrl.envs.host.conversions`).
       id: names the environments in errors.
       timeout: seconds within which every environment must answer.
