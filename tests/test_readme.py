@@ -75,8 +75,8 @@ def test_the_network_for_observations_of_several_parts_learns():
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_a_search_runs():
-    smaller = ("    16,  # lanes\n    12,", "    2,\n    1,")
-    scope = run_snippet("search", ("64, num_phases=8", "4, num_phases=2"), smaller)
+    smaller = ("num_trials=64, num_phases=8", "num_trials=4, num_phases=2"), ("16, 12)", "2, 1)")
+    scope = run_snippet("search", *smaller)
     assert scope["result"].ledger.scores.shape == (4, 2)
 
 
