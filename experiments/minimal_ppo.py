@@ -83,7 +83,7 @@ def update(state: State, num_updates: jax.Array) -> tuple[State, dict[str, jax.A
     )
     (params, opt_state), _, losses = minibatches.learn_in_epochs(
         loss, optimizer(num_updates), (state.params, state.opt_state), batch, shuffle_key,
-        (NUM_EPOCHS, NUM_MINIBATCHES), ("loss",),
+        NUM_EPOCHS, NUM_MINIBATCHES,
     )  # fmt: skip
     metrics = episode_metrics(env, simulation, trajectory) | losses
     return State(params, opt_state, simulation, key), metrics

@@ -19,7 +19,7 @@ from jaxrl.distributed.spread import spread
 from jaxrl.networks.torsos import MLP
 from jaxrl.training import run as run_module
 from jaxrl.training.loggers import JsonlSink, TensorBoardSink
-from jaxrl.tuning.sweeps import api
+from jaxrl.tuning.sweeps import sweep_file
 
 VALUES = (
     None, -1, 0, 0.5, math.nan, math.inf, 10**30, "x", "0.1", [], object(), True, np.int64(2),
@@ -240,7 +240,7 @@ def nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_module, "TrainingLoop", accept)
     monkeypatch.setattr(run_module, "open_run_dir", accept)
-    monkeypatch.setattr(api, "_open_run_dir", accept)
+    monkeypatch.setattr(sweep_file, "open_directory", accept)
 
 
 @pytest.mark.slow

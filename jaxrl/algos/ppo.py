@@ -163,10 +163,10 @@ def learn(
         _, (distribution, value) = apply(params, core, minibatch.trajectory.inputs)
         return loss(config, distribution, value, minibatch, axis, surrogate)
 
-    learner, sizes = (state.params, state.opt_state), (config.num_epochs, config.num_minibatches)
     return minibatches.learn_in_epochs(
-        objective, optimizers.annealed_adam(config, state.num_updates), learner, batch, key, sizes,
-        LOSSES, ("approx_kl", config.target_kl), axis,
+        objective, optimizers.annealed_adam(config, state.num_updates),
+        (state.params, state.opt_state), batch, key, config.num_epochs, config.num_minibatches,
+        LOSSES, watched="approx_kl", bound=config.target_kl, axis=axis,
     )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
         (params, opt_state), epochs, losses = minibatches.learn_in_epochs(
             objective, optimizer_of(config, state.num_updates), (state.params, state.opt_state),
-            batch, axis.device_key(shuffle_key), (config.num_epochs, config.num_minibatches),
+            batch, axis.device_key(shuffle_key), config.num_epochs, config.num_minibatches,
             q_learning.LOSSES, axis=axis,
         )  # fmt: skip
         # Metrics

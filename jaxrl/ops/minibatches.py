@@ -56,9 +56,11 @@ def learn_in_epochs(
     learner: Learner,
     batch: PyTree,
     key: Array,
-    sizes: tuple[int, int],
-    names: tuple[str, ...],
-    stop_above: tuple[str, Array | float | None] = ("", None),
+    num_epochs: int,
+    num_minibatches: int,
+    losses: tuple[str, ...] = ("loss",),
+    watched: str = "",
+    bound: Array | float | None = None,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Learner, Array, Metrics]:
     """Learn from a batch several times, each time from another split into minibatches.
@@ -67,28 +69,27 @@ def learn_in_epochs(
 
     Args:
       batch: leaves `[L, B, ...]`, split along B.
-      sizes: the largest number of epochs, and the number of minibatches in each.
-      names: of `losses`, which are scalars.
-      stop_above: name of a loss and a bound; no further epoch follows one in which the mean of this
-        loss exceeds it. None for no bound.
+      num_epochs: at most.
+      num_minibatches: in each epoch.
+      losses: names of those that `objective` returns, which are scalars.
+      watched, bound: no further epoch follows one in which the mean of the watched loss exceeds the
+        bound, unless it is None.
 
     Returns:
       The learner, the number of epochs, and mean losses over them.
     """
-    num_epochs, num_minibatches = sizes
-    watched, bound = stop_above
     num_rows = jax.tree.leaves(batch)[0].shape[1]
 
     def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, count, _, sums = carry
         rows = shuffled_indices(jax.random.fold_in(key, count), num_minibatches, num_rows)
-        learner, losses = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
-        means = axis.mean(jax.tree.map(jnp.mean, losses))
+        learner, by_row = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
+        means = axis.mean(jax.tree.map(jnp.mean, by_row))
         is_above = False if bound is None else means[watched] > bound
         more = (count + 1 < num_epochs) & ~jnp.asarray(is_above)
         return learner, count + 1, more, jax.tree.map(jnp.add, sums, means)
 
-    nothing = dict.fromkeys(names, jnp.float32(0))
+    nothing = dict.fromkeys(losses, jnp.float32(0))
     learner, count, _, sums = jax.lax.while_loop(
         lambda carry: carry[2], epoch, (learner, jnp.int32(0), jnp.bool_(True), nothing)
     )

@@ -75,8 +75,8 @@ def test_each_epoch_learns_from_every_sequence_once_and_from_none_in_part():
 
     def learn(bound):
         return learn_in_epochs(
-            objective, sgd, (seen, sgd.init(seen)), batch, jax.random.key(0), (5, 3),
-            ("is_whole",), ("is_whole", bound),
+            objective, sgd, (seen, sgd.init(seen)), batch, jax.random.key(0), 5, 3,
+            ("is_whole",), "is_whole", bound,
         )  # fmt: skip
 
     (seen_in_all, _), epochs, losses = learn(None)
