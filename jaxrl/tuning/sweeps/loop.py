@@ -174,8 +174,8 @@ class SweepLoop:
             self._write_best()
             self.state.runs = [None] * len(self.state.runs)
             self.trials.stop_all(is_over)
+            self._save()  # a sweep that is resumed after its end trains nothing again
             if is_over and self.scheduler.pauses:
-                self._save()
                 self.checkpoints.latest()  # waits until it counts
                 self.trials.remove_agents(is_over)
         return self._write_summary(), interrupt.requested

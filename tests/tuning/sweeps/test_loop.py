@@ -174,6 +174,14 @@ def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path)
 # --- kill and resume -----------------------------------------------------------------------------
 
 
+def test_a_sweep_that_has_ended_trains_nothing_again(tmp_path, monkeypatch):
+    expected = run(tmp_path / "x", HyperTrick(5, 3))
+    monkeypatch.setattr(loop.SweepLoop, "_train_chunk", None)
+    again = run(tmp_path / "x", HyperTrick(5, 3), resume=True)
+    assert outcome(again) == outcome(expected)
+    assert again.summary["spans"] == expected.summary["spans"]
+
+
 @pytest.mark.parametrize(
     ("scheduler", "space", "checkpoint_seconds", "seeds_per_trial"),
     [
