@@ -5,14 +5,19 @@ arXiv 1902.02725, on one machine.
     python experiments/hypertrick_vs_hyperband.py --env-id Pong-v5 --num-envs 8 --seeds 1 \
         --env-options img_height=42 img_width=42 --set torso=ga3c_cnn normalize_observations=True \
         clip_epsilon=0.1 num_minibatches=4 --lanes 4 --phases 4 --eta 2 --updates-per-phase 24
+    python experiments/hypertrick_vs_hyperband.py --algorithm a2c --env-id Pong-v5 --num-envs 32 \
+        --schedulers hypertrick hyperband --capped --finals 2 --lanes 2 --updates-per-phase 800
 
-All search the same space with PPO and the same seeds. Each scheduler has the number of trials with
-which it would cost as many phases as HyperBand, on average, if scores were exchangeable. On device
-environments a search is one program, on host environments a sweep. Prints a table, and writes a
-JSON and a picture under runs/results/.
+All search the same space and use the same seeds: PPO's learning rate, gamma and entropy bonus, or
+the paper's own search of A2C's learning rate, t_max and gamma. Each scheduler has the number of
+trials with which it would cost as many phases as HyperBand, on average, if scores were
+exchangeable. A search of traced fields on a device environment is one program; others are sweeps,
+which continue where they were if the script is started again. Prints a table, and writes a JSON and
+a picture under runs/results/.
 
 Scores are not exchangeable, so schedulers spend more or fewer phases than planned; the table also
-gives the best score within the number of phases that all of them spent.
+gives the best score within the number of phases that all of them spent. With --capped no search
+takes more steps than HyperBand. With --finals the best settings train again with new seeds.
 
 Time is also counted in rounds: phases that the search lasts if its lanes run side by side, as on a
 cluster. Occupancy is the share of the lanes' rounds that were used.
@@ -24,7 +29,6 @@ import bisect
 import dataclasses
 import functools
 import math
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,8 +47,10 @@ from jaxrl.analysis.records import save_record
 from jaxrl.cli.flags.arguments import exit_with_message, set_fields
 from jaxrl.cli.flags.sweep import make_environment
 from jaxrl.distributed.spread import split_cpu
+from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
+from jaxrl.tuning.finals import mean_of_last_two
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.timeline import expected_phases
 
@@ -54,7 +60,21 @@ SPACE = {
     "entropy_coef": tuning.LogUniform(1e-4, 1e-1),
 }
 CONFIG = jaxrl.PPOConfig(num_steps=128, num_minibatches=32, torso="mlp", activation="relu")
-"""The values that are not searched; --set changes them."""
+
+
+class Search(NamedTuple):
+    """The algorithm of all searches, with the values that are not searched, and the space."""
+
+    make: Callable[[Any], Any]
+    config: Any
+    """--set changes it."""
+    space: tuning.Space
+
+
+SEARCHES = {
+    "ppo": Search(jaxrl.ppo, CONFIG, SPACE),
+    "a2c": Search(jaxrl.a2c, PRESETS["a2c"]["ga3c"].config, tuning.GA3C_SPACE),
+}
 NO_SCORE = "no episode ended in any phase; give more --updates-per-phase"
 
 Name = Literal["hypertrick", "hyperband", "halving", "asha", "random"]
@@ -64,6 +84,7 @@ Name = Literal["hypertrick", "hyperband", "halving", "asha", "random"]
 class Args:
     """HyperTrick against other schedulers."""
 
+    algorithm: Literal["ppo", "a2c"] = "ppo"
     env_id: str = "Breakout-MinAtar"
     num_envs: int = 64
     env_options: tuple[str, ...] = ()
@@ -79,11 +100,49 @@ class Args:
     eviction: float = 0.25
     """HyperTrick's r: the share of trials to stop in each phase."""
     updates_per_phase: int = 8
+    """Updates of the config without searched values; a phase has as many steps in all trials."""
+    capped: bool = False
+    """Stop each search after as many steps as HyperBand takes."""
+    finals: int = 0
+    """Settings that train again at the end, on new seeds, for all phases."""
+    final_runs: int = 3
+    """New runs of each of them."""
     strategy: str = "auto"
     """vmap, map, shard-vmap, shard-map, or auto for the fastest of them."""
     schedulers: tuple[Name, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
     results: Path = Path("runs") / "results"
     """Directory of the JSON and the picture."""
+    runs: Path = Path("runs") / "hypertrick-vs-hyperband"
+    """Directory of the sweeps, one for each scheduler and seed."""
+
+
+class Problem(NamedTuple):
+    """What all searches have in common."""
+
+    algo: Any
+    config: Any
+    space: tuning.Space
+    strategy: Any
+    args: Args
+
+    @property
+    def phase_steps(self) -> int:
+        """The environment steps of a phase."""
+        rollout = self.algo.env.num_envs * self.algo.num_steps(self.config)
+        return rollout * self.args.updates_per_phase
+
+    @property
+    def most_steps(self) -> int | None:
+        """The most steps that a search may take; None for no limit."""
+        hyperband = tuning.HyperBand(self.args.phases, self.args.eta)
+        budget = int(expected_phases(hyperband)) * self.phase_steps
+        return budget if self.args.capped else None
+
+    @property
+    def finals(self) -> tuning.Finals | None:
+        """The finals of each search, whatever they cost."""
+        top, runs = self.args.finals, self.args.final_runs
+        return tuning.Finals(top, runs, share=float(top * runs)) if top else None
 
 
 class Outcome(NamedTuple):
@@ -100,6 +159,8 @@ class Outcome(NamedTuple):
     phases: int
     trials: int
     occupancy: float
+    final_scores: list[float]
+    """The scores of the winner's runs in the finals; empty without finals."""
 
     def best_within(self, budget: int) -> float:
         """Return the best score of the first `budget` phases."""
@@ -135,15 +196,15 @@ def make_schedulers(args: Args) -> dict[str, Any]:
     return {name: chosen[name] for name in args.schedulers}
 
 
-def search_in_one_program(
-    algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
-) -> Callable[[int], Outcome]:
+def search_in_one_program(problem: Problem, name: str, scheduler: Any) -> Callable[[int], Outcome]:
     """Return a function that searches on a device environment with a seed."""
+    args = problem.args
     run = functools.partial(
-        tuning.search, algo, config, SPACE, scheduler, args.lanes, args.updates_per_phase,
-        strategy=strategy,
+        tuning.search, problem.algo, problem.config, problem.space, scheduler, args.lanes,
+        args.updates_per_phase, strategy=problem.strategy, max_steps=problem.most_steps,
+        finals=problem.finals,
     )  # fmt: skip
-    options = jaxrl.compiler_options(algo, config)
+    options = jaxrl.compiler_options(problem.algo, problem.config)
     compiled = jax.jit(run).lower(jax.random.key(0)).compile(options)
 
     def by_seed(seed: int) -> Outcome:
@@ -157,24 +218,31 @@ def search_in_one_program(
         if result.best_trial < 0:
             raise ValueError(NO_SCORE)
         drawn = {name: x[result.best_trial] for name, x in result.values.items()}
-        values = spaces.values(SPACE, drawn)
-        return make_outcome(result.ledger.scores, rounds, values, seconds, args.lanes)
+        finals = result.finals
+        runs = [] if finals is None else mean_of_last_two(finals.scores[finals.score.argmax()])
+        return make_outcome(
+            result.ledger.scores, rounds, spaces.values(problem.space, drawn), seconds, args.lanes,
+            np.asarray(runs).tolist(),
+        )  # fmt: skip
 
     return by_seed
 
 
-def search_by_sweep(
-    algo: Any, config: Any, scheduler: Any, args: Args, strategy: Any
-) -> Callable[[int], Outcome]:
-    """Return a function that searches on a host environment with a seed."""
+def search_by_sweep(problem: Problem, name: str, scheduler: Any) -> Callable[[int], Outcome]:
+    """Return a function that searches from the host with a seed, or continues such a search."""
+    args, most = problem.args, problem.most_steps
 
     def by_seed(seed: int) -> Outcome:
-        with tempfile.TemporaryDirectory() as directory:
-            result = tuning.sweep(
-                algo, config, SPACE, scheduler, num_lanes=args.lanes, seed=seed, strategy=strategy,
-                phase=tuning.Phase(args.updates_per_phase), run_dir=Path(directory) / "sweep",
-                keep_best=0,
-            )  # fmt: skip
+        env_id = problem.algo.env.id.replace("/", "-")
+        directory = args.runs / f"{args.algorithm}-{env_id}-{name}-seed{seed}"
+        result = tuning.sweep(
+            problem.algo, problem.config, problem.space, scheduler, num_lanes=args.lanes, seed=seed,
+            strategy=problem.strategy, phase=tuning.Phase(problem.phase_steps, "steps"),
+            run_dir=directory, keep_best=0, max_steps=math.inf if most is None else most,
+            finals=problem.finals, resume=directory.exists(),
+        )  # fmt: skip
+        if result.interrupted:
+            raise KeyboardInterrupt
         if result.best is None:
             raise ValueError(NO_SCORE)
         trials, spans = result.summary["trials"], result.summary["spans"]
@@ -182,9 +250,11 @@ def search_by_sweep(
         for trial in trials:
             known = [np.nan if s is None else float(s) for s in trial["scores"]]
             scores[trial["trial"], : len(known)] = known
-        seconds = result.summary["seconds"]
-        rounds = assign_rounds(spans)
-        return make_outcome(scores, rounds, result.best["values"], seconds, args.lanes)
+        finals = result.summary.get("finals", [])
+        return make_outcome(
+            scores, assign_rounds(spans), result.best["values"], result.summary["seconds"],
+            args.lanes, [float(score) for row in finals[:1] for score in row["scores"]],
+        )  # fmt: skip
 
     return by_seed
 
@@ -208,6 +278,7 @@ def make_outcome(
     values: dict[str, Any],
     seconds: float,
     lanes: int,
+    final_scores: list[float],
 ) -> Outcome:
     """Return the result of a search from the scores and the round of each (trial, phase)."""
     ended = sorted(rounds, key=lambda phase: (rounds[phase], phase))
@@ -224,6 +295,7 @@ def make_outcome(
         phases=len(rounds),
         trials=len({trial for trial, _ in rounds}),
         occupancy=len(rounds) / (lanes * len(last)),
+        final_scores=final_scores,
     )
 
 
@@ -233,19 +305,23 @@ def main(args: Args) -> None:
         raise ValueError(f"--seeds must be >= 1, got {args.seeds}")
     split_cpu()
     env = make_environment(args.env_id, args.num_envs, args.env_options)
-    algo, config = jaxrl.ppo(env), set_fields(CONFIG, args.set)
+    search = SEARCHES[args.algorithm]
+    algo, config = search.make(env), set_fields(search.config, args.set)
+    is_static = bool(tuning.static_names(search.space, type(config)))
     strategy = args.strategy
-    if strategy == "auto":
+    if strategy == "auto" and not is_static:
         choice = populations.choose(algo, populations.stack(config, args.lanes))
         print(f"strategy {choice.strategy}: {choice.steps_per_second}")
         strategy = choice.strategy
+    problem = Problem(algo, config, search.space, strategy, args)
     found: dict[str, list[Outcome]] = {}
     chosen = make_schedulers(args)
     for name, scheduler in chosen.items():
         print(f"{name}: {scheduler.num_trials} trials", flush=True)
-        make_search = search_in_one_program if env.checkpointable else search_by_sweep
-        search = make_search(algo, config, scheduler, args, strategy)
-        found[name] = [search(seed) for seed in range(1, args.seeds + 1)]
+        in_one = env.checkpointable and not is_static
+        make_search = search_in_one_program if in_one else search_by_sweep
+        by_seed = make_search(problem, name, scheduler)
+        found[name] = [by_seed(seed) for seed in range(1, args.seeds + 1)]
     # The phases that all of them spent, so that none is ahead because it trained more.
     budget = min(one.phases for outcomes in found.values() for one in outcomes)
     Console().print(table(found, budget))
@@ -256,7 +332,7 @@ def table(found: dict[str, list[Outcome]], budget: int) -> Table:
     """Return a table of means over seeds."""
     shown = Table(
         "scheduler", "trials", "phases", "best score, by seed", "mean", f"of {budget} phases",
-        "rounds", "rounds to best", "occupancy", "seconds",
+        "rounds", "rounds to best", "occupancy", "seconds", "winner in finals, by seed",
     )  # fmt: skip
 
     def mean(outcomes: list[Outcome], name: str, digits: int = 1) -> str:
@@ -270,6 +346,7 @@ def table(found: dict[str, list[Outcome]], budget: int) -> Table:
             mean(outcomes, "best_score"), within, mean(outcomes, "rounds"),
             mean(outcomes, "rounds_to_best"), mean(outcomes, "occupancy", 2),
             mean(outcomes, "seconds"),
+            ", ".join(f"{np.mean(one.final_scores):.1f}" for one in outcomes if one.final_scores),
         )  # fmt: skip
     return shown
 
@@ -288,7 +365,7 @@ def write(
         mean = np.mean(curves, axis=0)
         axes.step(np.arange(1, longest + 1), mean, where="post", label=name)
     axes.set(
-        title=f"PPO on {args.env_id}, {args.lanes} lanes, mean of {args.seeds} seeds",
+        title=f"{algo.name} on {args.env_id}, {args.lanes} lanes, mean of {args.seeds} seeds",
         xlabel="rounds: phases of all lanes side by side",
         ylabel="best score so far",
     )
@@ -296,7 +373,8 @@ def write(
     axes.legend(frameon=False)
     arguments = {
         "seeds": args.seeds, "lanes": args.lanes, "phases": args.phases,
-        "updates_per_phase": args.updates_per_phase,
+        "updates_per_phase": args.updates_per_phase, "capped": args.capped,
+        "finals": args.finals, "final_runs": args.final_runs,
     }  # fmt: skip
     record = {
         "manifest": manifests.describe(algo, config, arguments),
@@ -309,7 +387,8 @@ def write(
         },
     }
     name = algo.env.id.partition("/")[2].replace("/", "-").lower()
-    name = f"hypertrick-vs-hyperband-{name}"
+    algorithm = "" if args.algorithm == "ppo" else f"{args.algorithm}-"
+    name = f"hypertrick-vs-hyperband-{algorithm}{name}"
     figure.savefig(save_record(args.results, name, record))
 
 

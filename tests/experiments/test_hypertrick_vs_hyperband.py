@@ -47,11 +47,12 @@ def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, evict
 def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
     args = comparison.Args(
         env_id=env_id, num_envs=2, set=(*SMALL[1:], "num_steps=2"), seeds=1, lanes=2, phases=2,
-        eta=2, updates_per_phase=1, strategy="vmap", schedulers=("random",), results=tmp_path,
+        eta=2, updates_per_phase=1, strategy="vmap", schedulers=("random",),
+        results=tmp_path / "results", runs=tmp_path / "runs",
     )  # fmt: skip
     with pytest.raises(ValueError, match="no episode ended in any phase; give more --updates-per"):
         comparison.main(args)
-    assert not list(tmp_path.iterdir())
+    assert not (tmp_path / "results").exists()
     with pytest.raises(ValueError, match="--seeds must be >= 1, got 0"):
         comparison.main(comparison.Args(seeds=0))
 
@@ -60,11 +61,12 @@ def test_scores_and_rounds_become_an_outcome(comparison):
     nan = np.nan
     scores = np.array([[1.0, 5.0], [2.0, nan], [nan, nan], [4.0, 3.0]])
     when = {(0, 0): 0, (1, 0): 0, (0, 1): 1, (3, 0): 1, (3, 1): 2}
-    found = comparison.make_outcome(scores, when, {"gamma": 0.9}, 7.0, lanes=2)
+    found = comparison.make_outcome(scores, when, {"gamma": 0.9}, 7.0, 2, [3.0])
     assert found.best_by_phase == [1, 2, 5, 5, 5]
     assert found.best_by_round == [2, 5, 5]
     assert (found.best_score, found.rounds, found.rounds_to_best) == (5, 3, 2)
     assert (found.phases, found.trials, found.occupancy) == (5, 3, 5 / 6)
+    assert found.final_scores == [3.0]
     assert [found.best_within(budget) for budget in (1, 2, 9)] == [1, 2, 5]
 
 
@@ -97,11 +99,14 @@ def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys
             updates_per_phase=2,
             strategy="vmap",
             schedulers=("hypertrick", "random"),
-            results=tmp_path,
+            finals=1,
+            final_runs=2,
+            results=tmp_path / "results",
+            runs=tmp_path / "runs",
         )
     )
     assert "hypertrick: 4 trials" in capsys.readouterr().out
-    (path,) = tmp_path.rglob("*.json")
+    (path,) = (tmp_path / "results").rglob("*.json")
     result = json.loads(path.read_text())
     assert path.with_suffix(".png").stat().st_size > 1000
     for kept in result["schedulers"].values():
@@ -111,3 +116,28 @@ def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys
         assert search["best_by_phase"] == sorted(search["best_by_phase"])
         assert search["best_by_phase"][-1] == search["best_score"] > 5
         assert set(search["best_values"]) == set(comparison.SPACE)
+        assert len(search["final_scores"]) == 2
+        assert np.isfinite(search["final_scores"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_paper_s_search_of_a2c_takes_equal_steps_and_continues(comparison, tmp_path):
+    small = ("torso=mlp", "hidden_sizes=(8,)", "num_minibatches=4")
+    args = comparison.Args(
+        algorithm="a2c", env_id="envpool/CartPole-v1", num_envs=4, set=small, seeds=1, lanes=2,
+        phases=2, eta=2, updates_per_phase=20, capped=True, schedulers=("hypertrick", "hyperband"),
+        results=tmp_path / "results", runs=tmp_path / "runs",
+    )  # fmt: skip
+    comparison.main(args)
+    (path,) = (tmp_path / "results").rglob("*.json")
+    first = json.loads(path.read_text())["schedulers"]
+    for kept in first.values():
+        assert set(kept["searches"][0]["best_values"]) == set(tuning.GA3C_SPACE)
+        budget = comparison.expected_phases(tuning.HyperBand(2, 2))
+        assert kept["searches"][0]["phases"] <= budget + args.lanes
+    comparison.main(args)  # the sweeps have ended
+    again = json.loads(path.read_text())["schedulers"]
+    for name, kept in first.items():
+        before, after = kept["searches"][0], again[name]["searches"][0]
+        assert after | {"seconds": before["seconds"]} == before
