@@ -117,7 +117,7 @@ class Args:
 
 
 class Problem(NamedTuple):
-    """What all searches have in common."""
+    """The settings that all searches have in common."""
 
     algo: Any
     config: Any
