@@ -196,7 +196,7 @@ def make_schedulers(args: Args) -> dict[str, Any]:
     return {name: chosen[name] for name in args.schedulers}
 
 
-def search_in_one_program(problem: Problem, name: str, scheduler: Any) -> Callable[[int], Outcome]:
+def search_in_one_program(problem: Problem, scheduler: Any) -> Callable[[int], Outcome]:
     """Return a function that searches on a device environment with a seed."""
     args = problem.args
     run = functools.partial(
@@ -318,9 +318,10 @@ def main(args: Args) -> None:
     chosen = make_schedulers(args)
     for name, scheduler in chosen.items():
         print(f"{name}: {scheduler.num_trials} trials", flush=True)
-        in_one = env.checkpointable and not is_static
-        make_search = search_in_one_program if in_one else search_by_sweep
-        by_seed = make_search(problem, name, scheduler)
+        if env.checkpointable and not is_static:
+            by_seed = search_in_one_program(problem, scheduler)
+        else:
+            by_seed = search_by_sweep(problem, name, scheduler)
         found[name] = [by_seed(seed) for seed in range(1, args.seeds + 1)]
     # The phases that all of them spent, so that none is ahead because it trained more.
     budget = min(one.phases for outcomes in found.values() for one in outcomes)
