@@ -3,7 +3,8 @@
 A lane is a place in the population; `configs` and `states` have leaves `[W, ...]`. An agent's
 result depends on its config and key only, not on its lane, the size of the population or the
 strategy (to float tolerance). On a GPU a vmapped population costs little more than one agent; on a
-CPU it can be slower than its agents one after another. `choose` measures which strategy is fastest.
+CPU it can be slower than its agents one after another. There a large population is vmapped in
+groups, whose buffers fit in the processor's caches. `choose` measures which strategy is fastest.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from jaxrl.training.compilation import compiler_options, run_chunk
 from jaxrl.types import Algorithm, Array, Metrics, PyTree, check_agent
 
 STRATEGIES = ("vmap", "map", "shard-vmap", "shard-map")
+GROUPS = range(8, 33)
+"""Sizes of a vmapped group of lanes on a CPU. From 8 lanes on vmap gains little more there, and 32
+agents with small networks fill the caches (docs/explanation/benchmark-notes.md)."""
 SHORT_WORK = 10
 """Work is short that takes less than this many times as long as compiling one strategy."""
 KEEP, FRESH, RESUME = 0, 1, 2
@@ -38,7 +42,8 @@ class Strategy(NamedTuple):
     """A way to run the lanes."""
 
     within: str
-    """On one device: "vmap" for all lanes at once, "map" for one after another."""
+    """On one device: "vmap" for all lanes at once (in groups on a CPU), "map" for one after
+    another."""
     num_devices: int = 1
     """Devices over which the lanes are spread."""
 
@@ -96,7 +101,7 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
         )
 
     def init(configs: PyTree, keys: Array) -> PyTree:
-        return over_lanes(algo.init, chosen, algo.lane_axis)(configs, keys)
+        return over_lanes(algo.init, chosen, algo)(configs, keys)
 
     def update(
         configs: PyTree,
@@ -109,12 +114,12 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
             return run_chunk(algo, config, state, num_updates, size)
 
         if chosen.within == "vmap":  # a length per lane would make vmap select over states
-            return over_lanes(
-                lambda config, state: lane(config, state, num_updates), chosen, algo.lane_axis
-            )(configs, states)
+            return over_lanes(lambda config, state: lane(config, state, num_updates), chosen, algo)(
+                configs, states
+            )
         active = jnp.ones(num_lanes, bool) if active is None else active
         lengths = jnp.where(active, num_updates, 0)
-        return over_lanes(lane, chosen, algo.lane_axis)(configs, states, lengths)
+        return over_lanes(lane, chosen, algo)(configs, states, lengths)
 
     def refill(
         configs: PyTree, states: PyTree, keys: Array, change: Array, saved: PyTree = None
@@ -131,7 +136,7 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
                 branches.append(lambda: resumed)
             return jax.lax.switch(change, branches)
 
-        refill_lanes = over_lanes(lane, chosen, algo.lane_axis)
+        refill_lanes = over_lanes(lane, chosen, algo)
         return refill_lanes(configs, states, keys, change, saved)
 
     return Population(init, update, refill, num_lanes, chosen)
@@ -155,21 +160,32 @@ def num_shards(num_lanes: int) -> int:
 
 
 def over_lanes(
-    function: Callable[..., PyTree], strategy: Strategy, lane_axis: str | None
+    function: Callable[..., PyTree], strategy: Strategy, algo: Algorithm
 ) -> Callable[..., PyTree]:
     """Map a function of one lane over the leading axis of all its arguments."""
-    if strategy.within == "vmap":
-        mapped = jax.vmap(function, spmd_axis_name=lane_axis)
-    else:
 
-        def mapped(*args: PyTree) -> PyTree:
-            return jax.lax.map(lambda lane: function(*lane), args)
+    def mapped(*args: PyTree) -> PyTree:
+        num_lanes = len(jax.tree.leaves(args)[0])
+        group = group_size(algo, num_lanes)
+        if strategy.within == "vmap" and group == num_lanes:
+            return jax.vmap(function, spmd_axis_name=algo.lane_axis)(*args)
+        batch_size = group if strategy.within == "vmap" else None
+        return jax.lax.map(lambda lane: function(*lane), args, batch_size=batch_size)
 
     if strategy.num_devices == 1:
         return mapped
     mesh = Mesh(np.array(jax.local_devices()[: strategy.num_devices]), ("lanes",))
     lanes = PartitionSpec("lanes")
     return jax.shard_map(mapped, mesh=mesh, in_specs=lanes, out_specs=lanes, check_vma=False)
+
+
+def group_size(algo: Algorithm, num_lanes: int) -> int:
+    """Return how many lanes of one device "vmap" trains at once: all, or groups of equal size."""
+    # Lanes of a host environment share a pool, which steps all of them in one call.
+    is_one_group = algo.lane_axis is not None or not algo.env.checkpointable
+    if is_one_group or jax.default_backend() != "cpu":
+        return num_lanes
+    return max((n for n in GROUPS if num_lanes % n == 0), default=num_lanes)
 
 
 def stack(config: Any, num_lanes: int, **values: Array) -> Any:

@@ -147,7 +147,7 @@ class Rounds:
             key = evaluation_key(key, phase)
             return greedy_metrics(self.algo, config, state, key, self.evaluation_episodes)
 
-        agents = populations.over_lanes(agent, self.lanes.strategy, self.algo.lane_axis)
+        agents = populations.over_lanes(agent, self.lanes.strategy, self.algo)
         phases = self.of_agents(carry.ledger.reported[carry.trial])
         return agents(configs, states, self.keys_of(carry.trial), phases)
 

@@ -1,6 +1,7 @@
 """Populations: every lane computes what its agent would compute alone, whatever the strategy."""
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import chex
@@ -89,6 +90,25 @@ def test_the_size_of_the_population_does_not_matter(num_lanes):
         params, _ = trained("toy", strategy, num_lanes)
         for lane in range(num_lanes):
             chex.assert_trees_all_close(lane_of(params, lane), alone("toy", lane)[0], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_lanes", "size"), [(4, 4), (32, 32), (33, 11), (64, 32), (1000, 25), (37, 37)]
+)
+def test_many_lanes_are_vmapped_in_groups_of_equal_size_on_a_cpu(num_lanes, size):
+    algo = algorithm("toy")
+    assert populations.group_size(algo, num_lanes) == size
+    on_host = algo._replace(env=SimpleNamespace(checkpointable=False))
+    assert populations.group_size(on_host, num_lanes) == num_lanes
+
+
+def test_the_size_of_the_groups_does_not_matter(monkeypatch):
+    monkeypatch.setattr(populations, "GROUPS", range(1, 3))
+    assert populations.group_size(algorithm("toy"), 4) == 2
+    grouped, metrics = trained.__wrapped__("toy", "vmap")
+    expected, all_metrics = trained("toy", "map")
+    chex.assert_trees_all_close(grouped, expected, atol=2e-5)
+    chex.assert_trees_all_close(metrics, all_metrics, atol=2e-4)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
