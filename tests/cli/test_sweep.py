@@ -101,14 +101,39 @@ def test_the_population_has_as_many_trials_as_lanes():
     assert sizes("mfpbt", trials=8, lanes=4) == (8, 4)  # which is refused
 
 
-def test_flags_name_explorers_and_their_rules():
-    def made(*flags):
-        args = tyro.cli(sweep_flags.SweepArguments, args=[*flags, "--phases", "6"])
-        return sweep_flags.make_scheduler(args)
+def scheduler_of(name, *flags):
+    args = tyro.cli(sweep_flags.SweepArguments, args=["--scheduler", name, *flags])
+    return sweep_flags.make_scheduler(args)
 
-    assert made("--scheduler", "pbt", "--quantile", "0.4") == tuning.PBT(16, 6, 0.4)
-    assert made("--scheduler", "pb2", "--trials", "8") == tuning.PB2(8, 6)
-    assert made("--scheduler", "mfpbt", "--periods", "1", "4") == tuning.MFPBT(16, 6, (1, 4))
+
+def test_flags_name_schedulers_and_their_rules():
+    assert scheduler_of("hypertrick", "--eviction", "0.5") == tuning.HyperTrick(100, 10, 0.5)
+    assert scheduler_of("random", "--trials", "8") == tuning.RandomSearch(8, 10)
+    assert scheduler_of(
+        "halving", "--trials", "8", "--phases", "4", "--eta", "2", "--times", "2"
+    ) == (tuning.SuccessiveHalving(8, 4, 2, times=2))
+    assert scheduler_of("hyperband", "--phases", "9", "--times", "4") == tuning.HyperBand(
+        9, times=4
+    )
+    assert scheduler_of("asha", "--eta", "2") == tuning.ASHA(100, 10, 2)
+    assert scheduler_of("pbt", "--quantile", "0.4") == tuning.PBT(16, 10, 0.4)
+    assert scheduler_of("pb2", "--trials", "8") == tuning.PB2(8, 10)
+    assert scheduler_of("mfpbt", "--periods", "1", "4") == tuning.MFPBT(16, 10, (1, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "readers"),
+    [
+        ("hypertrick", ["--eta", "2"], "halving, hyperband, asha"),
+        ("asha", ["--times", "2"], "halving, hyperband"),
+        ("pbt", ["--eviction", "0.5"], "hypertrick"),
+        ("hyperband", ["--trials", "8"], "hypertrick, random, halving, asha, pbt, pb2, mfpbt"),
+    ],
+)
+def test_a_flag_of_other_schedulers_is_refused(name, flags, readers):
+    message = f"{flags[0]} is for --scheduler {readers}; leave it out with {name}"
+    with pytest.raises(ValueError, match=message):
+        scheduler_of(name, *flags)
 
 
 @pytest.mark.parametrize("scheduler", ["pbt", "hypertrick"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +37,17 @@ OBJECTIVES = {
 MOST_FINALISTS = 4
 DEFAULT_TRIALS, DEFAULT_LANES = 100, 16
 EXPLORERS = ("pbt", "pb2", "mfpbt")
+SCHEDULERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "hypertrick": (tuning.HyperTrick, ("trials", "phases", "eviction")),
+    "random": (tuning.RandomSearch, ("trials", "phases")),
+    "halving": (tuning.SuccessiveHalving, ("trials", "phases", "eta", "times")),
+    "hyperband": (tuning.HyperBand, ("phases", "eta", "times")),
+    "asha": (tuning.ASHA, ("trials", "phases", "eta")),
+    "pbt": (tuning.PBT, ("trials", "phases", "quantile")),
+    "pb2": (tuning.PB2, ("trials", "phases", "quantile")),
+    "mfpbt": (tuning.MFPBT, ("trials", "phases", "periods")),
+}
+"""Each scheduler, and the flags that give its arguments, in their order."""
 DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice", "When")
 
 
@@ -63,8 +74,8 @@ class SweepArguments:
     learning rate and gamma for the others, and for pbt, pb2 and mfpbt, which cannot change
     t_max."""
     trials: int | None = None
-    """Trials of the search, 100 by default; hyperband's brackets decide instead. Of pbt, pb2 and
-    mfpbt the agents of the population, as many as --lanes by default."""
+    """Trials of the search, 100 by default, but for hyperband, whose brackets have their own. Of
+    pbt, pb2 and mfpbt the agents of the population, as many as --lanes by default."""
     lanes: int | None = None
     """Trials at the same time, 16 by default; with --autotune, at most. Those of pbt, pb2 and mfpbt
     all train at the same time, so --trials is enough."""
@@ -89,9 +100,9 @@ class SweepArguments:
     """The rule that stops trials. pbt, pb2 and mfpbt stop none; bad trials go on as changed copies
     of good ones, all in one worker."""
     eviction: float = 0.25
-    """HyperTrick's r: the share of trials to stop in each phase."""
+    """For hypertrick: its r, the share of trials to stop in each phase."""
     eta: int = 3
-    """For the halving schedulers: 1 in eta continues."""
+    """For halving, hyperband and asha: 1 in eta continues."""
     times: int = 1
     """For halving and hyperband: how often they begin, each time with other trials; --trials counts
     those of all times. Lanes that would wait for a rung train the next trials meanwhile."""
@@ -229,22 +240,20 @@ def make_finals(args: SweepArguments, num_trials: int, storage: str | None) -> t
 
 
 def make_scheduler(args: SweepArguments) -> Any:
-    """Return the scheduler that the flags name."""
-    trials = args.num_trials
-    match args.scheduler:
-        case "hypertrick":
-            return tuning.HyperTrick(trials, args.phases, args.eviction)
-        case "random":
-            return tuning.RandomSearch(trials, args.phases)
-        case "halving":
-            return tuning.SuccessiveHalving(trials, args.phases, args.eta, args.times)
-        case "hyperband":
-            return tuning.HyperBand(args.phases, args.eta, args.times)
-        case "asha":
-            return tuning.ASHA(trials, args.phases, args.eta)
-        case "pbt":
-            return tuning.PBT(trials, args.phases, args.quantile)
-        case "pb2":
-            return tuning.PB2(trials, args.phases, args.quantile)
-        case "mfpbt":
-            return tuning.MFPBT(trials, args.phases, args.periods)
+    """Return the scheduler that the flags name.
+
+    Raises:
+      ValueError: for a flag that only other schedulers read, or a bad value.
+    """
+    make_it, names = SCHEDULERS[args.scheduler]
+    of_schedulers = {name for _, names in SCHEDULERS.values() for name in names}
+    for field in dataclasses.fields(args):
+        is_read = field.name in names or field.name not in of_schedulers
+        if not is_read and getattr(args, field.name) != field.default:
+            readers = [name for name, (_, read) in SCHEDULERS.items() if field.name in read]
+            raise ValueError(
+                f"--{field.name} is for --scheduler {', '.join(readers)}; leave it out with "
+                f"{args.scheduler}"
+            )
+    values = {name: getattr(args, name) for name in names} | {"trials": args.num_trials}
+    return make_it(*(values[name] for name in names))
