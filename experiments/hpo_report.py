@@ -31,7 +31,6 @@ from jaxrl.files.changes import changed_settings
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Cells by task and optimizer."""
-NAME = "hpo-benchmark"
 
 
 @dataclasses.dataclass
@@ -42,6 +41,8 @@ class Args:
     """Directory of the cells."""
     results: Path = Path("runs") / "results"
     """Directory of the record and the picture."""
+    name: str = "hpo-benchmark"
+    """Name of both."""
 
 
 def read_cells(directory: Path) -> Cells:
@@ -186,7 +187,7 @@ def main(args: Args) -> None:
         "ranks": ranks,
         "tasks": tasks,
     }
-    draw(tasks).savefig(save_record(args.results, NAME, record))
+    draw(tasks).savefig(save_record(args.results, args.name, record))
 
 
 if __name__ == "__main__":
