@@ -1,7 +1,7 @@
-"""Hyperparameter optimizers for PPO on equal budgets, after ARLBench (arXiv 2409.18827).
+"""Hyperparameter optimizers for PPO and DQN on equal budgets, after ARLBench (arXiv 2409.18827).
 
     python experiments/hpo_benchmark.py                  # every optimizer on the cheap tasks
-    python experiments/hpo_benchmark.py --tasks Pendulum-v1 --optimizers pbt tpe
+    python experiments/hpo_benchmark.py --tasks dqn-CartPole-v1 --optimizers pbt tpe
     python experiments/hpo_report.py                     # the table, the record and the picture
 
 Each optimizer searches each task several times, with other seeds. All searches of a task take the
@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -40,41 +41,78 @@ from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.samplers import AskTell
 from jaxrl.tuning.timeline import Budget, expected_phases, hyperband_budget
 
-SPACE = {
-    "learning_rate": tuning.LogUniform(1e-6, 0.1),
-    "entropy_coef": tuning.Uniform(0.0, 0.5),
-    "gae_lambda": tuning.Uniform(0.8, 0.9999),
-    "clip_epsilon": tuning.Uniform(1e-6, 0.5),  # from 0 in ARLBench, which PPOConfig refuses
-    "value_coef": tuning.Uniform(0.0, 1.0),
-    "max_grad_norm": tuning.Uniform(1e-6, 1.0),  # the same
-}
-"""The fields of ARLBench's space (examples/configs/search_space/ppo_cc.yaml) that jaxrl traces."""
-CONFIG = jaxrl.PPOConfig(
-    num_steps=128, num_epochs=10, num_minibatches=16, gamma=0.99, activation="tanh",
-    hidden_sizes=(64, 64),
+
+class Agent(NamedTuple):
+    """An algorithm, the fields that are searched, and a config that gives the others."""
+
+    algorithm: Callable[..., jaxrl.Algorithm]
+    space: tuning.Space
+    config: Any
+
+
+PPO = Agent(
+    jaxrl.ppo,
+    {
+        "learning_rate": tuning.LogUniform(1e-6, 0.1),
+        "entropy_coef": tuning.Uniform(0.0, 0.5),
+        "gae_lambda": tuning.Uniform(0.8, 0.9999),
+        "clip_epsilon": tuning.Uniform(1e-6, 0.5),  # from 0 in ARLBench, which PPOConfig refuses
+        "value_coef": tuning.Uniform(0.0, 1.0),
+        "max_grad_norm": tuning.Uniform(1e-6, 1.0),  # the same
+    },
+    jaxrl.PPOConfig(
+        num_steps=128, num_epochs=10, num_minibatches=16, gamma=0.99, activation="tanh",
+        hidden_sizes=(64, 64),
+    ),
 )  # fmt: skip
-"""The other fields as in ARLBench (examples/configs/algorithm/ppo.yaml): minibatches of 64
-transitions from 8 environments."""
-MINATAR = jaxrl.PPOConfig(num_steps=128, num_epochs=2, num_minibatches=128, torso="minatar_cnn")
+"""The fields of ARLBench's space (examples/configs/search_space/ppo_cc.yaml) that jaxrl traces,
+and its settings (examples/configs/algorithm/ppo.yaml): minibatches of 64 transitions from 8
+environments."""
+MINATAR = PPO._replace(
+    config=jaxrl.PPOConfig(num_steps=128, num_epochs=2, num_minibatches=128, torso="minatar_cnn")
+)
+DOOR_KEY = PPO._replace(config=PPO.config.replace(torso="mlp"))  # no CNN, as in ARLBench
+DQN = Agent(
+    jaxrl.dqn,
+    {
+        "learning_rate": tuning.LogUniform(1e-6, 0.1),
+        "initial_epsilon": tuning.Uniform(0.5, 1.0),
+        "final_epsilon": tuning.Uniform(0.001, 0.2),
+        "learning_starts": tuning.Uniform(0.0, 2048.0),
+        "target_period": tuning.Uniform(1 / 32, 100 / 32),  # 1 to 100 steps; an update takes 32
+    },
+    jaxrl.DQNConfig(
+        exploration_steps=10_000, gamma=0.99, max_grad_norm=math.inf, num_steps=4,
+        num_gradient_steps=1, batch_size=128, replay_size=120_000, n_step=1, double=False,
+        huber=False, activation="tanh", hidden_sizes=(64, 64), layer_norm=False,
+    ),
+)  # fmt: skip
+"""The same of dqn_cc.yaml and dqn.yaml: a gradient step on 128 transitions after every 4 steps of 8
+environments."""
 
 
 class Task(NamedTuple):
     """The training of an agent on an environment."""
 
+    env_id: str
     total_steps: int
     lowest: float
     """The return that counts for an agent that diverged."""
     num_envs: int = 8
-    config: jaxrl.PPOConfig = CONFIG
+    agent: Agent = PPO
 
 
 TASKS = {
-    "CartPole-v1": Task(100_000, 0.0),
-    "Acrobot-v1": Task(100_000, -500.0),
-    "MountainCarContinuous-v0": Task(100_000, -100.0),
-    "Pendulum-v1": Task(100_000, -3260.0),
-    "Breakout-MinAtar": Task(2_000_000, 0.0, 64, MINATAR),
-    "Asterix-MinAtar": Task(2_000_000, 0.0, 64, MINATAR),
+    "CartPole-v1": Task("CartPole-v1", 100_000, 0.0),
+    "Acrobot-v1": Task("Acrobot-v1", 100_000, -500.0),
+    "MountainCarContinuous-v0": Task("MountainCarContinuous-v0", 100_000, -100.0),
+    "Pendulum-v1": Task("Pendulum-v1", 100_000, -3260.0),
+    "Breakout-MinAtar": Task("Breakout-MinAtar", 2_000_000, 0.0, 64, MINATAR),
+    "Asterix-MinAtar": Task("Asterix-MinAtar", 2_000_000, 0.0, 64, MINATAR),
+    "LunarLander-v2": Task("envpool/LunarLander-v2", 1_000_000, -1000.0),
+    "DoorKey-5x5": Task("envpool/MiniGrid-DoorKey-5x5-v0", 100_000, 0.0, agent=DOOR_KEY),
+    "dqn-CartPole-v1": Task("CartPole-v1", 100_000, 0.0, agent=DQN),
+    "dqn-Acrobot-v1": Task("Acrobot-v1", 100_000, -500.0, agent=DQN),
 }
 CHEAP = ("CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1")
 
@@ -108,7 +146,7 @@ OPTIMIZERS: dict[str, Sampler | Callable[[Budget], Scheduler]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Hyperparameter optimizers for PPO on equal budgets."""
+    """Hyperparameter optimizers for PPO and DQN on equal budgets."""
 
     tasks: tuple[str, ...] = CHEAP
     optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
@@ -137,11 +175,12 @@ class Args:
 class Problem:
     """A task as all optimizers get it: programs that train on it, and the time that they take."""
 
-    def __init__(self, env_id: str, args: Args):
-        self.args, self.task = args, TASKS[env_id]
+    def __init__(self, name: str, args: Args):
+        self.name, self.args, self.task = name, args, TASKS[name]
+        algorithm, self.space, self.config = self.task.agent
         self.budget = hyperband_budget(args.phases, args.times)
-        self.algo = jaxrl.ppo(jaxrl.make(env_id, self.task.num_envs))
-        steps = self.algo.env.num_envs * self.algo.num_steps(self.task.config)
+        self.algo = algorithm(jaxrl.make(self.task.env_id, self.task.num_envs))
+        steps = self.algo.env.num_envs * self.algo.num_steps(self.config)
         total_steps = args.total_steps or self.task.total_steps
         self.updates = max(round(total_steps / (args.phases * steps)), 1)
         self.phase_steps = self.updates * steps
@@ -150,26 +189,25 @@ class Problem:
         self.settings = {
             **{name: getattr(args, name) for name in names},
             "lowest": self.task.lowest,
-            "config": fields.to_dict(self.task.config),
+            "config": fields.to_dict(self.config),
             "search_phases": self.budget.total,
             "phase_steps": self.phase_steps,
-            "space": {name: str(part) for name, part in SPACE.items()},
+            "space": {name: str(part) for name, part in self.space.items()},
         }
         self.training: dict[int, Callable[..., Any]] = {}
         self.seconds: dict[str, float] = defaultdict(float)
 
     def compile(
-        self, function: Callable[..., Any], num_agents: int, *arguments: Any
+        self, function: Callable[..., Any], at_once: int, *arguments: Any
     ) -> Callable[..., Any]:
-        """Return the compiled program that maps a function, which trains agents, over its rows."""
-        number = max(self.args.at_once // num_agents, 1)
-        number = min(number, len(jax.tree.leaves(arguments)[0]))
+        """Return the compiled program that maps a function over rows, some of them at once."""
+        number = min(at_once, len(jax.tree.leaves(arguments)[0]))
 
         def mapped(*rows: Any) -> Any:
             batch_size = number if number > 1 else None
             return jax.lax.map(lambda row: function(*row), rows, batch_size=batch_size)
 
-        options = jaxrl.compiler_options(self.algo, self.task.config)
+        options = jaxrl.compiler_options(self.algo, self.config)
         lower = jax.jit(mapped).lower
         return self.timed("compilation", lambda: lower(*arguments).compile(options))
 
@@ -184,8 +222,8 @@ class Problem:
         of_search = jax.vmap(tuning.trial_key, (None, 0))
         keys = jax.vmap(of_search, (0, None))(self.keys, trials).reshape(-1)
         if len(keys) not in self.training:
-            one = functools.partial(retrain, self.algo, self.task.config, self.updates)
-            self.training[len(keys)] = self.compile(one, 1, flat, keys)
+            one = functools.partial(retrain, self.algo, self.config, self.updates)
+            self.training[len(keys)] = self.compile(one, self.args.at_once, flat, keys)
         program = self.training[len(keys)]
         return self.timed(part, lambda: np.asarray(program(flat, keys))).reshape(shape)
 
@@ -208,11 +246,12 @@ class Searches(NamedTuple):
 def search_in_program(problem: Problem, scheduler: Scheduler) -> Searches:
     """Search with all seeds in one program."""
     is_explorer, budget = isinstance(scheduler, tuning.Explorer), problem.budget
+    is_on_host, at_once = not problem.algo.env.checkpointable, problem.args.at_once
     # So many lanes are full in every round until the steps are spent, and exactly these.
     num_lanes = scheduler.num_trials if is_explorer else budget.num_phases
     run = functools.partial(
-        tuning.search, problem.algo, problem.task.config, SPACE, scheduler, num_lanes,
-        problem.updates, strategy="map" if problem.args.at_once == 1 else "vmap",
+        tuning.search, problem.algo, problem.config, problem.space, scheduler, num_lanes,
+        problem.updates, strategy="map" if at_once == 1 and not is_on_host else "vmap",
         max_steps=None if is_explorer else budget.total * problem.phase_steps,
     )  # fmt: skip
 
@@ -220,14 +259,17 @@ def search_in_program(problem: Problem, scheduler: Scheduler) -> Searches:
         result = run(key)
         return Searches(result.ledger.scores, result.round, result.schedule)
 
-    program = problem.compile(outcome, num_lanes, problem.keys)
+    # Searches end after different numbers of rounds. JAX refuses to step simulators on the host in
+    # a loop that some searches have left, so there one search follows another.
+    searches = 1 if is_on_host else at_once // num_lanes
+    program = problem.compile(outcome, searches, problem.keys)
     return problem.timed("search", lambda: jax.device_get(program(problem.keys)))
 
 
 def search_from_host(problem: Problem, sampler: str) -> Searches:
     """Search with a sampler of Optuna; the next trials of all seeds train side by side."""
     runs, batch, phases = problem.budget.whole_trials, problem.args.batch, problem.args.phases
-    studies = AskTell(SPACE, sampler, range(problem.args.seeds))
+    studies = AskTell(problem.space, sampler, range(problem.args.seeds))
     scores, schedules = [], []
     for first in range(0, runs, batch):
         number = min(batch, runs - first)
@@ -246,14 +288,14 @@ def search_from_host(problem: Problem, sampler: str) -> Searches:
     return Searches(
         join(scores),
         np.tile(order, (problem.args.seeds, 1, 1)),
-        {field: join([part[field] for part in schedules]) for field in SPACE},
+        {field: join([part[field] for part in schedules]) for field in problem.space},
     )
 
 
 def run_cell(problem: Problem, name: str) -> dict[str, Any]:
     """Return what the searches of an optimizer found, and how good it is on new seeds."""
     args, task, optimizer = problem.args, problem.task, OPTIMIZERS[name]
-    log(args, f"{problem.algo.env.id} {name} begins")
+    log(args, f"{problem.name} {name} begins")
     problem.seconds.clear()
     began = time.process_time()
     if isinstance(optimizer, Sampler):
@@ -276,7 +318,7 @@ def run_cell(problem: Problem, name: str) -> dict[str, Any]:
     returns = problem.train("evaluation", again, 2_000_000)[:, :, -1]
     phases = (found.round >= 0).sum((1, 2)) + finalists.shape[1] * args.phases
     return {
-        "manifest": manifests.describe(problem.algo, task.config, {"seeds": args.seeds}),
+        "manifest": manifests.describe(problem.algo, problem.config, {"seeds": args.seeds}),
         "steps": (phases * problem.phase_steps).tolist(),
         "trials": (found.round >= 0).any(2).sum(1).tolist(),
         "seconds": {part: round(x, 1) for part, x in problem.seconds.items()},
@@ -325,13 +367,13 @@ def main(args: Args) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
     if any(isinstance(OPTIMIZERS[name], Sampler) for name in args.optimizers):
         import_optuna()  # or say at once that it is not installed
-    for env_id in args.tasks:
-        problem = Problem(env_id, args)
+    for task in args.tasks:
+        problem = Problem(task, args)
         for name in args.optimizers:
-            settings = problem.settings | {"task": env_id, "optimizer": name}
+            settings = problem.settings | {"task": task, "optimizer": name}
             make = functools.partial(run_cell, problem, name)
-            cell = keep_record(args.cells, f"{env_id}-{name}".lower(), settings, make)
-            log(args, f"{env_id} {name} is finished, seconds: {cell['seconds']}")
+            cell = keep_record(args.cells, f"{task}-{name}".lower(), settings, make)
+            log(args, f"{task} {name} is finished, seconds: {cell['seconds']}")
             jax.clear_caches()  # no later cell needs what was traced for this one
 
 

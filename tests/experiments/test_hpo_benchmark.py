@@ -35,7 +35,7 @@ def test_all_schedulers_cost_the_budget_or_have_trials_in_reserve(study, num_pha
 
 
 def test_the_best_score_so_far_is_read_in_the_order_of_the_rounds(study):
-    task, nan, inf = study.Task(1, -9.0), np.nan, np.inf
+    task, nan, inf = study.Task("CartPole-v1", 1, -9.0), np.nan, np.inf
     scores = np.array([[nan, 2.0], [1.0, nan], [5.0, -inf]])
     order = np.array([[0, 1], [0, -1], [1, 2]])
     assert study.best_so_far(task, scores, order) == [1.0, 5.0]
@@ -49,11 +49,51 @@ def test_bad_arguments_are_refused(study, tmp_path):
         study.main(study.Args(new_seeds=0, cells=tmp_path))
 
 
+def test_the_agents_of_all_tasks_fit_and_their_names_tell_the_cells_apart(study):
+    assert len({name.lower() for name in study.TASKS}) == len(study.TASKS)
+    for name, task in study.TASKS.items():
+        problem = study.Problem(name, study.Args())
+        assert name.startswith("dqn-") == (problem.algo.name == "dqn")
+        jaxrl.types.check_agent(problem.algo, problem.config)
+        assert not tuning.static_names(problem.space, type(problem.config)), name
+        assert 9 * problem.phase_steps == pytest.approx(task.total_steps, rel=0.03), name
+        assert problem.settings["space"].keys() == problem.space.keys()
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(
+    ("name", "algorithm", "env_id", "small"),
+    [
+        ("dqn-CartPole-v1", "dqn", "gymnax/CartPole-v1", {"replay_size": 64, "batch_size": 4}),
+        ("DoorKey-5x5", "ppo", "envpool/MiniGrid-DoorKey-5x5-v0", {"num_minibatches": 1}),
+    ],
+)
+def test_dqn_and_simulators_are_searched(
+    study, tmp_path, monkeypatch, name, algorithm, env_id, small
+):
+    task = study.TASKS[name]
+    config = task.agent.config.replace(num_steps=4, hidden_sizes=(4,), **small)
+    agent = task.agent._replace(config=config)
+    monkeypatch.setitem(study.TASKS, name, task._replace(total_steps=24, num_envs=2, agent=agent))
+    args = study.Args(
+        (name,), ("asha",), seeds=2, new_seeds=2, phases=3, finals_top=2, finals_repeats=1,
+        at_once=1000, cells=tmp_path,
+    )  # fmt: skip
+    study.main(args)
+    cell = json.loads((tmp_path / f"{name}-asha.json".lower()).read_text())
+    assert cell["manifest"]["algorithm"] == algorithm
+    assert cell["manifest"]["env"]["id"] == env_id
+    assert cell["steps"] == [8 * (33 + 2 * 3)] * 2
+    assert np.shape(cell["on_new_seeds"]) == (2, 2)
+    assert cell["winners"].keys() == agent.space.keys()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     config = jaxrl.PPOConfig(num_steps=32, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
-    monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task(192, 0.0, 2, config))
+    agent = study.PPO._replace(config=config)
+    monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task("CartPole-v1", 192, 0.0, 2, agent))
     some = ("tpe", "halving", "asha", "hypertrick", "pb2")
     args = study.Args(
         ("CartPole-v1",), some[:2], seeds=2, new_seeds=4, phases=3, finals_top=2, finals_repeats=2,
@@ -72,7 +112,7 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
         assert np.shape(cell["on_new_seeds"]) == (2, 4)
         assert (np.diff(cell["best_so_far"]) >= 0).all()
         assert np.shape(cell["best_so_far"]) == (2, 11)
-        for name, part in study.SPACE.items():
+        for name, part in agent.space.items():
             values = np.array(cell["winners"][name])  # [searches, phases]
             assert values.shape == (2, 3)
             assert (values >= np.float32(part.low)).all()
@@ -81,9 +121,9 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
         study.main(study.dataclasses.replace(args, new_seeds=5))
 
     report = experiment("hpo_report")
-    report.main(report.Args(tmp_path / "cells", tmp_path / "results"))
-    assert (tmp_path / "results" / "hpo-benchmark.png").exists()
-    record = json.loads((tmp_path / "results" / "hpo-benchmark.json").read_text())
+    report.main(report.Args(tmp_path / "cells", tmp_path / "results", "small"))
+    assert (tmp_path / "results" / "small.png").exists()
+    record = json.loads((tmp_path / "results" / "small.json").read_text())
     ranks = [row["value"] for row in record["ranks"].values()]
     assert ranks == sorted(ranks)
     assert np.mean(ranks) == pytest.approx(3)
