@@ -163,11 +163,12 @@ class HyperTrick:
 
     With N trials, P phases and eviction rate r: of the trials that report phase p (from 0), the
     earliest `N (1 - sqrt r) (1 - r)^p` continue. A later one stops if it lies in the bottom
-    `sqrt r` quantile of the scores reported for p so far. For exchangeable scores, a share r of the
-    trials that reach a phase stops at its end, and the expected share of full work is
-    `E[alpha] = (1 - (1 - r)^P) / (r P)`. Scores are exchangeable if the order of reports says
-    nothing about them. Where good trials stay good, fewer stop and the search costs more: bad ones
-    that were spared fill the bottom quantile of the next phases.
+    `sqrt r` quantile of the scores reported for p so far. The first score of a phase has none to
+    compare with, so its trial continues, also where N is too small to spare one. For exchangeable
+    scores, a share r of the trials that reach a phase stops at its end, and the expected share of
+    full work is `E[alpha] = (1 - (1 - r)^P) / (r P)`. Scores are exchangeable if the order of
+    reports says nothing about them. Where good trials stay good, fewer stop and the search costs
+    more: bad ones that were spared fill the bottom quantile of the next phases.
     """
 
     num_trials: int
@@ -200,7 +201,8 @@ class HyperTrick:
         spared = self.num_trials * (1 - root) * (1 - self.eviction_rate) ** phase
         below = (others < score).sum() + 0.5 * (others == score).sum()
         count = (~jnp.isnan(others)).sum() + 1
-        return (num_reported > spared) & ~jnp.isnan(score) & (below + 0.5 < root * count)
+        is_low = (count > 1) & (below + 0.5 < root * count)
+        return (num_reported > spared) & ~jnp.isnan(score) & is_low
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,17 @@ def test_hypertrick_with_every_later_reporter_evicted_does_the_least_work(num_ph
     assert np.mean(ledger.reported) / num_phases == pytest.approx(floor, abs=0.01)
 
 
+def test_hypertrick_never_stops_the_only_trial_with_a_score_in_a_phase():
+    # At this rate fewer than one trial is spared from phase 2 on.
+    scheduler, scores = HyperTrick(10, 5, 0.5), np.random.default_rng(0).random((10, 5))
+    _, ledger = timeline.simulate(scheduler, 3, unit_times(scheduler), scores)
+    assert (ledger.status == Status.COMPLETED).any()
+    alone, others = jnp.float32(0.5), jnp.full(10, jnp.nan)
+    assert not scheduler.should_stop(alone, others, jnp.int32(4), jnp.int32(1))
+    # Other trials had no score in this phase.
+    assert not scheduler.should_stop(alone, others, jnp.int32(4), jnp.int32(4))
+
+
 def reference_hypertrick(scores, rate, order):
     """Return, by plain Python, which trials pass phase 0 when they report in this order."""
     passed, seen = {}, []
@@ -91,7 +102,7 @@ def reference_hypertrick(scores, rate, order):
         below = sum(s < score for s in seen) + 0.5 * sum(s == score for s in seen)
         seen += [] if math.isnan(score) else [score]
         spared = count <= len(scores) * (1 - math.sqrt(rate))
-        bottom = below + 0.5 < math.sqrt(rate) * len(seen)
+        bottom = len(seen) > 1 and below + 0.5 < math.sqrt(rate) * len(seen)
         passed[trial] = spared or math.isnan(score) or not bottom
     return [passed[trial] for trial in range(len(scores))]
 
