@@ -96,9 +96,7 @@ class SuccessiveHalving(_Halving):
     @property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
         """The rungs of each part; parts have consecutive trials."""
-        number = self.num_trials // self.times
-        halvings = min(_log(number, self.eta), _log(self.num_phases, self.eta))
-        return self.times * (_halving(number, self.num_phases, halvings, self.eta),)
+        return self.times * (_bracket(self.num_trials // self.times, self.num_phases, self.eta),)
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         return _halve(self.brackets, ledger, trial)
@@ -109,14 +107,15 @@ class ASHA(_Halving):
     """ASHA: asynchronous successive halving (Li et al. 2020, MLSys).
 
     A trial continues from a rung as soon as it is among the best 1/eta of those that have reached
-    it. Meanwhile, free lanes begin new trials.
+    it. Meanwhile, free lanes begin new trials. As in `SuccessiveHalving`, there are only so many
+    rungs that N trials suffice to bring one past the last rung.
     """
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """The numbers of phases after which trials are compared."""
-        deepest = _log(self.num_phases, self.eta)
-        return tuple(self.num_phases // self.eta**s for s in range(deepest, 0, -1))
+        phases = (rung.num_phases for rung in _bracket(self.num_trials, self.num_phases, self.eta))
+        return tuple(phases)[:-1]
 
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         phases = ledger.reported[trial]
@@ -146,6 +145,12 @@ def _halving(num_trials: int, num_phases: int, halvings: int, eta: int) -> tuple
         Rung(max(num_trials // eta**i, 1), num_phases // eta ** (halvings - i))
         for i in range(halvings + 1)
     )
+
+
+def _bracket(num_trials: int, num_phases: int, eta: int) -> tuple[Rung, ...]:
+    """Return the bracket with as many rungs as these trials and phases allow."""
+    halvings = min(_log(num_trials, eta), _log(num_phases, eta))
+    return _halving(num_trials, num_phases, halvings, eta)
 
 
 def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array) -> Array:

@@ -198,6 +198,18 @@ def test_asha_promotes_the_best_of_those_that_have_come_so_far(scores, reported)
     assert np.asarray(ledger.reported).tolist() == reported
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "rungs"),
+    [(ASHA(9, 9), (1, 3)), (ASHA(8, 9), (3,)), (ASHA(2, 9), ()), (ASHA(7, 10, eta=2), (2, 5))],
+)
+def test_asha_has_only_rungs_that_let_a_trial_complete(scheduler, rungs):
+    assert scheduler.rungs == rungs
+    shape = (scheduler.num_trials, scheduler.num_phases)
+    scores = np.random.default_rng(0).random(shape)
+    _, ledger = timeline.simulate(scheduler, 2, np.ones(shape), scores)
+    assert (ledger.status == Status.COMPLETED).any()
+
+
 def test_a_diverged_trial_is_never_chosen_before_one_without_a_score():
     scheduler = SuccessiveHalving(4, 2, eta=2)
     scores = np.array([[-math.inf], [math.nan], [5.0], [-math.inf]], np.float32).repeat(2, 1)

@@ -35,7 +35,7 @@ def statuses(scheduler, events):
 def test_asha_and_hypertrick_decide_by_the_order_of_reports():
     begin = [begun(0), begun(1), begun(2)]
     rising = [reported(trial, float(trial)) for trial in range(3)]
-    asha = ASHA(3, 4, 2)
+    asha = ASHA(3, 3, 2)
     assert statuses(asha, begin + rising) == ["PAUSED", "READY", "READY"]
     assert statuses(asha, begin + rising[::-1]) == ["PAUSED", "PAUSED", "READY"]
     hypertrick = HyperTrick(3, 2, 0.25)  # of three trials, the earliest 1.5 go on in any case
