@@ -38,7 +38,7 @@ class HyperBand:
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.integer, "num_phases", "times")
-        checks.fields(self, checks.integer, "eta", least=2)
+        _check_eta(self)
 
     @property
     def num_trials(self) -> int:
@@ -70,7 +70,7 @@ class _Halving:
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.integer, "num_trials", "num_phases")
-        checks.fields(self, checks.integer, "eta", least=2)
+        _check_eta(self)
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,17 @@ def _halving(num_trials: int, num_phases: int, halvings: int, eta: int) -> tuple
         Rung(max(num_trials // eta**i, 1), num_phases // eta ** (halvings - i))
         for i in range(halvings + 1)
     )
+
+
+def _check_eta(scheduler: HyperBand | _Halving) -> None:
+    """Check `eta`, and that trials are compared before their last phase."""
+    checks.fields(scheduler, checks.integer, "eta", least=2)
+    if scheduler.num_phases < scheduler.eta:
+        raise ValueError(
+            f"num_phases must be at least eta={scheduler.eta}, got {scheduler.num_phases}: trials "
+            "are first compared after 1/eta of their phases or less; take more phases or a lower "
+            "eta"
+        )
 
 
 def _bracket(num_trials: int, num_phases: int, eta: int) -> tuple[Rung, ...]:

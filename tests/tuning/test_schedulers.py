@@ -296,6 +296,8 @@ def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(t
         (lambda: HyperTrick(4, 3, 1.0), r"eviction_rate must be in \[0, 1\), got 1.0"),
         (lambda: ASHA(4, 3, eta=1), "eta must be an integer >= 2, got 1"),
         (lambda: HyperBand(0), "num_phases must be an integer >= 1, got 0"),
+        (lambda: ASHA(9, 2), "num_phases must be at least eta=3, got 2"),
+        (lambda: HyperBand(2), "num_phases must be at least eta=3, got 2"),
         (lambda: HyperBand(3, times=0), "times must be an integer >= 1, got 0"),
         (
             lambda: SuccessiveHalving(9, 3, times=2),
