@@ -40,8 +40,13 @@ class Finals:
         return min(int(self.share * num_trials / self.repeats + 1e-9), num_trials)
 
     def check(self, num_trials: int) -> None:
-        """Raise `ValueError` if finals cost more than their share of a search of N trials."""
+        """Raise `ValueError` if N trials are too few for these finals."""
         runs = self.top * self.repeats
+        if self.top > num_trials:
+            raise ValueError(
+                f"finals of {self.top} settings need as many trials, but the search has "
+                f"{num_trials}; lower `top`, or search more trials"
+            )
         if self.top > self.most(num_trials):
             raise ValueError(
                 f"finals of {self.top} settings with {self.repeats} runs each cost "
