@@ -64,7 +64,17 @@ class ExpectedImprovement:
         checks.fields(self, checks.integer, "initial", "candidates")
 
     def plan(self, key: Array, num_trials: int, space: spaces.Space) -> dict[str, Array]:
-        """Return points of `Sobol`; see `Sampler.plan`."""
+        """Return points of `Sobol`; see `Sampler.plan`.
+
+        Raises:
+          ValueError: if no trial is left to be chosen.
+        """
+        if num_trials <= self.initial:
+            raise ValueError(
+                f"ExpectedImprovement chooses for no trial: its initial={self.initial} trials keep "
+                f"points of Sobol, and the search has {num_trials} trials; lower `initial`, or "
+                "search more trials"
+            )
         return Sobol().plan(key, num_trials, space)
 
     def choose(
