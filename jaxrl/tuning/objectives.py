@@ -2,7 +2,8 @@
 
 A trial has K agents, which differ by their seed only. An objective is a pure function that maps
 their metrics, leaves `[K, num_updates]` by the names of docs/reference/metrics.md, to one score;
-higher is better. A score of NaN says that no episode ended, -inf that the trial diverged.
+higher is better. A score of NaN says that no episode ended, -inf that the trial diverged. A score
+of +inf becomes -inf.
 
 Searches and sweeps also take several objectives by name, `{"mean": mean_return, "lowest":
 lowest_return}`. Of each of them higher is better: negate costs. Schedulers, explorers, samplers,
@@ -51,9 +52,19 @@ def names_of(objective: Objectives) -> list[str]:
 
 
 def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
-    """Return the score that trials are compared by, and all scores by name if there are several."""
+    """Return the score that trials are compared by, and all scores by name if there are several.
+
+    Raises:
+      ValueError: for an objective that returns an array.
+    """
     if callable(objective):
-        return jnp.asarray(objective(metrics)).astype(jnp.float32), Scores()
+        found = jnp.asarray(objective(metrics)).astype(jnp.float32)
+        if found.shape:
+            raise ValueError(
+                f"objective must return one number, but {objective} returned an array "
+                f"{list(found.shape)}; reduce it, as by .mean()"
+            )
+        return jnp.where(jnp.isposinf(found), -jnp.inf, found), Scores()
     scores = Scores((name, score(one, metrics)[0]) for name, one in objective.items())
     return next(iter(scores.values())), scores
 

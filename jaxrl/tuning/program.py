@@ -63,8 +63,9 @@ def search(
 
     Raises:
       ValueError: for static or unknown fields in the space, values that the config refuses, sizes
-        below 1, evaluation on the host, finals that cost more than their share, fewer lanes than
-        trials for an `Explorer`, or no fewer for an `AdaptiveSampler`.
+        below 1, evaluation on the host, an objective that returns an array, finals that cost more
+        than their share, fewer lanes than trials for an `Explorer`, or no fewer for an
+        `AdaptiveSampler`.
     """
     check_agent(algo, config)
     num_lanes = checks.integer("num_lanes", num_lanes)
@@ -83,7 +84,8 @@ def search(
         check_room(scheduler, num_lanes, max_steps=max_steps)
     if max_steps is not None:
         num_steps = algo.env.num_envs * algo.num_steps(config) * updates_per_phase
-        scheduler = Capped(scheduler, -(-max_steps // (num_steps * seeds_per_trial)))
+        max_phases = -(-max_steps // (num_steps * seeds_per_trial))
+        scheduler = Capped(scheduler, min(max_phases, checks.MAX_COUNT))
     if sampler is not None:
         _check_sampler(sampler, space, scheduler.num_trials, num_lanes)
     num_lanes = min(num_lanes, scheduler.num_trials)

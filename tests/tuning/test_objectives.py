@@ -131,6 +131,14 @@ def test_the_first_of_several_objectives_compares_trials():
     assert not objectives.names_of(objectives.mean_return)
 
 
+def test_a_score_is_one_number_below_infinity():
+    metrics = metrics_of(RETURNS[1])
+    assert objectives.score(lambda metrics: jnp.inf, metrics)[0] == -np.inf
+    for several in (objectives.agent_returns, {"mean": len, "all": objectives.agent_returns}):
+        with pytest.raises(ValueError, match=r"must return one number, .*agent_returns.* array \[5"):
+            objectives.score(several, metrics)
+
+
 @pytest.mark.parametrize(
     ("objective", "message"),
     [

@@ -106,6 +106,13 @@ def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
     assert np.isfinite(result.finals.scores).all()  # finals follow
 
 
+def test_a_cap_may_be_any_number_of_steps():
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[0], 4, 3, max_steps=2**63 - 1
+    )
+    assert jax.eval_shape(run, KEY).ledger.scores.shape == (7, 3)
+
+
 def test_the_best_agent_is_the_one_that_scored_best():
     for scheduler in (SCHEDULERS[1], SCHEDULERS[3]):
         result = searched(scheduler)
