@@ -245,12 +245,13 @@ def random_scores(number: int, num_phases: int, seed: int) -> Iterator[tuple[str
     generator = np.random.default_rng(seed)
     usual = generator.normal(size=(number, num_phases)).astype(np.float32)
     yield "usual", usual
-    missing = usual.copy()
-    for phase in range(num_phases if number > 1 else 0):
-        # Few enough that all others may be among the best half.
-        places = generator.permutation(number)[: 2 if number > 3 else 1]
-        missing[places, phase] = (np.nan, -np.inf)[: len(places)]
-    yield "some missing", missing
+    some, most = usual.copy(), usual.copy()
+    for phase in range(num_phases):
+        places = generator.permutation(number)[1:]
+        most[places, phase] = np.resize((np.nan, -np.inf), number - 1)
+        some[places[:2], phase] = most[places[:2], phase]
+    yield "some missing", some
+    yield "most missing", most
     yield "no", np.full_like(usual, np.nan)
     yield "equal", np.zeros_like(usual)
     yield "huge", usual * np.float32(1e30)

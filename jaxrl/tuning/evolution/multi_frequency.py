@@ -49,7 +49,7 @@ class MFPBT:
     - The k-th trial of the last quarter becomes a copy of the k-th one of the first, and multiplies
       each value by one of `factors`.
 
-    No trial stops.
+    No trial stops, and nobody copies an agent whose score is NaN or -inf.
 
     The rules are those of the authors' public code. Differences: all copies are of agents as they
     were at the end of the phase, where the code may hand on one that was just replaced; values stay
@@ -118,6 +118,8 @@ class MFPBT:
             local[:, 2 * quarter : -quarter],
             local[:, -quarter:],
         )
+        has_score = jnp.isfinite(scores)
+        best = jnp.where(has_score[best], best, last)
 
         def migrants(own: Array, thirds: Array) -> Array:
             """Return who replaces each trial of a third quarter, itself if nobody does."""
@@ -125,7 +127,7 @@ class MFPBT:
 
             def step(used: Array, trial: Array) -> tuple[Array, Array]:
                 migrant = outside[used]
-                is_better = fitness[migrant] > fitness[trial]
+                is_better = has_score[migrant] & (fitness[migrant] > fitness[trial])
                 return used + is_better, jnp.where(is_better, migrant, trial)
 
             return jax.lax.scan(step, jnp.int32(0), thirds)[1]
@@ -141,5 +143,5 @@ class MFPBT:
         return Succession(
             parent=jnp.where(evolves, parent, trials),
             source=jnp.where(evolves, source, trials),
-            is_changed=evolves & jnp.zeros(self.num_trials, bool).at[last].set(True),
+            is_changed=evolves & jnp.zeros(self.num_trials, bool).at[last].set(best != last),
         )

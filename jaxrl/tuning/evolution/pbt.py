@@ -27,6 +27,7 @@ class PBT:
     as a copy of one among as many of the best (the paper's truncation selection). Each of its
     hyperparameters is drawn again with probability `resample`, and otherwise multiplied by one of
     `factors`, or moved to the next value of a choice. No trial stops, and all train side by side.
+    Nobody copies an agent whose score is NaN or -inf.
     """
 
     num_trials: int
@@ -70,9 +71,10 @@ class PBT:
         number = len(scores)
         moved = self.num_copies(number)
         rank = ranks(scores, jnp.ones(number, bool))
-        donors = jnp.argsort(rank)[jax.random.randint(key, (number,), 0, max(moved, 1))]
-        is_worst = (rank >= number - moved) & (moved > 0)
-        return jnp.where(is_worst, donors, jnp.arange(number)).astype(jnp.int32)
+        num_donors = jnp.minimum(jnp.isfinite(scores).sum(), moved)
+        drawn = jax.random.randint(key, (number,), 0, jnp.maximum(num_donors, 1))
+        copies = (rank >= number - moved) & (num_donors > 0)
+        return jnp.where(copies, jnp.argsort(rank)[drawn], jnp.arange(number)).astype(jnp.int32)
 
     def num_copies(self, number: int) -> int:
         """Return how many of this number of agents are copies: at least one if they can be."""

@@ -25,6 +25,7 @@ def comparable(score):
 
 def reference(scores, phase):
     """Return parents, sources of values, and which trials explore, by the paper's rules."""
+    has_score = np.isfinite(scores)
     scores = [comparable(score) for score in scores]
     parent, source, explores = list(range(N)), list(range(N)), [False] * N
 
@@ -37,12 +38,13 @@ def reference(scores, phase):
         members = range(own * SIZE, (own + 1) * SIZE)
         quarters = np.array_split(ranked(members), 4)
         for winner, loser in zip(quarters[0], quarters[3], strict=True):
-            parent[loser] = source[loser] = winner
-            explores[loser] = True
+            if has_score[winner]:
+                parent[loser] = source[loser] = winner
+                explores[loser] = True
         outside = ranked(trial for trial in range(N) if trial not in members)
         for trial in quarters[2]:
             migrant = outside[0]
-            if scores[migrant] > scores[trial]:
+            if has_score[migrant] and scores[migrant] > scores[trial]:
                 outside.pop(0)
                 parent[trial] = migrant
                 is_slower = PERIODS[migrant // SIZE] > period

@@ -40,7 +40,8 @@ def test_the_worst_copy_some_of_the_best(scores):
     value = {True: -1e30, False: -2e30}  # NaN ranks above -inf, below all others
     comparable = [x if np.isfinite(x) else value[bool(np.isnan(x))] for x in scores]
     order = sorted(range(number), key=lambda i: (-comparable[i], i))
-    best, worst = set(order[:moved]), set(order[number - moved :])
+    best = {trial for trial in order[:moved] if np.isfinite(scores[trial])}
+    worst = set(order[number - moved :]) if best else set()
     parents = {
         tuple(np.asarray(rule.exploit(jax.random.key(seed), jnp.array(scores, jnp.float32))))
         for seed in range(3)
