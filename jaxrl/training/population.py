@@ -180,7 +180,10 @@ def over_lanes(
 
 
 def group_size(algo: Algorithm, num_lanes: int) -> int:
-    """Return how many lanes of one device "vmap" trains at once: all, or groups of equal size."""
+    """Return how many lanes of one device "vmap" trains at once: all, or groups of equal size.
+
+    On a CPU it is the largest of `GROUPS` that divides the lanes, and all of them if none does.
+    """
     # Lanes of a host environment share a pool, which steps all of them in one call.
     is_one_group = algo.lane_axis is not None or not algo.env.checkpointable
     if is_one_group or jax.default_backend() != "cpu":

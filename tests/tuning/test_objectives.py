@@ -132,11 +132,11 @@ def test_the_first_of_several_objectives_compares_trials():
 
 
 def test_a_score_is_one_number_below_infinity():
-    metrics = metrics_of(RETURNS[1])
-    assert objectives.score(lambda metrics: jnp.inf, metrics)[0] == -np.inf
-    for several in (objectives.agent_returns, {"mean": len, "all": objectives.agent_returns}):
-        with pytest.raises(ValueError, match=r"must return one number, .*agent_returns.* array \[5"):
-            objectives.score(several, metrics)
+    metrics, returns = metrics_of(RETURNS[1]), objectives.agent_returns
+    assert objectives.score(lambda metrics: jnp.array(jnp.inf), metrics)[0] == -np.inf
+    for objective in (returns, {"mean": objectives.mean_return, "all": returns}):
+        with pytest.raises(ValueError, match=r"one number, but .*agent_returns.* an array \[5\]"):
+            objectives.score(objective, metrics)
 
 
 @pytest.mark.parametrize(

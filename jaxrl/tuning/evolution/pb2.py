@@ -51,8 +51,8 @@ class PB2(PBT):
 
         argmax_x  mu(x) + sqrt(beta) sigma(x),    beta = 0.2 + max(0, log(0.4 n)),
 
-    of a Gaussian process, given n observed changes of scores. Its inputs are the time, the score
-    before the phase and the hyperparameters, each scaled to the unit interval; see
+    of a Gaussian process, given n observed changes of scores. Its inputs are the time, in phases,
+    and the score before the phase and the hyperparameters, each scaled to the unit interval; see
     `gaussian_process` for the time-varying kernel. Every agent that goes on, and every copy that
     has its settings already, counts as an observation at its mean: sigma is small near it, and the
     copies of a phase explore different settings.
