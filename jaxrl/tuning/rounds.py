@@ -258,7 +258,8 @@ class Rounds:
         def of_trial(trial: Array) -> Array:
             return agent_keys(trial_key(self.key, trial), self.seeds_per_trial)
 
-        return jax.vmap(of_trial)(trial).reshape(-1)
+        keys = jax.vmap(of_trial)(trial)
+        return keys.reshape(-1, *keys.shape[2:])  # jax.random.PRNGKey has two numbers for each
 
     def of_agents(self, x: Array) -> Array:
         """Return values of the lanes' trials `[W]` for each of their agents, `[W * K]`."""

@@ -106,6 +106,16 @@ def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
     assert np.isfinite(result.finals.scores).all()  # finals follow
 
 
+@pytest.mark.parametrize("seeds_per_trial", [1, 2])
+def test_keys_without_a_type_give_the_same_search(seeds_per_trial):
+    run = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[0], 4, 3,
+        seeds_per_trial=seeds_per_trial,
+    )  # fmt: skip
+    typed, raw = jax.jit(run)(jax.random.key(5)), jax.jit(run)(jax.random.PRNGKey(5))
+    np.testing.assert_array_equal(raw.ledger.scores, typed.ledger.scores)
+
+
 def test_a_cap_may_be_any_number_of_steps():
     run = functools.partial(
         search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[0], 4, 3, max_steps=2**63 - 1
