@@ -66,6 +66,7 @@ def test_a_ladder_bounds_the_number_of_values():
         (Choice((0.99, 0.9, 0.999)), 0.99, 0.9, 0.999),
         (Choice((0.99, 0.9, 0.999)), 0.999, 0.99, 0.999),
         (Choice(("a", "b", "c")), 1, 0, 2),
+        (Choice((1, 2, 2, 3)), 2, 1, 3),
     ],
 )
 def test_values_move_by_a_factor_or_to_the_next_one_within_the_bounds(

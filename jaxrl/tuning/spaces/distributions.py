@@ -256,7 +256,9 @@ def _place(low: float, high: float, value: Array) -> Array:
 
 def _next_value(values: Array, drawn: Array, factor: Array) -> Array:
     """Return the value next to the drawn one, upwards if `factor` > 1; at an end the same."""
-    place = jnp.argmin(jnp.abs(values - drawn)) + jnp.where(factor > 1, 1, -1)
+    own = jnp.argmin(jnp.abs(values - drawn))  # the first of equal values
+    above = jnp.searchsorted(values, values[own], side="right")
+    place = jnp.where(factor > 1, above, own - 1)
     return values[jnp.clip(place, 0, len(values) - 1)]
 
 
