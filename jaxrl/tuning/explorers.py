@@ -21,7 +21,8 @@ class Generation(NamedTuple):
     """N trials as they go on after a phase."""
 
     parent: Array
-    """`[N]` int32: the trial whose agent each one continues with, its own index if it keeps its."""
+    """`[N]` int32: the trial whose agent each one continues with, its own index if it keeps its.
+    Where any trial has a finite score, each agent that is copied must have one."""
     values: dict[str, Array]
     """The hyperparameters of the next phase, `[N]` each; a trial that keeps its agent keeps its
     values too."""

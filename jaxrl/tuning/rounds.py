@@ -49,7 +49,7 @@ class _Carry(NamedTuple):
 
     trial: Array  # [W] int32, -1 on a free lane
     states: PyTree  # [W * K, ...]
-    kept: PyTree  # [N', K, ...]: agents of paused trials, None if the scheduler pauses none
+    kept: PyTree  # [N, K, ...]: agents of paused trials, None if the scheduler pauses none
     ledger: Ledger  # of N' trials
     objectives: Scores  # [N', P], empty for a single objective
     values: dict[str, Array]  # [N, P]
@@ -116,8 +116,8 @@ class Rounds:
         agents = self.by_lane(without_host_envs(self.algo, states))
         one = jax.tree.map(lambda x: x[0, 0], agents)
         kept = winners = None
-        if whole.pauses:
-            kept = _copies(jax.tree.map(lambda x: x[0], agents), whole.num_trials)
+        if self.scheduler.pauses:  # finals never pause
+            kept = _copies(jax.tree.map(lambda x: x[0], agents), self.num_trials)
         if self.finals is not None:
             winners = _copies(one, self.finals.finals.top)
         best = best._replace(state=one)
