@@ -108,10 +108,11 @@ def winning_schedule(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
     They lead to its best score; in finals the whole schedule trained again. See
     `lineage.schedule_of` for what a phase has.
     """
-    best, rows = winner(sweep), {trial["trial"]: trial for trial in sweep["trials"]}
-    if best is None or "changes" not in rows[best["trial"]]:
+    best, changed = winner(sweep), {t["trial"]: t for t in sweep["trials"] if "changes" in t}
+    # The winner of finals that workers share may be another worker's trial.
+    if best is None or best["trial"] not in changed:
         return []
-    row = rows[best["trial"]]
+    row = changed[best["trial"]]
     num_phases = len(row["scores"]) if "score" in best else best_phase(row) + 1
     return schedule_of(sweep["trials"], row["trial"], num_phases)
 

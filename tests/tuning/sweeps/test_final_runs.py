@@ -9,6 +9,7 @@ import pytest
 from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, toy_algorithm
 from toy_algorithm import ToyConfig
 
+from jaxrl.analysis.sweep_report import write_report
 from jaxrl.tuning import Finals, HyperTrick, LogUniform, search
 from jaxrl.tuning.sweeps import final_runs, loop, sweep_file
 
@@ -81,6 +82,10 @@ def test_workers_share_them(tmp_path):
     late = run(tmp_path / "b", RULE, worker="b", seed=6, finals=FINALS, **shared)
     assert late.summary["trials"] == []
     assert late.summary["finals"] == first.summary["finals"]
+    assert late.best is not None
+    assert late.best == first.best
+    page = write_report(late.summary, tmp_path / "b").read_text()
+    assert f"trial {late.best['trial']}, score" in page
 
 
 def test_bad_finals_are_refused_before_any_work(tmp_path):
