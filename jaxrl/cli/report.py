@@ -43,7 +43,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
         url = args.storage or storage_url(directory, sweep.get("storage"))
         name = name or sweep.get("study") or directory.name
     found = read_study(url, name)
-    if "finals" in sweep:
+    if "finals" in sweep and sweep.get("study") in (None, name):  # not those of another study
         found["finals"] = sweep["finals"]
     out = args.out or (directory if is_directory else Path("runs") / found["study"]) / "study"
     out.mkdir(parents=True, exist_ok=True)

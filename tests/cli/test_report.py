@@ -5,6 +5,7 @@ import sweep_runs
 
 from jaxrl.cli import report
 from jaxrl.tuning import HyperTrick
+from jaxrl.tuning.sweeps import ranking, sweep_file
 
 
 @pytest.fixture
@@ -30,6 +31,19 @@ def test_a_report_has_the_trials_of_all_workers(workers, capsys):
     assert (directory / "whole" / "report.html").read_text() == text
     assert report.main([storage]) == 0
     assert (directory / "runs" / "toys" / "study" / "report.html").exists()
+
+
+def test_finals_are_on_the_page_of_their_own_study_only(workers):
+    storage, directory = workers
+    sweep_runs.run(directory / "c", HyperTrick(4, 2), storage=storage, study_name="others")
+    sweep = sweep_file.read(directory / "a")
+    (best, *_) = ranking.ranked(sweep["trials"])
+    finals = [{"trial": best["trial"], "values": best["values"], "scores": [1.0], "score": 1.0}]
+    sweep_file.write(directory / "a", sweep | {"finals": finals})
+    page = directory / "a" / "study" / "report.html"
+    for study, has_finals in (("toys", True), ("others", False)):
+        assert report.main(["a", "--study", study]) == 0
+        assert ("<h2>Finals</h2>" in page.read_text()) == has_finals
 
 
 def test_a_report_of_nothing_is_refused(workers):

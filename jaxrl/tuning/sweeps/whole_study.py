@@ -22,6 +22,7 @@ from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import (
     STATUS,
+    WORKER,
     changes,
     has_begun,
     indexed_trials,
@@ -123,7 +124,8 @@ def _describe(study: Any) -> dict[str, Any]:
         "lanes": lanes,
         "occupancy": occupancy(spans, lanes) if spans else 0.0,
         "workers": dict(collections.Counter(owner(trial) or "?" for trial in begun.values())),
-        "lost": sum(trial.state.name == "FAIL" for _, trial in stored),
+        # Trials that several workers added at once fail as well, but nobody ran them.
+        "lost": sum(t.state.name == "FAIL" and WORKER in t.user_attrs for _, t in stored),
     }
 
 
