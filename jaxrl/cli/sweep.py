@@ -283,13 +283,13 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     assert result.best is not None
     values = values_from_json(result.best["values"])
     num_envs = values.pop("num_envs", args.num_envs)
-    algo = ALGORITHMS[args.algo](make(args.env_id))
+    options = result.summary["env_options"]
+    algo = ALGORITHMS[args.algo](make(args.env_id, num_envs, **options))
     config = fields.from_dict(algo.config_class, result.summary["config"]).replace(**values)
     preset = "minatar" if "MinAtar" in args.env_id else "cartpole"
     if algo.env.id.startswith("envpool/") and getattr(algo.env, "is_atari", False):
         preset = "atari"
     flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
-    options = result.summary["env_options"]
     sticky = "repeat_action_probability"
     if sticky in (PRESETS[args.algo][preset].atari_flags or {}) and sticky not in options:
         flags.append("--repeat-action-probability 0.0")

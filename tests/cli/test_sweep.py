@@ -217,6 +217,18 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
     assert trained.config == defaults(gamma=0.9, torso="mlp")
 
 
+def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
+    options = {"fault": "none", "num_pools": 2, "vectorization_mode": "sync"}
+    args = sweep.SweepArguments(algo="ppo", env_id="gymnasium/simulators:Faulty", num_envs=4)
+    best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
+    config = fields.to_dict(jaxrl.PPOConfig())
+    summary = {"trials": [best], "env_options": options, "config": config}
+    line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
+    trained = train.parse("ppo", shlex.split(line)[3:])
+    assert (trained.env_id, trained.num_envs, trained.config.gamma) == (args.env_id, 4, 0.9)
+    assert arguments.parse_env_options(trained.env_options) == options
+
+
 def test_values_that_are_not_searched_come_from_the_preset_or_the_resumed_sweep(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
     base = functools.partial(sweep.base_config, algo=algo, run_dir=tmp_path)
