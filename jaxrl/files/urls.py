@@ -64,6 +64,18 @@ def parse_url(url: str) -> Any:
     return parsed
 
 
+def storage_file(url: str) -> str | None:
+    """Return the path of a storage that is a journal or an SQLite database, None of another.
+
+    Raises:
+      ImportError, ValueError: as `parse_url`.
+    """
+    if url.startswith(JOURNAL):
+        return url.removeprefix(JOURNAL)
+    parsed = parse_url(url)
+    return parsed.database if parsed.drivername.startswith("sqlite") else None
+
+
 def redact_url(url: str) -> str:
     """Return a URL without its password and without query fields that may be secrets.
 

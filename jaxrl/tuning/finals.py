@@ -41,18 +41,15 @@ class Finals:
 
     def check(self, num_trials: int) -> None:
         """Raise `ValueError` if N trials are too few for these finals."""
-        runs = self.top * self.repeats
         if self.top > num_trials:
-            raise ValueError(
-                f"finals of {self.top} settings need as many trials, but the search has "
-                f"{num_trials}; lower `top`, or search more trials"
-            )
+            raise ValueError(f"top must be at most {num_trials}, all trials, got {self.top}")
+        runs = self.top * self.repeats
         if self.top > self.most(num_trials):
             raise ValueError(
                 f"finals of {self.top} settings with {self.repeats} runs each cost "
                 f"{runs / num_trials:.3g} of a search of {num_trials} trials, more than "
-                f"share={self.share:.3g}; lower `top` or `repeats`, raise `share`, or search more "
-                "trials"
+                f"share={self.share:.3g}; lower top or repeats (--final-trials, --final-runs), "
+                "raise share (--final-share), or search more trials"
             )
 
 

@@ -315,6 +315,12 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
             ["--scheduler", "pbt", "--videos-by", "gamma"],
             "--videos-by must be left out, got 'gamma'",
         ),
+        (["--videos-by", "torso"], "error: --videos-by must be one of ('gamma', 'learning_rate')"),
+        (["--study", ""], "error: --study must be a string that is not empty"),
+        (
+            ["--trials", "2", "--final-trials", "3", "--final-share", "9"],
+            "error: --final-trials must be at most 2, all trials, got 3",
+        ),
     ],
 )
 def test_bad_flags_end_in_one_line(jaxrl_command, flags, message):

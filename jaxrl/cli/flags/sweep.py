@@ -27,7 +27,7 @@ FLAGS_OF_ARGUMENTS = {
     "num_lanes": "--lanes", "num_trials": "--trials", "num_phases": "--phases",
     "eviction_rate": "--eviction", "length": "--phase-length", "unit": "--phase-unit",
     "top": "--final-trials", "repeats": "--final-runs", "share": "--final-share",
-    "keep_best_per": "--videos-by",
+    "keep_best_per": "--videos-by", "study_name": "--study", "num_devices": "--cpu-devices",
 }  # fmt: skip
 """Flags whose arguments in the API of sweeps have other names."""
 OBJECTIVES = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.files.paths import check_path
-from jaxrl.files.urls import JOURNAL, parse_url, redact_url
+from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.tuning.studies.damage import DamagedStudyError
 from jaxrl.types import PyTree
@@ -95,11 +95,7 @@ class PausedAgents:
 
 def default_folder(url: str, run_dir: Path) -> Path:
     """Return where paused agents are kept: beside a storage that is a file, or in `run_dir`."""
-    if url.startswith(JOURNAL):
-        file: str | None = url.removeprefix(JOURNAL)
-    else:
-        parsed = parse_url(url)
-        file = parsed.database if parsed.drivername.startswith("sqlite") else None
+    file = storage_file(url)
     if not file or file.startswith((":memory:", "file:")):
         return run_dir / "paused"
     return Path(file).with_name(f"{Path(file).stem}-paused")

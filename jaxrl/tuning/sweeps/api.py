@@ -23,6 +23,7 @@ import jax
 
 from jaxrl import checks
 from jaxrl.checks import BOUND, DELAY, NOT_NEGATIVE
+from jaxrl.files.urls import storage_file
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy, as_strategy
 from jaxrl.training.run_dir import explain_full_disk
@@ -316,9 +317,9 @@ def _check(
     if callable(settings.objective) and not hasattr(settings.objective, "__name__"):
         named = "a function with a name, which sweep.json records (def score(metrics): ...)"
         raise checks.refuse("objective", named, settings.objective)
-    per = settings.keep_best_per
-    if per is not None and per not in space:
-        raise ValueError(f"keep_best_per = {per!r} is not searched; searched are {sorted(space)}")
+    if settings.keep_best_per is not None:
+        checks.choice("keep_best_per", settings.keep_best_per, tuple(sorted(space)))
+    storage_file(settings.storage_url)  # raises an error for what is no URL
 
 
 def _check_explorer(

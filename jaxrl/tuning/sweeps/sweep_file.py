@@ -15,7 +15,7 @@ from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.paths import check_path
-from jaxrl.files.urls import JOURNAL, parse_url, redact_url
+from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.training import manifest as manifests
 from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning.objectives import names_of
@@ -46,10 +46,9 @@ def read(directory: Path) -> dict[str, Any]:
       ValueError: if it is damaged.
     """
     sweep = schema.read(directory / NAME, schema.SWEEP, fields.with_current_names)
-    storage = sweep.get("storage")
-    if storage is not None and not storage.startswith(JOURNAL):
+    if (storage := sweep.get("storage")) is not None:
         try:
-            parse_url(storage)
+            storage_file(storage)
         except ValueError as error:
             raise ValueError(f"{directory / NAME} is damaged: {error}") from error
     return sweep

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json
-from jaxrl.files.urls import JOURNAL, parse_url, redact_url
+from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.studies.optional_optuna import import_optuna
@@ -94,11 +94,7 @@ def _check_file(url: str) -> None:
     Raises:
       ValueError: if the URL cannot be parsed.
     """
-    if url.startswith(JOURNAL):
-        path = url.removeprefix(JOURNAL)
-    else:
-        parsed = parse_url(url)
-        path = parsed.database if parsed.drivername.startswith("sqlite") else None
+    path = storage_file(url)
     if path is not None and not Path(path).is_file():
         raise FileNotFoundError(f"there is no study in {path}: no such file")
 

@@ -41,7 +41,7 @@ HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
         ({"phase": HALF}, "Phase.length must be an integer >= 1, got 2.5"),
         ({"phase": Phase(3, "hours")}, "Phase.unit must be one of .*, got 'hours'"),
         ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
-        ({"keep_best_per": "lambda"}, "keep_best_per = 'lambda' is not searched"),
+        ({"keep_best_per": "lambda"}, "keep_best_per must be one of .*, got 'lambda'"),
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
         ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
@@ -50,6 +50,7 @@ HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
             "objective must be a function with a name",
         ),
         ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
+        ({"storage": "study.db"}, r"^the storage \*\*\* cannot be read as a URL"),
         ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
     ],
 )
