@@ -31,7 +31,7 @@ class Display:
     def __init__(self, description: dict[str, Any], is_visible: bool):
         self._num_trials = description["scheduler"]["num_trials"]
         self._num_phases = description["scheduler"]["num_phases"]
-        self._steps, self._due = 0.0, 0.0
+        self._due = 0.0
         console = Console(stderr=True)
         self._live = Live(Text("starting"), console=console, auto_refresh=False)
         self._line = "starting"
@@ -56,19 +56,19 @@ class Display:
         if self._is_visible:
             self._live.console.print(text, highlight=False)
 
-    def count(self, steps: float) -> None:
-        """Add environment steps that were just done."""
-        self._steps += steps
-
     def show(
         self,
         seconds: float,
+        steps: int,
+        elsewhere: int,
         running: list[tuple[int, int, int]],
         describe: Callable[[], list[dict[str, Any]]],
     ) -> None:
         """Show the tables, unless nobody sees them or they were shown too shortly before.
 
         Args:
+          seconds, steps: how long the sweep has taken, and the environment steps in this time.
+          elsewhere: how many trials other workers have begun.
           running: lane, trial and phase of each lane that runs a trial.
           describe: returns all trials, as `sweep.json` has them.
         """
@@ -78,7 +78,7 @@ class Display:
         trials = describe()
         best = leaderboard(trials)[:1]
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
-        self._line = headline(seconds, self._steps, trials, self._num_trials) + score
+        self._line = headline(seconds, steps, elsewhere, trials, self._num_trials) + score
         if self._is_live:
             tables = [self._lane_table(running, trials)] + [_best_table(trials)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)
@@ -111,13 +111,21 @@ def _best_table(trials: list[dict[str, Any]]) -> Table:
     return table
 
 
-def headline(seconds: float, steps: float, trials: list[dict[str, Any]], num_trials: int) -> str:
-    """Return a line that says how far the sweep is and how long it may still take."""
+def headline(
+    seconds: float, steps: int, elsewhere: int, trials: list[dict[str, Any]], num_trials: int
+) -> str:
+    """Return a line that says how far the sweep is and how long it may still take.
+
+    Args:
+      trials: of this worker; nothing says how fast other workers are.
+    """
     ended = sum(trial["status"] in ("stopped", "completed") for trial in trials)
-    left = f", about {seconds * (num_trials / ended - 1):,.0f} s left" if ended else ""
+    others = f", {elsewhere} by other workers" if elsewhere else ""
+    is_known = ended > 0 and not elsewhere
+    left = f", about {seconds * (num_trials / ended - 1):,.0f} s left" if is_known else ""
     return (
-        f"{ended}/{num_trials} trials ended, {len(trials) - ended} begun, {seconds:,.0f} s, "
-        f"{steps / max(seconds, 1e-9):,.0f} steps/s{left}"
+        f"{ended}/{num_trials} trials ended, {len(trials) - ended} begun{others}, "
+        f"{seconds:,.0f} s, {steps / max(seconds, 1e-9):,.0f} steps/s{left}"
     )
 
 

@@ -163,7 +163,13 @@ class SweepLoop:
                     time.sleep(0.2)  # other workers may return trials to the queue
                     continue
                 self._train_chunk()
-                self.display.show(self._seconds(), self.state.running(), self.state.trials)
+                self.display.show(
+                    self._seconds(),
+                    self.state.num_steps,
+                    self.trials.count_elsewhere(),
+                    self.state.running(),
+                    self.state.trials,
+                )
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
                     saved_at = time.perf_counter()
@@ -263,7 +269,6 @@ class SweepLoop:
             run.count(part, num_updates)
             self.state.trial_updates[run.trial] += num_updates
             self.state.num_steps += num_updates * seeds * self._steps_per_update(run.trial)
-            self.display.count(row["valid_steps"])
             position = {
                 "update": self.state.chunks,
                 "trial": run.trial,

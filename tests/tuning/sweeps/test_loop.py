@@ -18,6 +18,7 @@ import pytest
 from sweep_runs import (
     SPACE,
     STATIC,
+    UPDATES,
     KilledError,
     kill_after_reports,
     outcome,
@@ -45,7 +46,7 @@ from jaxrl.tuning import (
     search,
 )
 from jaxrl.tuning.studies.study import SharedStudy
-from jaxrl.tuning.sweeps import loop, sweep_file
+from jaxrl.tuning.sweeps import display, loop, sweep_file
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -404,3 +405,24 @@ def test_a_sweeps_log_without_a_terminal_has_lines(tmp_path, monkeypatch, capsys
     run(tmp_path / "x", HyperTrick(4, 2), progress_bar=True)
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"[\d-]{10} [\d:]{8} 4/4 trials ended, .* steps/s.*, best score .*", last)
+
+
+def test_the_display_counts_the_steps_before_a_resume(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        run(tmp_path / "x", RandomSearch(4, 4))
+    shown = []
+    monkeypatch.setattr(
+        display.Display, "show", lambda _, seconds, steps, *rest: shown.append(steps)
+    )
+    run(tmp_path / "x", RandomSearch(4, 4), resume=True)
+    algo, config = toy_algorithm(), ToyConfig()
+    assert shown[-1] == 4 * 4 * UPDATES * algo.env.num_envs * algo.num_steps(config)
+
+
+def test_the_time_that_is_left_is_unknown_if_other_workers_take_part():
+    trials = [{"status": "completed"}, {"status": "stopped"}, {"status": "running"}]
+    alone = display.headline(10.0, 500, 0, trials, 8)
+    assert alone == "2/8 trials ended, 1 begun, 10 s, 50 steps/s, about 30 s left"
+    shared = display.headline(10.0, 500, 3, trials, 8)
+    assert shared == "2/8 trials ended, 1 begun, 3 by other workers, 10 s, 50 steps/s"
