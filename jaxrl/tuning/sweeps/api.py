@@ -193,13 +193,11 @@ def sweep(
     if finals is not None:
         _check_finals(finals, scheduler, settings)
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
-    if result.interrupted:
-        return result
-    if finals is not None:
-        return _train_finals(algo, config, space, scheduler, settings, finals, result, progress_bar)
     if "finals" in stored and stored["trials"] == result.summary["trials"]:
-        return _with_finals(result, stored["finals"])
-    return result
+        result = _with_finals(result, stored["finals"])
+    if result.interrupted or finals is None:
+        return result
+    return _train_finals(algo, config, space, scheduler, settings, finals, result, progress_bar)
 
 
 def _check_finals(finals: Any, scheduler: Scheduler, settings: SweepSettings) -> None:

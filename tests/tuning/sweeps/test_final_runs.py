@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, toy_algorithm
+from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, stop_after, toy_algorithm
 from toy_algorithm import ToyConfig
 
 from jaxrl.analysis.sweep_report import write_report
@@ -63,6 +63,10 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
     for finals in (FINALS, None):  # those that a sweep has stay
         later = run(tmp_path / "without", RULE, finals=finals, resume=True)
         assert later.summary["finals"] == expected.summary["finals"]
+    assert sweep_file.read(tmp_path / "without")["finals"] == expected.summary["finals"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 0)
+        assert run(tmp_path / "without", RULE, finals=FINALS, resume=True).interrupted
     assert sweep_file.read(tmp_path / "without")["finals"] == expected.summary["finals"]
 
 
