@@ -59,6 +59,11 @@ def duration(sweep: Sweep) -> float:
     return max([sweep.get("seconds") or 0.0, *(span["end"] for span in sweep["spans"])]) or 1.0
 
 
+def num_lanes(sweep: Sweep) -> int:
+    """Return the lanes of a sweep that may train a trial: it may have been given too many."""
+    return min(sweep["lanes"], sweep["scheduler"].get("num_trials", sweep["lanes"]))
+
+
 def best_so_far(sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of phases with a finite score in seconds, and the best score until each."""
     scores = {trial["trial"]: phase_scores(trial) for trial in sweep["trials"]}
@@ -184,9 +189,9 @@ def _draw_lanes(figure: Figure, sweep: Sweep) -> None:
         return
     seconds, unit = time_unit(duration(sweep))
     length = duration(sweep) / seconds
-    num_lanes = max(sweep["lanes"], *(span["lane"] + 1 for span in spans))
-    figure.set_size_inches(8, float(np.clip(1.4 + 0.22 * num_lanes, 2.5, 9)))
-    has_room = num_lanes <= 40
+    rows = max(num_lanes(sweep), *(span["lane"] + 1 for span in spans))
+    figure.set_size_inches(8, float(np.clip(1.4 + 0.22 * rows, 2.5, 9)))
+    has_room = rows <= 40
     phases: dict[tuple[int, int], list[tuple[float, float]]] = collections.defaultdict(list)
     for span in spans:
         own = phases[span["lane"], span["trial"]]
@@ -201,7 +206,7 @@ def _draw_lanes(figure: Figure, sweep: Sweep) -> None:
             x = (begin + end) / 2
             axes.text(x, lane, str(trial), ha="center", va="center", fontsize=8, color="black")
     axes.set(xlabel=f"wall time, {unit}", ylabel="lane", xlim=(0, length))
-    axes.set_ylim(num_lanes - 0.5, -0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl.analysis import statistics
 from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, count, write_page
-from jaxrl.analysis.sweep_figures import duration, pictures_of, plot, sweep_title
+from jaxrl.analysis.sweep_figures import duration, num_lanes, pictures_of, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
 from jaxrl.tuning.sweeps.ranking import (
@@ -108,7 +108,7 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
     return facts | {
         "sampler": sweep["sampler"],
         "seed": str(sweep["seed"]),
-        "lanes": f"{sweep['lanes']}, {sweep['strategy']}",
+        "lanes": f"{num_lanes(sweep)}, {sweep['strategy']}",
         "command": [redact_text(sweep["command"])],
     }
 
@@ -146,10 +146,12 @@ def _schedule_table(sweep: Mapping[str, Any]) -> list[list[str]]:
 
 
 def mean_of_runs(row: Mapping[str, Any]) -> str:
-    """Return a setting's mean over the runs of the finals as text, with its 95% interval."""
+    """Return a setting's mean over its runs in the finals as text, of several with the interval."""
     scores = np.array([float(score) for score in row["scores"]])
     if not np.isfinite(scores).all():
         return _text(-math.inf)
+    if len(scores) == 1:
+        return f"{scores[0]:.2f}"
     mean, low, high = statistics.estimate(statistics.mean, scores[:, None])
     return f"{mean:.2f} ({low:.2f} to {high:.2f})"
 

@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 from browser import look
+from matplotlib.figure import Figure
 from PIL import Image
 from written_sweeps import SPACE, random_sweep, span, sweep_of, trial
 
+from jaxrl.analysis import sweep_figures
 from jaxrl.analysis.page import data_uri
 from jaxrl.analysis.sweep_figures import best_so_far, plot
 from jaxrl.analysis.sweep_report import write_report
@@ -141,6 +143,15 @@ def test_the_page_describes_the_sweep_and_escapes_its_command(tmp_path):
     assert page.tags.count("details") == 1
 
 
+def test_a_sweep_has_no_more_lanes_than_trials(tmp_path):
+    rule = {"name": "RandomSearch", "num_trials": 3, "num_phases": 1}
+    sweep = sweep_of([trial(0, [1.0], **GOOD)], [SPAN], lanes=16) | {"scheduler": rule}
+    assert "3, vmap" in Page(write_report(sweep, tmp_path).read_text()).words
+    figure = Figure()
+    sweep_figures.PICTURES["lanes"].draw(figure, sweep)
+    assert figure.axes[0].get_ylim() == (2.5, -0.5)
+
+
 def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
     rule = {"name": "HyperTrick", "num_trials": 4, "num_phases": 5, "eviction_rate": 0.25}
     finals = [
@@ -174,6 +185,7 @@ def test_the_page_shows_the_front_of_several_objectives(tmp_path, names):
     expected = [("0", "1.5", "0.5"), ("1", "0.5", "1.5"), ("2", "0.5", "0.5")]
     assert found == expected[: len(names)]
     assert "7.25" in page.words
+    assert "<td>3.00</td>" in text  # one run has no interval
     assert f"{', '.join(names)}; the first one compares trials" in page.words
     assert len(page.sources) == len(PICTURES) + 1
     assert num_colors(tmp_path / "plots" / "front.png") > 10
