@@ -156,7 +156,10 @@ def search(args: SweepArguments) -> tuning.SweepResult:
 def base_config(args: SweepArguments, algo: Algorithm, run_dir: Path) -> Any:
     """Return the config that `--set` changes: a resumed sweep's, the preset's or the defaults."""
     if args.resume and (run_dir / sweep_file.NAME).exists():
-        return fields.from_dict(algo.config_class, sweep_file.read(run_dir)["config"])
+        held = sweep_file.read(run_dir)
+        if held["algorithm"] != algo.name:
+            raise ValueError(f"--algo must be {held['algorithm']} as in {run_dir}, got {algo.name}")
+        return fields.from_dict(algo.config_class, held["config"])
     if args.preset is None:
         return algo.config_class()
     presets = PRESETS[args.algo]

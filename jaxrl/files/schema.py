@@ -97,7 +97,8 @@ OBJECTIVE = Kind(
     "a text or a list of texts",
     lambda value: all(map(TEXT.holds, value if isinstance(value, list) else [value])),
 )
-SCORE = Kind('a number, null or "-inf"', lambda value: value in (None, "-inf") or is_number(value))
+FINAL_SCORE = Kind('a number or "-inf"', lambda value: value == "-inf" or is_number(value))
+SCORE = Kind('a number, null or "-inf"', none_or(FINAL_SCORE).holds)
 
 ORIGIN: Table = {
     "command": Field(TEXT, required=False),
@@ -150,9 +151,9 @@ TRIAL: Table = {
 FINAL: Table = {
     "trial": Field(INDEX),
     "values": Field(OBJECT),
-    "scores": Field(list_of(SCORE)),
-    "score": Field(SCORE),
-    "objectives": Field(list_of(SCORE), required=False),
+    "scores": Field(list_of(FINAL_SCORE)),
+    "score": Field(FINAL_SCORE),
+    "objectives": Field(list_of(FINAL_SCORE), required=False),
 }
 """A setting of a sweep's finals."""
 SWEEP: Table = {

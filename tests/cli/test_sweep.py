@@ -244,6 +244,8 @@ def test_values_that_are_not_searched_come_from_the_preset_or_the_resumed_sweep(
     )  # fmt: skip
     assert base(sweep.SweepArguments(algo="ppo", resume=True)) == saved
     assert result.summary["config"]["num_steps"] == 128
+    with pytest.raises(ValueError, match=r"--algo must be ppo as in .*, got dqn"):
+        base(sweep.SweepArguments(algo="dqn", resume=True), algo=jaxrl.dqn(algo.env))
 
 
 def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path):

@@ -53,10 +53,13 @@ def test_a_damaged_sweep_json_is_named(tmp_path):
     run(tmp_path / "x", HyperTrick(2, 1))
     path = tmp_path / "x" / "sweep.json"
     text = path.read_text()
+    edited = {name: x for name, x in json.loads(text).items() if name != "digest"}
+    edited["finals"] = [{"trial": 0, "values": {}, "scores": [None], "score": None}]
     for damaged, message in (
         (text[:20], "is damaged: "),
         ("[]", "must be an object"),
         ("{}", "it lacks algorithm, "),
+        (json.dumps(edited), "finals must be a list"),
     ):
         path.write_text(damaged)
         with pytest.raises(ValueError, match=rf"sweep.json.*{message}"):
