@@ -302,6 +302,12 @@ class SharedStudy:
         mine = [index for index in indices if index in self._unclaimed]
         return set(indices) - {index for index in mine if self._claim_again(index) is not None}
 
+    def claim_running(self) -> dict[int, dict[str, Any]]:
+        """Claim all trials that still run from before a restart; return their values by index."""
+        running = [i for i, t in self._unclaimed.items() if t.state == self._state.RUNNING]
+        claimed = [self._claim_again(index) for index in running]
+        return dict(each for each in claimed if each is not None)
+
     def end_resuming(self) -> bool:
         """Leave the paused trials from before a restart to all workers, and ended ones as they are.
 

@@ -265,6 +265,8 @@ class Trials:
 
         self._resumed_until = 0
         self.take_in()
+        # It may have been killed while it ended one, or after the checkpoint that it resumed from.
+        self._state.values |= self._study.claim_running()
         _, waiting = self._study.unfinished_elsewhere()
 
         def is_meant(trial: int) -> bool:

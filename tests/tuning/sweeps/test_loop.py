@@ -30,6 +30,7 @@ from toy_algorithm import ToyConfig
 
 from jaxrl.files import seal
 from jaxrl.files.intact import numbers
+from jaxrl.files.urls import file_url
 from jaxrl.training import loggers
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.tuning import (
@@ -144,6 +145,24 @@ class StopBelowMedian:
         scores = ledger.scores[:, ledger.reported[trial] - 1]
         is_worse = (scores < jnp.nanmedian(scores)) & (ledger.status == Status.RUNNING)
         return jnp.where(is_worse, Status.STOPPED, ledger.status)
+
+
+@pytest.mark.parametrize("scheduler", [ASHA(4, 2, 2), SuccessiveHalving(4, 2, 2)])
+def test_a_sweep_that_is_killed_while_it_ends_a_paused_trial_ends_it_later(
+    tmp_path, monkeypatch, scheduler
+):
+    def kill(index):
+        raise KilledError
+
+    original = SharedStudy.claim_to_end  # in the study, a claimed trial runs
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedStudy, "claim_to_end", lambda *of: map(kill, original(*of)))
+        with pytest.raises(KilledError):
+            run(tmp_path / "x", scheduler, storage=None, checkpoint_seconds=0.0)
+    result = run(tmp_path / "x", scheduler, storage=None, resume=True)
+    stored = read_study(file_url(tmp_path / "x" / "study.db"))["trials"]
+    assert stored == outcome(result)
+    assert {trial["status"] for trial in stored} == {"stopped", "completed"}
 
 
 @pytest.mark.parametrize("unit", ["updates", "episodes"])
