@@ -103,7 +103,9 @@ class Trials:
         for trial in ready[np.argsort(-reported[ready], kind="stable")].tolist():
             if (claimed := self._study.claim_paused(trial)) is not None:
                 return claimed
-        return self._study.claim(self._state.values, self._is_free)
+        # Trials that it continued after the checkpoint that it resumed from run, but on no lane.
+        running = np.flatnonzero(status == Status.RUNNING).tolist()
+        return self._study.claim(self._state.values.keys() - running, self._is_free)
 
     def _is_free(self, trial: int, paused_after: int) -> bool:
         """Return whether a waiting trial may be taken: unless it pauses or has ended.

@@ -165,6 +165,34 @@ def test_a_sweep_that_is_killed_while_it_ends_a_paused_trial_ends_it_later(
     assert {trial["status"] for trial in stored} == {"stopped", "completed"}
 
 
+def test_a_killed_worker_trains_the_paused_trials_on_that_it_had_continued(tmp_path, monkeypatch):
+    def stored_after(name, is_killed):
+        url = file_url(tmp_path / f"{name}.db")
+        train, save = loop.SweepLoop._train_chunk, loop.SweepLoop._save
+
+        def train_until_killed(self):
+            if self.state.chunks >= 6:
+                raise KilledError
+            train(self)
+
+        def save_early(self):
+            if self.state.chunks <= 3:
+                save(self)
+
+        options = {"storage": url, "study_name": "s", "checkpoint_seconds": 0.0}
+        run(tmp_path / f"{name}-b", ASHA(9, 4, 2), num_lanes=1, max_steps=10, **options)
+        if is_killed:
+            with monkeypatch.context() as patch:
+                patch.setattr(loop.SweepLoop, "_train_chunk", train_until_killed)
+                patch.setattr(loop.SweepLoop, "_save", save_early)
+                with pytest.raises(KilledError):
+                    run(tmp_path / name, ASHA(9, 4, 2), num_lanes=2, **options)
+        run(tmp_path / name, ASHA(9, 4, 2), num_lanes=2, resume=True, **options)
+        return read_study(url)["trials"]
+
+    assert stored_after("killed", True) == stored_after("whole", False)
+
+
 @pytest.mark.parametrize("unit", ["updates", "episodes"])
 def test_a_report_may_stop_trials_on_other_lanes(tmp_path, unit):
     scheduler = StopBelowMedian(8)
