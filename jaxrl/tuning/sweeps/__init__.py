@@ -4,6 +4,7 @@ __all__ = [
     "api",
     "best_agents",
     "display",
+    "final_runs",
     "lane_group",
     "lanes",
     "loop",

@@ -72,16 +72,17 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
     _check_file(url)
     storage = open_storage(url, heartbeat_seconds=60)
     try:
-        with explain_storage_failure(url, name or "in it"):
+        with explain_storage_failure(url, name or "?"):
             found = optuna.get_all_study_names(storage)
-            names = [each for each in found if each not in map(log_name, found)]
-            if name is None and len(names) == 1:
-                name = names[0]
-            if name not in names:
-                raise ValueError(
-                    f"study_name (--study) must be one of {sorted(names)}, the studies at "
-                    f"{redact_url(url)}, got {name!r}"
-                )
+        names = [each for each in found if each not in map(log_name, found)]
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name is None or name not in names:
+            raise ValueError(
+                f"study_name (--study) must be one of {sorted(names)}, the studies at "
+                f"{redact_url(url)}, got {name!r}"
+            )
+        with explain_storage_failure(url, name):
             study = optuna.load_study(study_name=name, storage=storage)
             return _describe(study) | {"study": name, "storage": redact_url(url)}
     finally:

@@ -88,3 +88,7 @@ def test_only_a_study_of_a_sweep_is_read(tmp_path, swept):
         read_study(url)
     with pytest.raises(ValueError, match=r"'foreign'.*its search is not one of jaxrl's"):
         read_study(url, "foreign")
+    other = file_url(tmp_path / "other.db")
+    optuna.create_study(storage=other, study_name="alone")
+    with pytest.raises(ValueError, match=r"the study 'alone' at .* not one of jaxrl's"):
+        read_study(other)
