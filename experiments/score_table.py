@@ -1,4 +1,4 @@
-"""Print a table of recorded scores: the rows of docs/algorithms/scores.md.
+"""Print a table of recorded scores: rows of docs/algorithms/minatar.md and atari.md.
 
     python experiments/score_table.py asterix-minatar-ppo asterix-minatar-pqn
 
