@@ -124,7 +124,7 @@ def cases() -> dict[str, Case]:
             "keep_best_per": None, "worker": None, "agents_dir": None, "heartbeat_seconds": 60,
             "checkpoint_seconds": 30.0, "chunk_seconds": 2.0, "max_steps": 1e6, "max_seconds": 60.0,
             "progress_bar": False,
-        }),
+        }, left_out=("storage",)),  # a URL may have a password, so errors do not show it
         "simulate": Case(tuning.simulate, {
             "scheduler": RULE, "num_lanes": 2, "durations": ONES, "scores": ONES,
         }),
@@ -151,10 +151,10 @@ def cases() -> dict[str, Case]:
             "num_trials": 2, "num_phases": 2, "eviction_rate": 0.25
         }),
         "SuccessiveHalving": Case(tuning.SuccessiveHalving, {
-            "num_trials": 2, "num_phases": 2, "eta": 3
+            "num_trials": 2, "num_phases": 3, "eta": 3
         }),
-        "ASHA": Case(tuning.ASHA, {"num_trials": 2, "num_phases": 2, "eta": 3}),
-        "HyperBand": Case(tuning.HyperBand, {"num_phases": 2, "eta": 3}),
+        "ASHA": Case(tuning.ASHA, {"num_trials": 2, "num_phases": 3, "eta": 3}),
+        "HyperBand": Case(tuning.HyperBand, {"num_phases": 3, "eta": 3}),
         "PBT": Case(tuning.PBT, {
             "num_trials": 2, "num_phases": 2, "quantile": 0.2, "resample": 0.25,
             "factors": (0.8, 1.2),
