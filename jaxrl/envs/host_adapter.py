@@ -148,10 +148,14 @@ class HostAdapter(Adapter, abc.ABC):
         return state, select_envs(where, self._timestep(raw), timestep)
 
     def for_evaluation(self, num_envs: int) -> Self:
-        """Return the same task in one pool; of Atari whole games and raw rewards."""
+        """Return the same task in one pool.
+
+        On Atari lives stay episodes if they were in training: an agent that learned from single
+        lives never had to press FIRE for the next ball, which simulators do at the start of an
+        episode. Scores count whole games and raw rewards whatever the options.
+        """
         keywords = tuple(pair for pair in self.keywords if pair[0] not in POOL_OPTIONS)
-        env = dataclasses.replace(self, num_envs=num_envs, keywords=keywords, axis=SINGLE_DEVICE)
-        return env.with_options(episodic_life=False, reward_clip=False) if self.is_atari else env
+        return dataclasses.replace(self, num_envs=num_envs, keywords=keywords, axis=SINGLE_DEVICE)
 
     def render(self, state: HostState) -> np.ndarray:
         try:

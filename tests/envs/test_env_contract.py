@@ -211,8 +211,7 @@ def test_an_environment_is_a_value_with_evaluation_and_options(name):
     evaluation = env.for_evaluation(5)
     assert (evaluation.id, evaluation.num_envs) == (env.id, 5)
     assert evaluation.observation_space == env.observation_space
-    atari = {"episodic_life": False, "reward_clip": False} if name in ATARI else {}
-    assert evaluation.options == env.options | atari
+    assert evaluation.options == env.options
 
 
 # --- pictures ------------------------------------------------------------------------------------

@@ -49,6 +49,15 @@ def test_steps_are_those_of_envpool(name):
         np.testing.assert_array_equal(steps.terminated[t], terminated & ~truncated)
 
 
+def test_an_agent_of_single_lives_is_evaluated_on_whole_games_without_pressing_fire():
+    """In Breakout no ball comes after a lost life until FIRE is pressed."""
+    env = jaxrl.make("envpool/Breakout-v5", 2, **LIFE).for_evaluation(1)
+    steps = played(env, np.zeros((200, 1), np.int32))
+    over = int(np.argmax(steps.game_over[:, 0]))
+    assert over > 0
+    assert steps.terminated[: over + 1].sum() == 5  # lives
+
+
 def test_a_termination_at_the_time_limit_is_no_truncation(monkeypatch):
     pool = CASES["envpool-cartpole"].make()._make_pool(np.arange(N))
     obs, both = pool.reset().obs, np.array([True, False, False])
