@@ -33,7 +33,7 @@ def results(tmp_path_factory):
             process = subprocess.Popen([*command, *only, *out], cwd=ROOT, stdout=log, env=env)
             started.append(process)
     for process in started:
-        process.wait(600)
+        process.wait(1200)  # beside other tests
     contents = [json.loads((directory / f"{n}.json").read_text()) for n in range(2)]
     assert all({"versions", "created", "command"} <= set(content) for content in contents)
     return contents
