@@ -60,7 +60,7 @@ class Display:
         self,
         seconds: float,
         steps: int,
-        elsewhere: int,
+        count_elsewhere: Callable[[], int],
         running: list[tuple[int, int, int]],
         describe: Callable[[], list[dict[str, Any]]],
     ) -> None:
@@ -68,7 +68,7 @@ class Display:
 
         Args:
           seconds, steps: how long the sweep has taken, and the environment steps in this time.
-          elsewhere: how many trials other workers have begun.
+          count_elsewhere: returns how many trials other workers have begun.
           running: lane, trial and phase of each lane that runs a trial.
           describe: returns all trials, as `sweep.json` has them.
         """
@@ -78,7 +78,7 @@ class Display:
         trials = describe()
         best = leaderboard(trials)[:1]
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
-        self._line = headline(seconds, steps, elsewhere, trials, self._num_trials) + score
+        self._line = headline(seconds, steps, count_elsewhere(), trials, self._num_trials) + score
         if self._is_live:
             tables = [self._lane_table(running, trials)] + [_best_table(trials)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)

@@ -166,7 +166,7 @@ class SweepLoop:
                 self.display.show(
                     self._seconds(),
                     self.state.num_steps,
-                    self.trials.count_elsewhere(),
+                    self.trials.count_elsewhere,
                     self.state.running(),
                     self.state.trials,
                 )
