@@ -36,9 +36,10 @@ from jaxrl.analysis.records import keep_record
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.training import manifest as manifests
 from jaxrl.tuning.finals import mean_of_last_two, retrain
+from jaxrl.tuning.samplers.ask_tell import AskTell
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
+from jaxrl.tuning.samplers.smac_search import import_smac
 from jaxrl.tuning.schedulers import Extended, Scheduler
-from jaxrl.tuning.studies.optional_optuna import import_optuna
-from jaxrl.tuning.studies.samplers import AskTell
 from jaxrl.tuning.timeline import Budget, expected_phases, hyperband_budget
 
 
@@ -118,7 +119,7 @@ CHEAP = ("CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1")
 
 
 class Sampler(NamedTuple):
-    """A sampler of Optuna; its trials train for all phases."""
+    """A sampler on the host, one of `AskTell`; its trials train for all phases."""
 
     name: str
 
@@ -133,6 +134,7 @@ OPTIMIZERS: dict[str, Sampler | Callable[[Budget], Scheduler]] = {
     "random": lambda b: tuning.RandomSearch(b.whole_trials, b.num_phases),
     "sobol": Sampler("sobol"),
     "tpe": Sampler("tpe"),
+    "smac": Sampler("smac"),
     "halving": lambda b: tuning.SuccessiveHalving(
         b.times * b.halving_trials, b.num_phases, times=b.times
     ),
@@ -149,7 +151,8 @@ class Args:
     """Hyperparameter optimizers for PPO and DQN on equal budgets."""
 
     tasks: tuple[str, ...] = CHEAP
-    optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
+    optimizers: tuple[str, ...] = tuple(name for name in OPTIMIZERS if name != "smac")
+    """"smac" needs another package: pip install smac"""
     seeds: int = 10
     """Searches of each optimizer on each task."""
     new_seeds: int = 10
@@ -163,7 +166,7 @@ class Args:
     finals_repeats: int = 3
     """New runs of each of them."""
     batch: int = 4
-    """Trials that Optuna's samplers propose at a time."""
+    """Trials that samplers on the host propose at a time."""
     total_steps: int | None = None
     """Environment steps of a run, about; the task's by default."""
     at_once: int = 10
@@ -267,19 +270,19 @@ def search_in_program(problem: Problem, scheduler: Scheduler) -> Searches:
 
 
 def search_from_host(problem: Problem, sampler: str) -> Searches:
-    """Search with a sampler of Optuna; the next trials of all seeds train side by side."""
+    """Search with a sampler on the host; the next trials of all seeds train side by side."""
     runs, batch, phases = problem.budget.whole_trials, problem.args.batch, problem.args.phases
-    studies = AskTell(problem.space, sampler, range(problem.args.seeds))
+    searches = AskTell(problem.space, sampler, range(problem.args.seeds), runs, batch)
     scores, schedules = [], []
     for first in range(0, runs, batch):
         number = min(batch, runs - first)
-        asked = problem.timed("search", lambda number=number: studies.ask(number))
+        asked = problem.timed("search", lambda number=number: searches.ask(number))
         # The last batch may be smaller. It is filled up, since another size is another program.
         filled = {field: x[:, np.arange(batch) % number] for field, x in asked.items()}
         schedules.append({f: np.repeat(x[..., None], phases, 2) for f, x in filled.items()})
         scores.append(problem.train("search", schedules[-1], first))
         told = at_least(problem.task, mean_of_last_two(scores[-1]))[:, :number]
-        problem.timed("search", lambda told=told: studies.tell(told))
+        problem.timed("search", lambda told=told: searches.tell(told))
 
     def join(parts: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(parts, 1)[:, :runs]
@@ -367,6 +370,8 @@ def main(args: Args) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
     if any(isinstance(OPTIMIZERS[name], Sampler) for name in args.optimizers):
         import_optuna()  # or say at once that it is not installed
+    if "smac" in args.optimizers:
+        import_smac()
     for task in args.tasks:
         problem = Problem(task, args)
         for name in args.optimizers:

@@ -1,3 +1,12 @@
-"""Samplers: the settings with which the trials of a search in one program begin."""
+"""Samplers: the settings with which trials begin, in one program and on the host."""
 
-__all__ = ["check", "expected_improvement", "sobol"]
+__all__ = [
+    "ask_tell",
+    "check",
+    "cma_es",
+    "expected_improvement",
+    "optional_optuna",
+    "optuna_values",
+    "smac_search",
+    "sobol",
+]

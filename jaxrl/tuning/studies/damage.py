@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxrl.files.urls import redact_url
-from jaxrl.tuning.studies.optional_optuna import import_optuna
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
 
 LONGEST = 300
 """Characters that are shown of another package's error."""

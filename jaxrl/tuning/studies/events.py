@@ -19,9 +19,9 @@ import numpy as np
 
 from jaxrl.files import schema
 from jaxrl.tuning import schedulers
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError
-from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import close_storage, open_storage, trial_id, trials_since
 
 BEGUN, REPORTED, STOPPED = "begun", "reported", "stopped"

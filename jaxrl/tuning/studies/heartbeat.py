@@ -25,11 +25,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
 from jaxrl.tuning.studies.damage import find_damage
-from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import (
     ids_with_heartbeats,
-    ignore_experimental_warnings,
     trial_id,
 )
 from jaxrl.tuning.studies.stored_trials import (

@@ -3,12 +3,10 @@
 "random" draws the same values as a search in one program. The others learn from the trials that
 have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped ones as well. "tpe"
 and "gp" are Optuna's. Its CMA-ES keeps a pickled optimizer in the study, and reading a pickle may
-run any code, so "cmaes" is `jaxrl.tuning.studies.cma_es`, which keeps none.
+run any code, so "cmaes" is `jaxrl.tuning.samplers.cma_es`, which keeps none.
 
 A conditional field has no value in trials where it is inactive. "gp" draws it at random where it is
 active, and "cmaes" refuses it.
-
-`AskTell` asks Optuna's samplers for several trials at a time, without a stored study.
 """
 
 from __future__ import annotations
@@ -23,19 +21,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl import checks
 from jaxrl.config import RENAMED_FIELDS
 from jaxrl.files import schema
-from jaxrl.tuning.spaces import distributions
+from jaxrl.tuning.samplers import cma_es
+from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
+from jaxrl.tuning.samplers.optuna_values import distribution_of, stored_choice, suggest
 from jaxrl.tuning.spaces import space as spaces
-from jaxrl.tuning.studies import cma_es
 from jaxrl.tuning.studies.damage import DamagedStudyError
-from jaxrl.tuning.studies.optional_optuna import import_optuna
-from jaxrl.tuning.studies.storage import (
-    ignore_experimental_warnings,
-    study_view,
-    trial_of,
-)
+from jaxrl.tuning.studies.storage import study_view, trial_of
 from jaxrl.types import Array
 
 SAMPLERS = ("random", "tpe", "cmaes", "gp")
@@ -233,88 +226,6 @@ def _drawing_sampler(draw: Callable[[], Any]) -> Any:
             return {}
 
         def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            return _stored_choice(draw())
+            return stored_choice(draw())
 
     return DrawingSampler()
-
-
-def suggest(trial: Any, name: str, searched: spaces.Distribution) -> Any:
-    """Return the value that a trial has stored, or that the study's sampler now gives to it."""
-    kinds, distribution = import_optuna().distributions, distribution_of(searched)
-    match distribution:
-        case kinds.FloatDistribution(low=low, high=high, log=log):
-            return trial.suggest_float(name, low, high, log=log)
-        case kinds.IntDistribution(low=low, high=high, log=log):
-            return trial.suggest_int(name, low, high, log=log)
-    chosen = trial.suggest_categorical(name, distribution.choices)
-    if isinstance(searched, distributions.Choice):
-        return searched.values[distribution.choices.index(chosen)]
-    return chosen
-
-
-def distribution_of(searched: spaces.Distribution) -> Any:
-    """Return Optuna's distribution of the values that are stored for a searched field."""
-    optuna = import_optuna().distributions
-    match searched:
-        case distributions.Uniform(low, high):
-            return optuna.FloatDistribution(low, high)
-        case distributions.LogUniform(low, high):
-            return optuna.FloatDistribution(low, high, log=True)
-        case distributions.Integer(low, high):
-            return optuna.IntDistribution(low, high)
-        case distributions.QLogUniform(low, high, 1, None):
-            return optuna.IntDistribution(low, high, log=True)
-        case distributions.QLogUniform():
-            return optuna.CategoricalDistribution(searched.ladder)
-        case distributions.Choice(values):
-            return optuna.CategoricalDistribution([_stored_choice(value) for value in values])
-
-
-def _stored_choice(value: Any) -> Any:
-    """Return what Optuna stores for one value of a choice: numbers, texts, or a text for it."""
-    is_plain = value is None or isinstance(value, bool | int | float | str)
-    return value if is_plain else repr(value)
-
-
-class AskTell:
-    """S independent studies in memory, each with a sampler of its own, whose trials train together.
-
-    Args:
-      space: distributions of numbers.
-      sampler: "tpe" (Bergstra et al. 2011), or "sobol" for scrambled points of Sobol's sequence.
-      seeds: of the samplers, `[S]`.
-    """
-
-    def __init__(self, space: spaces.Space, sampler: str, seeds: range):
-        checks.choice("sampler", sampler, choices=("tpe", "sobol"))
-        self._space = {name: distribution_of(part) for name, part in space.items()}
-        self._studies = [_open_study(self._space, sampler, seed) for seed in seeds]
-        self._asked: list[list[Any]] = []
-
-    def ask(self, number: int) -> dict[str, np.ndarray]:
-        """Return the values of the next trials of each study, `[S, number]` each."""
-        self._asked = [[s.ask(self._space) for _ in range(number)] for s in self._studies]
-        return {
-            name: np.array([[trial.params[name] for trial in row] for row in self._asked])
-            for name in self._space
-        }
-
-    def tell(self, scores: np.ndarray) -> None:
-        """Report the finite scores `[S, number]` of the trials that were asked last."""
-        for study, trials, row in zip(self._studies, self._asked, scores, strict=True):
-            for trial, score in zip(trials, row, strict=True):
-                study.tell(trial, float(score))
-
-
-def _open_study(space: dict[str, Any], sampler: str, seed: int) -> Any:
-    optuna = import_optuna()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with ignore_experimental_warnings():
-        if sampler == "tpe":
-            # Trials that are not told yet count as bad ones, so that a batch spreads.
-            chosen = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        else:
-            chosen = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=seed)
-            # Otherwise it draws at random until a trial has ended.
-            chosen.infer_relative_search_space = lambda study, trial: space
-        return optuna.create_study(direction="maximize", sampler=chosen)

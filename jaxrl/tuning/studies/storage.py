@@ -6,20 +6,18 @@ This is the one file that uses what Optuna does not document as public; see the 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import importlib
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxrl.config import with_current_names
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.urls import JOURNAL, parse_url, redact_url
+from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage, guard
-from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.stored_trials import check_trial
 
 OPENING_ATTEMPTS = 5
@@ -32,14 +30,6 @@ waits so many seconds for other workers."""
 
 SEARCH = "search"
 """User attribute of a study: what all its workers must have in common."""
-
-
-@contextlib.contextmanager
-def ignore_experimental_warnings() -> Iterator[None]:
-    """Suppress Optuna's warnings that heartbeats and some samplers are experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", import_optuna().exceptions.ExperimentalWarning)
-        yield
 
 
 def open_storage(url: str, heartbeat_seconds: int) -> Any:

@@ -15,9 +15,9 @@ import numpy as np
 
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json, values_to_json
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
-from jaxrl.tuning.studies.optional_optuna import import_optuna
 
 INDEX = "index"
 """User attribute of a trial: its index from 0 to N - 1."""

@@ -24,12 +24,12 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from pathlib import Path
 from typing import Any
 
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.events import EventLog
 from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
-from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.paused_agents import PausedAgents, open_folder
 from jaxrl.tuning.studies.samplers import Draw, TrialSampler
 from jaxrl.tuning.studies.storage import (

@@ -9,7 +9,7 @@ import collections
 from collections.abc import Callable, Container
 from typing import Any
 
-from jaxrl.tuning.studies.optional_optuna import import_optuna
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import change_state, has_heartbeats, trial_id, trials_since
 from jaxrl.tuning.studies.stored_trials import CLAIMED_BY, Indices, paused_after, valid_trials
 

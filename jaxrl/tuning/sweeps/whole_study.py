@@ -16,9 +16,9 @@ from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json
 from jaxrl.files.urls import redact_url, storage_file
+from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.events import log_name
-from jaxrl.tuning.studies.optional_optuna import import_optuna
 from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import (
     STATUS,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl.tuning import Choice, Integer, LogUniform, QLogUniform, Uniform
-from jaxrl.tuning.studies import cma_es
+from jaxrl.tuning.samplers import cma_es
 
 pytest.importorskip("cmaes")
 pytestmark = pytest.mark.smoke

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -12,3 +15,11 @@ def import_optuna() -> Any:
         return importlib.import_module("optuna")
     except ImportError as error:
         raise ImportError("sweeps need Optuna: pip install 'jaxrl[tune]'") from error
+
+
+@contextlib.contextmanager
+def ignore_experimental_warnings() -> Iterator[None]:
+    """Suppress Optuna's warnings that heartbeats and some samplers are experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", import_optuna().exceptions.ExperimentalWarning)
+        yield
