@@ -4,9 +4,11 @@ import importlib
 import importlib.util
 import io
 import json
+import sys
 from pathlib import Path
 
 import fast_compile
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -34,7 +36,7 @@ def test_a_benchmark_overwrites_no_record(benchmark):
     assert results == Path("runs/results")
     sources = {path.stem: path.read_text() for path in BENCHMARKS.glob("*.py")}
     with_output = {name: text for name, text in sources.items() if "    output: " in text}
-    assert len(with_output) == 7
+    assert len(with_output) == 8
     for name, text in with_output.items():  # some start JAX when they are imported
         assert f'    output: Path | None = RESULTS / "{name}.json"' in text
 
@@ -81,6 +83,42 @@ def test_populations_of_two_sizes_are_measured(benchmark):
     assert (one["agents"], two["agents"]) == (1, 2)
     assert min(one["steps_per_second"]["jaxrl"].values()) > 0
     assert two["megabytes"] > one["megabytes"] > 0
+
+
+FAKE_ARLBENCH = """
+class AutoRLEnv:
+    def __init__(self, config):
+        self.config, self.config_space = config, self
+    def get_default_configuration(self):
+        return {"gamma": 0.99, "n_steps": 7}
+    def reset(self):
+        print("ready")
+    def step(self, action):
+        assert (action["gamma"], action["n_steps"]) == (0.99, 128), action
+        return {}, {"reward_mean": action["learning_rate"] + self.config["seed"]}, False, {}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_searches_train_the_same_settings_as_their_peer(benchmark, tmp_path, monkeypatch):
+    (tmp_path / "arlbench.py").write_text(FAKE_ARLBENCH)
+    for name in ("arlbench", "jax", "gymnax"):  # as in an environment of its own
+        (tmp_path / f"{name}-1.5.dist-info").mkdir()
+        (tmp_path / f"{name}-1.5.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.5")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    searches = benchmark("searches")
+    args = searches.Args(Path(sys.executable), strategy="map", quick=True)
+    results = searches.main(args)
+    peer, own = results["searches"]["ARLBench"], results["searches"]["jaxrl"]
+    assert peer["versions"] == {"arlbench": "1.5", "jax": "1.5", "gymnax": "1.5"}
+    rates = [setting["learning_rate"] for setting in searches.Search(args).settings()[:2]]
+    assert peer["mean_score"] == pytest.approx(np.mean(rates) + 0.5)
+    assert own["best_score"] >= own["mean_score"] > 0
+    assert own["seconds"]["median"] > own["compile_seconds"] > 0
+    (tmp_path / "arlbench.py").unlink()
+    with pytest.raises(ValueError, match="--peer needs a Python that imports arlbench"):
+        searches.main(args)
 
 
 @pytest.mark.process
