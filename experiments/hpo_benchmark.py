@@ -152,7 +152,7 @@ class Args:
 
     tasks: tuple[str, ...] = CHEAP
     optimizers: tuple[str, ...] = tuple(name for name in OPTIMIZERS if name != "smac")
-    """"smac" needs another package: pip install smac"""
+    """All but "smac" by default, which needs a package: pip install smac"""
     seeds: int = 10
     """Searches of each optimizer on each task."""
     new_seeds: int = 10
