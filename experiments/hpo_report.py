@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import rankdata
 
-from jaxrl.analysis import statistics
 from jaxrl.analysis.records import save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.files.changes import changed_settings
+from jaxrl.ops import statistics
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Cells by task and optimizer."""

@@ -50,7 +50,6 @@ from jaxrl.distributed.spread import split_cpu
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
-from jaxrl.tuning.finals import mean_of_last_two
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.timeline import expected_phases
 
@@ -219,7 +218,7 @@ def search_in_one_program(problem: Problem, scheduler: Any) -> Callable[[int], O
             raise ValueError(NO_SCORE)
         drawn = {name: x[result.best_trial] for name, x in result.values.items()}
         finals = result.finals
-        runs = [] if finals is None else mean_of_last_two(finals.scores[finals.score.argmax()])
+        runs = [] if finals is None else finals.run_scores[finals.score.argmax()]
         return make_outcome(
             result.ledger.scores, rounds, spaces.values(problem.space, drawn), seconds, args.lanes,
             np.asarray(runs).tolist(),

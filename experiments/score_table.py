@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from jaxrl.analysis import statistics
 from jaxrl.cli.flags.arguments import exit_with_message
+from jaxrl.ops import statistics
 
 HEAD = """\
 | environment | algorithm | steps | seeds | last 100 training episodes | greedy, 100 episodes |

@@ -8,7 +8,6 @@ __all__ = [
     "importance",
     "page",
     "records",
-    "statistics",
     "sweep_axes",
     "sweep_figures",
     "sweep_report",

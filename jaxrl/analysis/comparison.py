@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.analysis.atari57 import game_of, human_normalized
-from jaxrl.analysis.statistics import Estimate, estimate
 from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.files.urls import redact_text
+from jaxrl.ops.statistics import Estimate, estimate
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
 from jaxrl.training.progress import SUMMARY, Row, read_summary
@@ -77,7 +77,7 @@ class Group(NamedTuple):
 
     @property
     def final_returns(self) -> np.ndarray:
-        """Return the final returns `[num_runs, 1]`, as `jaxrl.analysis.statistics` takes them."""
+        """Return the final returns `[num_runs, 1]`, as `jaxrl.ops.statistics` takes them."""
         return np.array([[run.final_return] for run in self.runs])
 
 

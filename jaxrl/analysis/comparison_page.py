@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.analysis import atari57, statistics
+from jaxrl.analysis import atari57
 from jaxrl.analysis.comparison import (
     Group,
     Run,
@@ -21,8 +21,9 @@ from jaxrl.analysis.comparison import (
 )
 from jaxrl.analysis.figures import Line, plot_lines, time_unit
 from jaxrl.analysis.page import Picture, count, format_number, format_range, write_page
-from jaxrl.analysis.statistics import Estimate, estimate
 from jaxrl.analysis.video import Film, videos_in
+from jaxrl.ops import statistics
+from jaxrl.ops.statistics import Estimate, estimate
 
 _STATISTICS = {
     "mean": statistics.mean,

@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from jaxrl.analysis.statistics import Estimate
+from jaxrl.ops.statistics import Estimate
 
 DIVERGED_COLOR = "tab:red"
 _SCORE_COLORS = "viridis_r"  # the best are dark and stand out from a white page

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxrl.analysis import statistics
 from jaxrl.files.changes import changed_settings
+from jaxrl.ops import statistics
 from jaxrl.spaces import Box, MultiDiscrete
 from jaxrl.training.loggers import smoothed_returns
 from jaxrl.training.progress import Row

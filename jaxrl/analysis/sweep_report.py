@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.analysis import statistics
 from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, count, write_page
 from jaxrl.analysis.sweep_figures import duration, num_lanes, pictures_of, plot, sweep_title
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
+from jaxrl.tuning.finals import mean_interval
 from jaxrl.tuning.sweeps.ranking import (
     best_score,
     front,
@@ -152,8 +152,8 @@ def mean_of_runs(row: Mapping[str, Any]) -> str:
         return _text(-math.inf)
     if len(scores) == 1:
         return f"{scores[0]:.2f}"
-    mean, low, high = statistics.estimate(statistics.mean, scores[:, None])
-    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+    low, high = mean_interval(scores)
+    return f"{scores.mean():.2f} ({low:.2f} to {high:.2f})"
 
 
 def _leaderboard_table(sweep: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

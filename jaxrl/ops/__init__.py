@@ -8,4 +8,5 @@ __all__ = [
     "normalization",
     "optimizers",
     "returns",
+    "statistics",
 ]

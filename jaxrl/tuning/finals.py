@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import checks
+from jaxrl.ops import statistics
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.objectives import agent_returns
 from jaxrl.tuning.schedulers import Ledger, Status, Wrapper
@@ -117,6 +118,20 @@ def mean_of_last_two(scores: Array | np.ndarray) -> Array:
     is_late = has_score & (left <= 2)
     mean = jnp.nanmean(jnp.where(is_late, scores, jnp.nan), axis=-1)
     return jnp.where(jnp.isnan(mean), -jnp.inf, mean)
+
+
+def mean_interval(scores: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the 95% bootstrap interval of the mean of a setting's runs.
+
+    It is rather too narrow for few runs, and NaN if a run has no finite score.
+
+    Args:
+      scores: of the runs, `[repeats]`.
+    """
+    if not np.isfinite(scores).all():
+        return np.nan, np.nan
+    _, low, high = statistics.estimate(statistics.mean, np.asarray(scores, float)[:, None])
+    return float(low), float(high)
 
 
 def finalists(scheduler: WithFinals, ledger: Ledger) -> Array:

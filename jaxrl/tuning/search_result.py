@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.tuning.explorers import ancestors
-from jaxrl.tuning.finals import mean_of_last_two
+from jaxrl.tuning.finals import mean_interval, mean_of_last_two
 from jaxrl.tuning.objectives import Scores
 from jaxrl.tuning.schedulers import Ledger
 from jaxrl.types import Array, PyTree
@@ -24,6 +25,19 @@ class FinalScores(NamedTuple):
     """The scores of several objectives by name, `[top, repeats, P]` each."""
     score: Array
     """`[top]`: the mean over runs and over their last two phases; -inf if a run has no score."""
+
+    @property
+    def run_scores(self) -> Array:
+        """The mean of each run's last two scores, `[top, repeats]`; -inf for runs without one."""
+        return mean_of_last_two(self.scores)
+
+    @property
+    def interval(self) -> np.ndarray:
+        """The ends of the 95% bootstrap interval of each `score`, `[top, 2]`; not under `jit`.
+
+        It is rather too narrow for few runs, and NaN if a run has no score.
+        """
+        return np.array([mean_interval(runs) for runs in np.asarray(self.run_scores)])
 
 
 class SearchResult(NamedTuple):

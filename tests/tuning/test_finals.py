@@ -74,6 +74,10 @@ def test_the_best_settings_train_again_with_new_seeds(scheduler):
             np.testing.assert_allclose(result.finals.scores[place, repeat], scores, rtol=1e-4)
     means = np.asarray(result.finals.scores)[..., -2:].mean((1, 2))
     np.testing.assert_allclose(result.finals.score, means, rtol=1e-5)
+    for runs, mean, (low, high) in zip(
+        result.finals.run_scores, means, result.finals.interval, strict=True
+    ):
+        assert min(runs) <= low < mean < high <= max(runs)
     winner = int(means.argmax())
     assert result.best_trial == expected[winner]
     np.testing.assert_allclose(result.best_state.params, agents[winner, 0].params, rtol=1e-5)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl.files.json_values import score_to_json, values_from_json
 from jaxrl.tuning.evolution.lineage import schedule_of
 from jaxrl.tuning.explorers import Explorer, Generation
-from jaxrl.tuning.finals import Finals
+from jaxrl.tuning.finals import Finals, mean_interval
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.sweeps import sweep_file
@@ -149,8 +149,8 @@ def summarize_finals(
 ) -> list[dict[str, Any]]:
     """Return a row for each setting, as `sweep.json` has it, the best first.
 
-    A run scores the mean of its last two phases, a setting the mean of its runs. So it is with each
-    of several objectives.
+    A run scores the mean of its last two phases, a setting the mean of its runs, with its 95%
+    interval. So it is with each of several objectives, but without intervals.
     """
     runs = list(runs)
     scores = {run["trial"]: late_score(run) for run in runs}
@@ -171,6 +171,7 @@ def summarize_finals(
         | {
             "scores": [score_to_json(np.float64(score)) for score in row["scores"]],
             "score": score_to_json(np.mean(row["scores"])),
+            "interval": [score_to_json(np.float64(end)) for end in mean_interval(row["scores"])],
         }
         for row in rows
     ]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxrl.analysis.statistics import (
+from jaxrl.ops.statistics import (
     estimate,
     interquartile_mean,
     mean,
