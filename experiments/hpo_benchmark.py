@@ -1,6 +1,6 @@
 """Hyperparameter optimizers for PPO and DQN on equal budgets, after ARLBench (arXiv 2409.18827).
 
-    python experiments/hpo_benchmark.py                  # every optimizer on the cheap tasks
+    python experiments/hpo_benchmark.py                  # all optimizers but SMAC, cheap tasks
     python experiments/hpo_benchmark.py --tasks dqn-CartPole-v1 --optimizers pbt tpe
     python experiments/hpo_report.py                     # the table, the record and the picture
 

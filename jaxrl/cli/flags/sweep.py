@@ -65,14 +65,14 @@ class SweepArguments:
     """name=value for the backend; Atari learns from single lives and clipped rewards by default."""
     preset: str | None = None
     """Preset of `jaxrl train --list` whose config gives the values that are not searched; without
-    one the algorithm's defaults do. A resumed sweep keeps its own."""
+    one the algorithm's defaults do. It does not set the environment, as --env-id and --num-envs do.
+    A resumed sweep keeps its own."""
     set: tuple[str, ...] = ()
     """name=value for config fields that are not searched."""
     space: tuple[str, ...] = ()
     """name=Distribution(...), one of Uniform, LogUniform, Integer, QLogUniform, Choice, or When for
-    a field that depends on another; by default GA3C's learning rate, t_max and gamma for a2c,
-    learning rate and gamma for the others, and for pbt, pb2 and mfpbt, which cannot change
-    t_max."""
+    a field that depends on another; by default learning_rate and gamma, and for a2c also
+    num_steps (GA3C's t_max), which pbt, pb2 and mfpbt cannot change."""
     trials: int | None = None
     """Trials of the search, 100 by default, but for hyperband, whose brackets have their own. Of
     pbt, pb2 and mfpbt the agents of the population, as many as --lanes by default."""
