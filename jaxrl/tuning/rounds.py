@@ -26,8 +26,8 @@ from jaxrl.tuning.explorers import (
 )
 from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objectives, Scores, greedy_metrics, names_of, score
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
-from jaxrl.tuning.search_result import FinalScores, SearchResult
+from jaxrl.tuning.schedulers import Ledger, Scheduler
+from jaxrl.tuning.search_result import SearchResult, final_scores
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.trial_start import agent_keys, evaluation_key, plan, sampler_key, trial_key
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
@@ -76,7 +76,7 @@ class Rounds:
     evaluation_episodes: int
     seeds_per_trial: int
     finals: WithFinals | None
-    lanes: Population  # of the agents
+    agents: Population  # W * K: the K agents of each lane's trial follow each other
 
     @property
     def whole(self) -> Scheduler:
@@ -98,8 +98,8 @@ class Rounds:
         trials = jnp.arange(self.num_trials, dtype=jnp.int32)
         planned = plan(self.sampler, self.space, self.key, self.num_trials)
         ledger = schedulers.start(whole) if self.finals is None else finals.start(self.finals)
-        num_lanes = self.lanes.num_lanes // self.seeds_per_trial
-        ledger, trial = _assign(ledger, jnp.full(num_lanes, -1, jnp.int32))
+        num_lanes = self.agents.num_lanes // self.seeds_per_trial
+        ledger, trial = schedulers.assign_lanes(ledger, jnp.full(num_lanes, -1, jnp.int32))
         best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), None)
         whole_phases = (whole.num_trials, self.num_phases)
         unset = jnp.full(whole_phases, -1, jnp.int32)
@@ -112,7 +112,7 @@ class Rounds:
             parent=jnp.broadcast_to(trials[:, None], phases),
             lane=unset, round=unset, num_rounds=jnp.int32(0), best=best, winners=None,
         )  # fmt: skip
-        states = self.lanes.init(self.configs_of(carry, trial), self.keys_of(trial))
+        states = self.agents.init(self.configs_of(carry, trial), self.keys_of(trial))
         agents = self.by_lane(without_host_envs(self.algo, states))
         one = jax.tree.map(lambda x: x[0, 0], agents)
         kept = winners = None
@@ -127,13 +127,13 @@ class Rounds:
         """Train every lane for a phase, report, judge, and fill the free lanes."""
         active, size = carry.trial >= 0, self.updates_per_phase
         configs = self.configs_of(carry, carry.trial)
-        states, metrics = self.lanes.update(
+        states, metrics = self.agents.update(
             configs, carry.states, size, size, self.of_agents(active)
         )
         if self.evaluation_episodes:
             metrics = metrics | self.evaluate(carry, configs, states)
         scores, named = jax.vmap(partial(score, self.objective))(self.by_lane(metrics))
-        ledger = _report(self.whole, carry.ledger, carry.trial, scores)
+        ledger = schedulers.report_lanes(self.whole, carry.ledger, carry.trial, scores)
         carry = _record(carry._replace(states=states), active, named)
         carry = self.keep_agents(carry, ledger, scores)
         if isinstance(self.scheduler, Explorer):
@@ -147,7 +147,7 @@ class Rounds:
             key = evaluation_key(key, phase)
             return greedy_metrics(self.algo, config, state, key, self.evaluation_episodes)
 
-        agents = populations.over_lanes(agent, self.lanes.strategy, self.algo)
+        agents = populations.over_lanes(agent, self.agents.strategy, self.algo)
         phases = self.of_agents(carry.ledger.reported[carry.trial])
         return agents(configs, states, self.keys_of(carry.trial), phases)
 
@@ -160,7 +160,7 @@ class Rounds:
         best = _better(carry.best, trial, jnp.where(of_search, scores, jnp.nan), first)
         kept, winners = carry.kept, carry.winners
         if kept is not None:
-            has_left = active & ~_is_running(ledger, trial)
+            has_left = active & ~schedulers.is_running(ledger, trial)
             kept = _set(kept, has_left, trial, agents)
         if self.finals is not None:
             repeats, run = self.finals.finals.repeats, trial - self.num_trials
@@ -194,8 +194,8 @@ class Rounds:
 
     def fill_lanes(self, carry: _Carry) -> _Carry:
         """Give free lanes their next trials, and let copies of other agents take their places."""
-        ledger, trial = _assign(carry.ledger, carry.trial)
-        continues = _is_running(carry.ledger, carry.trial) | (trial < 0)
+        ledger, trial = schedulers.assign_lanes(carry.ledger, carry.trial)
+        continues = schedulers.is_running(carry.ledger, carry.trial) | (trial < 0)
         has_begun = ledger.reported[trial] > 0
         change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
         if isinstance(self.sampler, AdaptiveSampler):
@@ -211,7 +211,7 @@ class Rounds:
             parent = carry.parent[own, ledger.reported[own] - 1]
             change = jnp.where(continues & (parent != own), RESUME, change)
             saved = self.copies_of(carry.states, parent)
-        states = self.lanes.refill(
+        states = self.agents.refill(
             self.configs_of(carry._replace(ledger=ledger), trial), carry.states,
             self.keys_of(trial), self.of_agents(change), saved,
         )  # fmt: skip
@@ -236,7 +236,7 @@ class Rounds:
 
     def copies_of(self, states: PyTree, trial: Array) -> PyTree:
         """Return the agents of trials `[W]`, which keep the random keys of the lanes."""
-        agents = self.by_lane(jnp.arange(self.lanes.num_lanes))[trial].reshape(-1)
+        agents = self.by_lane(jnp.arange(self.agents.num_lanes))[trial].reshape(-1)
         return copies(self.algo, states, agents)
 
     def configs_of(self, carry: _Carry, trial: Array) -> Any:
@@ -250,7 +250,7 @@ class Rounds:
         values = {name: x[trial, phase] for name, x in carry.values.items()}
         values = spaces.trained(self.space, values, self.config)
         values = {name: self.of_agents(x) for name, x in values.items()}
-        return populations.stack(self.config, self.lanes.num_lanes, **values)
+        return populations.stack(self.config, self.agents.num_lanes, **values)
 
     def keys_of(self, trial: Array) -> Array:
         """Return the keys of the agents of trials `[W]`."""
@@ -274,7 +274,7 @@ class Rounds:
         """Return the outcome of a search that has ended."""
         best_trial, best_state, scores = end.best.trial, end.best.state, None
         if self.finals is not None:
-            scores = _final_scores(self.finals, end.ledger, end.objectives)
+            scores = final_scores(self.finals, end.ledger, end.objectives)
             winner = jnp.argmax(scores.score)
             has_score = jnp.isfinite(scores.score[winner])
             best_trial = jnp.where(has_score, scores.trial[winner], -1)
@@ -308,24 +308,6 @@ def copies(algo: Algorithm, states: PyTree, agents: Array) -> PyTree:
     """
     learners = without_host_envs(algo, states)
     return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
-
-
-def _final_scores(scheduler: WithFinals, ledger: Ledger, objectives: Scores) -> FinalScores:
-    """Return the scores of the finals, given those of the whole search."""
-    shape = (scheduler.finals.top, scheduler.finals.repeats)
-    runs = finals.of_finals(scheduler, ledger)
-    trial = finals.finalists(scheduler, ledger)
-    # A capped search may end with fewer trials that have a score than finalists.
-    had_score = jnp.isfinite(finals.late_scores(finals.of_search(scheduler, ledger))[trial])
-    mean = finals.late_scores(runs).reshape(shape).mean(1)
-    return FinalScores(
-        trial=trial,
-        scores=runs.scores.reshape(*shape, -1),
-        objectives=jax.tree.map(
-            lambda x: x[scheduler.search.num_trials :].reshape(*shape, -1), objectives
-        ),
-        score=jnp.where(had_score, mean, -jnp.inf),
-    )
 
 
 def _copies(tree: PyTree, number: int) -> PyTree:
@@ -363,30 +345,3 @@ def _record(carry: _Carry, active: Array, scores: Scores) -> _Carry:
     return carry._replace(
         objectives=objectives, lane=lane, round=when, num_rounds=carry.num_rounds + 1
     )
-
-
-def _report(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -> Ledger:
-    """Report the scores of all lanes, in the order of the lanes."""
-
-    def step(ledger: Ledger, lane: tuple[Array, Array]) -> tuple[Ledger, None]:
-        trial, score = lane
-        after = schedulers.report(scheduler, ledger, trial, score)
-        return jax.tree.map(lambda old, new: jnp.where(trial < 0, old, new), ledger, after), None
-
-    return jax.lax.scan(step, ledger, (trial, scores))[0]
-
-
-def _assign(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-    """Assign trials to the free lanes, in the order of the lanes; return every lane's trial."""
-
-    def step(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-        after, found = schedulers.assign(ledger)
-        ledger = jax.tree.map(lambda old, new: jnp.where(trial >= 0, old, new), ledger, after)
-        return ledger, jnp.where(trial >= 0, trial, found)
-
-    # A trial that pauses and is READY at once gives up its lane, and is assigned like any other.
-    return jax.lax.scan(step, ledger, jnp.where(_is_running(ledger, trial), trial, -1))
-
-
-def _is_running(ledger: Ledger, trial: Array) -> Array:
-    return (trial >= 0) & (ledger.status[trial] == Status.RUNNING)

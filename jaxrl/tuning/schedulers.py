@@ -142,6 +142,34 @@ def assign(ledger: Ledger) -> tuple[Ledger, Array]:
     return ledger._replace(status=status), jnp.where(found, trial, -1)
 
 
+def report_lanes(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -> Ledger:
+    """Report the scores of trials `[W]`, -1 where there is none, in the order of the lanes."""
+
+    def step(ledger: Ledger, lane: tuple[Array, Array]) -> tuple[Ledger, None]:
+        trial, score = lane
+        after = report(scheduler, ledger, trial, score)
+        return jax.tree.map(lambda old, new: jnp.where(trial < 0, old, new), ledger, after), None
+
+    return jax.lax.scan(step, ledger, (trial, scores))[0]
+
+
+def assign_lanes(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
+    """Assign trials to the free lanes, in the order of the lanes; return every lane's trial."""
+
+    def step(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
+        after, found = assign(ledger)
+        ledger = jax.tree.map(lambda old, new: jnp.where(trial >= 0, old, new), ledger, after)
+        return ledger, jnp.where(trial >= 0, trial, found)
+
+    # A trial that pauses and is READY at once gives up its lane, and is assigned like any other.
+    return jax.lax.scan(step, ledger, jnp.where(is_running(ledger, trial), trial, -1))
+
+
+def is_running(ledger: Ledger, trial: Array) -> Array:
+    """Return which of the lanes' trials `[W]`, -1 where there is none, are in training."""
+    return (trial >= 0) & (ledger.status[trial] == Status.RUNNING)
+
+
 @dataclass(frozen=True)
 class RandomSearch:
     """Random search: every trial runs to its end."""

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning.explorers import ancestors
-from jaxrl.tuning.finals import mean_interval, mean_of_last_two
+from jaxrl.tuning.finals import (
+    WithFinals,
+    finalists,
+    late_scores,
+    mean_interval,
+    mean_of_last_two,
+    of_finals,
+    of_search,
+)
 from jaxrl.tuning.objectives import Scores
 from jaxrl.tuning.schedulers import Ledger
 from jaxrl.types import Array, PyTree
@@ -85,3 +94,21 @@ class SearchResult(NamedTuple):
         """The values, `[N, P]` each, that led to the agent with which each trial ended."""
         trained, phase = ancestors(self.parent), jnp.arange(self.parent.shape[1])
         return {name: x[trained, phase] for name, x in self.values_by_phase.items()}
+
+
+def final_scores(scheduler: WithFinals, ledger: Ledger, objectives: Scores) -> FinalScores:
+    """Return the scores of the finals, given those of the whole search."""
+    shape = (scheduler.finals.top, scheduler.finals.repeats)
+    runs = of_finals(scheduler, ledger)
+    trial = finalists(scheduler, ledger)
+    # A capped search may end with fewer trials that have a score than finalists.
+    had_score = jnp.isfinite(late_scores(of_search(scheduler, ledger))[trial])
+    mean = late_scores(runs).reshape(shape).mean(1)
+    return FinalScores(
+        trial=trial,
+        scores=runs.scores.reshape(*shape, -1),
+        objectives=jax.tree.map(
+            lambda x: x[scheduler.search.num_trials :].reshape(*shape, -1), objectives
+        ),
+        score=jnp.where(had_score, mean, -jnp.inf),
+    )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.tuning import rounds, schedulers, timeline
+from jaxrl.tuning import schedulers, timeline
 from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
 from jaxrl.tuning.schedulers import HyperTrick, RandomSearch, Status
 
@@ -46,9 +46,9 @@ def completions(num_phases):
         scores = jax.random.uniform(key, (100, num_phases))
 
         def step(carry, _):
-            ledger, trials = rounds._assign(*carry)
+            ledger, trials = schedulers.assign_lanes(*carry)
             round_scores = scores[trials, ledger.reported[trials]]
-            return (rounds._report(scheduler, ledger, trials, round_scores), trials), None
+            return (schedulers.report_lanes(scheduler, ledger, trials, round_scores), trials), None
 
         start = (schedulers.start(scheduler), jnp.full(25, -1, jnp.int32))
         (ledger, _), _ = jax.lax.scan(step, start, length=4 * num_phases + 40)

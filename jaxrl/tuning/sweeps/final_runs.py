@@ -171,7 +171,9 @@ def summarize_finals(
         | {
             "scores": [score_to_json(np.float64(score)) for score in row["scores"]],
             "score": score_to_json(np.mean(row["scores"])),
-            "interval": [score_to_json(np.float64(end)) for end in mean_interval(row["scores"])],
+            "interval": [
+                score_to_json(np.float64(end)) for end in mean_interval(np.array(row["scores"]))
+            ],
         }
         for row in rows
     ]

@@ -88,7 +88,7 @@ class LaneGroup:
         seeds_per_trial: int = 1,
     ):
         self.num_lanes, self.strategy, self._device = num_lanes, strategy, device
-        self._number = seeds_per_trial
+        self._seeds_per_trial = seeds_per_trial
         self._num_agents = num_lanes * seeds_per_trial
         self.algo: Algorithm | None = None
         self._population: Population
@@ -105,7 +105,9 @@ class LaneGroup:
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
         trial_keys = [placements.get(lane, some).key for lane in range(self.num_lanes)]
-        keys = self._put(jnp.concatenate([agent_keys(key, self._number) for key in trial_keys]))
+        keys = self._put(
+            jnp.concatenate([agent_keys(key, self._seeds_per_trial) for key in trial_keys])
+        )
         if self._states is None:
             self._states = self._population.init(self._stacked_configs(), keys)
             placements = {lane: p for lane, p in placements.items() if p.agents is not None}
@@ -168,7 +170,7 @@ class LaneGroup:
           key: of the trial.
         """
         assert self.algo is not None
-        keys = self._put(agent_keys(key, self._number))
+        keys = self._put(agent_keys(key, self._seeds_per_trial))
         play = compiled_evaluation(self.algo, num_episodes)
         return jax.device_get(play(self._configs[lane], self.agents(lane), keys, phase))
 
@@ -212,11 +214,11 @@ class LaneGroup:
 
     def _of_agents(self, of_lanes: Sequence[Any]) -> Array:
         """Return values of the lanes for each of their agents, `[W * K]`."""
-        return jnp.repeat(jnp.asarray(of_lanes), self._number, axis=0)
+        return jnp.repeat(jnp.asarray(of_lanes), self._seeds_per_trial, axis=0)
 
     def _places(self, lane: int) -> slice:
         """Return the places of a lane's agents in the population."""
-        return slice(lane * self._number, (lane + 1) * self._number)
+        return slice(lane * self._seeds_per_trial, (lane + 1) * self._seeds_per_trial)
 
     def _put(self, tree: PyTree) -> PyTree:
         return tree if self._device is None else jax.device_put(tree, self._device)
