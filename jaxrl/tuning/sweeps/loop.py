@@ -178,6 +178,8 @@ class SweepLoop:
             self._save()
         else:
             self._write_best()
+            if any(self.state.runs):  # the newest checkpoint may have this number, and them
+                self.state.chunks += 1
             self.state.runs = [None] * len(self.state.runs)
             self.trials.stop_all(is_over)
             self._save()  # a sweep that is resumed after its end trains nothing again
@@ -375,6 +377,9 @@ class SweepLoop:
                 self.state.runs[lane] = None
         for trial in gone:
             self.trials.forget(trial)
+        for group in range(len(self.lanes.groups)):
+            if not any(self.lanes.runs(group, self.state)):  # ended within a phase, or all are gone
+                self.state.updates_left[group] = 0
         seconds, versions = self._seconds(), self.checkpoints.other_versions
         self.display.print_line(f"resumed after {seconds:,.0f} s{versions}")
 

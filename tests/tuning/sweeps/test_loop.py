@@ -130,6 +130,24 @@ def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     assert outcome(late) == []
 
 
+@pytest.mark.parametrize("checkpoint_seconds", [1e9, 0.0], ids=["unsaved", "saved"])
+def test_a_sweep_that_was_capped_within_a_phase_goes_on_with_new_trials(
+    tmp_path, checkpoint_seconds
+):
+    """A chunk is one update, of four steps; two lanes have done two of three when the cap ends."""
+    arguments = {"num_lanes": 2, "chunk_seconds": 0.0, "checkpoint_seconds": checkpoint_seconds}
+    scheduler, directory = RandomSearch(5, 2), tmp_path / "x"
+    whole = outcome(run(tmp_path / "whole", scheduler, num_lanes=2))
+    capped = run(directory, scheduler, max_steps=16, **arguments)
+    assert [(t["scores"], t["status"]) for t in outcome(capped)] == [([], "stopped")] * 2
+    resumed = run(directory, scheduler, resume=True, **arguments)
+    assert outcome(resumed) == outcome(capped) + whole[2:]
+    rows = read_jsonl(directory / "metrics.jsonl")
+    updates = [max(r["trial_update"] for r in rows if r["trial"] == trial) for trial in range(5)]
+    assert updates == [2, 2, 6, 6, 6]
+    assert len(rows) == sum(updates)
+
+
 @dataclasses.dataclass(frozen=True)
 class StopBelowMedian:
     """A scheduler whose reports may stop other trials: those below the median of a phase."""
