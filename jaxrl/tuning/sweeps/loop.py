@@ -6,7 +6,7 @@ Any number of such loops, each in a process of its own, may work on one study.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ALL_COMPLETED
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from jaxrl.tuning.sweeps.lane_group import Placement
 from jaxrl.tuning.sweeps.lanes import Lanes, Trained, fastest
 from jaxrl.tuning.sweeps.ranking import best_values
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
-from jaxrl.tuning.sweeps.trials import Trials
+from jaxrl.tuning.sweeps.trials import Begun, Trials
 from jaxrl.tuning.timeline import Span
 from jaxrl.tuning.trial_start import trial_key, trial_values
 from jaxrl.types import Algorithm, Array
@@ -155,8 +155,7 @@ class SweepLoop:
         saved_at, is_over = time.perf_counter(), False
         with Interrupt() as interrupt:
             while not interrupt.requested and not self._is_spent():
-                for device_group in self._idle_device_groups():
-                    self._fill_lanes(device_group)
+                self._fill_lanes()
                 if not any(self.state.updates_left):
                     if is_over := not self.trials.may_go_on():
                         break
@@ -200,25 +199,30 @@ class SweepLoop:
 
     # --- fill the lanes --------------------------------------------------------------------------
 
-    def _fill_lanes(self, device_group: list[int]) -> None:
-        """Give a device group's free lanes their next trials, and its lane groups updates to do."""
-        for group in device_group:
-            self._fill_lane_group(group)
-            self.state.updates_left[group] = self._updates_left(group)
-        if self.evolution is not None:
-            self._check_side_by_side()
+    def _fill_lanes(self) -> None:
+        """Give idle device groups' free lanes the next trials, and their lane groups updates to do.
+
+        Once there is no trial for a lane, the study is not asked for the other ones.
+        """
+        next_trials = iter(self.trials.begin_next, None)
+        for device_group in self._idle_device_groups():
+            for group in device_group:
+                self._fill_lane_group(group, next_trials)
+                self.state.updates_left[group] = self._updates_left(group)
+            if self.evolution is not None:
+                self._check_side_by_side()
 
     def _check_side_by_side(self) -> None:
         """Raise `ValueError` unless all trials of an explorer train, or none, the same phase."""
         if len({None if run is None else run.phase for run in self.state.runs}) > 1:
             raise has_other_worker(self.settings.study_name, self.settings.worker)
 
-    def _fill_lane_group(self, group: int) -> None:
+    def _fill_lane_group(self, group: int, next_trials: Iterator[Begun]) -> None:
         placements: dict[int, Placement] = {}
         program = None
         runs = self.state.runs
         for place, lane in enumerate(self.lanes.lanes_of[group]):
-            if runs[lane] is not None or (begun := self.trials.begin_next()) is None:
+            if runs[lane] is not None or (begun := next(next_trials, None)) is None:
                 continue
             trial, phase, agent = begun
             runs[lane] = run = PhaseRun(trial, self._seconds(), phase)

@@ -35,6 +35,7 @@ from jaxrl.training import loggers
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.tuning import (
     ASHA,
+    Choice,
     HyperTrick,
     LogUniform,
     Phase,
@@ -48,6 +49,7 @@ from jaxrl.tuning import (
 )
 from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps import display, loop, sweep_file
+from jaxrl.tuning.sweeps.trials import Trials
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -223,6 +225,24 @@ def test_a_report_may_stop_trials_on_other_lanes(tmp_path, unit):
         assert status == [Status(x).name.lower() for x in ledger.status.tolist()]
         reported = [len(trial["scores"]) for trial in outcome(result)]
         assert reported == ledger.reported.tolist()
+
+
+@pytest.mark.parametrize(
+    "space", [SPACE, SPACE | {"num_steps": Choice((2, 3))}], ids=["one lane group", "four"]
+)
+def test_a_sweep_asks_once_where_no_trial_is_left_for_many_free_lanes(tmp_path, monkeypatch, space):
+    """Four lanes train five trials of one phase: four, then one, then none."""
+    found, original = [], Trials.begin_next
+
+    def begin_next(self):
+        begun = original(self)
+        found.append(begun and begun.trial)
+        return begun
+
+    monkeypatch.setattr(Trials, "begin_next", begin_next)
+    result = run(tmp_path / "x", RandomSearch(5, 1), space)
+    assert found == [0, 1, 2, 3, 4, None, None]
+    assert [trial["status"] for trial in outcome(result)] == ["completed"] * 5
 
 
 def test_diverged_trials_and_those_without_episodes_are_stored_as_such(tmp_path):
