@@ -5,6 +5,7 @@ Any number of such loops, each in a process of its own, may work on one study.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ALL_COMPLETED
@@ -84,41 +85,46 @@ class SweepLoop:
         )
         self.programs = StaticPrograms(algo, config, space)
         self.score = jax.jit(partial(score, settings.objective))
-        identity = sweep_file.identity(description)
-        self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
-        num_lanes = min(settings.num_lanes, scheduler.num_trials)
-        self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
-        if self.checkpoints.latest() is not None:
-            progress, update = self.checkpoints.progress(), self.checkpoints.latest()
-            self.state = SweepState.from_json(progress, update, self.checkpoints.progress_file)
-        self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
-        self.best.verify(identity["run_id"])
-        self.study = SharedStudy(
-            settings.storage_url,
-            settings.study_name,
-            space,
-            scheduler.num_trials,
-            self.source.values,
-            settings.sampler,
-            settings.seed,
-            settings.worker,
-            settings.heartbeat_seconds,
-            search,
-            self.state.trials(),
-            sweep_file.read(settings.run_dir)["trials"],
-            is_shared=self.evolution is None,
-        )
-        open_agents = partial(self.study.open_agents, settings.paused_agents)
-        try:
+        with contextlib.ExitStack() as opened:
+            identity = sweep_file.identity(description)
+            self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
+            opened.callback(self.checkpoints.close)
+            num_lanes = min(settings.num_lanes, scheduler.num_trials)
+            self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
+            if self.checkpoints.latest() is not None:
+                progress, update = self.checkpoints.progress(), self.checkpoints.latest()
+                self.state = SweepState.from_json(progress, update, self.checkpoints.progress_file)
+            self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
+            self.best.verify(identity["run_id"])
+            self.study = SharedStudy(
+                settings.storage_url,
+                settings.study_name,
+                space,
+                scheduler.num_trials,
+                self.source.values,
+                settings.sampler,
+                settings.seed,
+                settings.worker,
+                settings.heartbeat_seconds,
+                search,
+                self.state.trials(),
+                sweep_file.read(settings.run_dir)["trials"],
+                is_shared=self.evolution is None,
+            )
+            opened.callback(self.study.close)
+            opened.callback(display.close)
+            open_agents = partial(self.study.open_agents, settings.paused_agents)
             if scheduler.pauses:
                 open_agents()  # workers whose folders differ are refused at once
-            self._start_lanes(algo, scheduler, open_agents)
-        except BaseException:
-            self.study.close()
-            raise
+            self._start_lanes(algo, scheduler, open_agents, opened)
+            self._opened = opened.pop_all()
 
     def _start_lanes(
-        self, algo: Algorithm, scheduler: Scheduler, open_agents: Callable[[], PausedAgents]
+        self,
+        algo: Algorithm,
+        scheduler: Scheduler,
+        open_agents: Callable[[], PausedAgents],
+        opened: contextlib.ExitStack,
     ) -> None:
         strategy, num_lanes = self.settings.strategy, len(self.state.runs)
         seeds = self.settings.seeds_per_trial
@@ -129,6 +135,7 @@ class SweepLoop:
             strategy = fastest(algo, config, num_lanes * seeds, per_agent * seeds, self.display)
             self.description["strategy"] = str(strategy)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
+        opened.callback(self.lanes.close)
         self.trials = Trials(
             scheduler,
             self.study,
@@ -412,8 +419,5 @@ class SweepLoop:
 
     def close(self) -> None:
         """Stop threads and close files."""
-        self.lanes.close()
-        self.display.close()
-        self.study.close()
-        self.checkpoints.close()
-        self.sink.close()
+        with contextlib.closing(self.sink):
+            self._opened.close()

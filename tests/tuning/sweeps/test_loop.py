@@ -32,6 +32,7 @@ from jaxrl.files import seal
 from jaxrl.files.intact import numbers
 from jaxrl.files.urls import file_url
 from jaxrl.training import loggers
+from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.tuning import (
     ASHA,
@@ -49,6 +50,7 @@ from jaxrl.tuning import (
 )
 from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps import display, loop, sweep_file
+from jaxrl.tuning.sweeps.lanes import Lanes
 from jaxrl.tuning.sweeps.trials import Trials
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -466,6 +468,33 @@ def test_a_study_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(SharedStudy, "report", fail)
     with pytest.raises(OSError, match=r"study at journal.* written: disk is full. .*resume once"):
         run(tmp_path / "x", HyperTrick(4, 2))
+
+
+@pytest.mark.parametrize("failure", ["at the start", "of the last seal"])
+def test_a_sweep_that_fails_closes_all_that_it_has_opened(tmp_path, monkeypatch, failure):
+    def fail(*_):
+        raise OSError(failure)
+
+    closed = []
+
+    def record(part):
+        def close(self, original=part.close):
+            closed.append(part)
+            original(self)
+            if part is Checkpoints and failure == "of the last seal":
+                fail()
+
+        monkeypatch.setattr(part, "close", close)
+
+    parts = [Lanes, display.Display, SharedStudy, Checkpoints, JsonlSink]
+    for part in parts:
+        record(part)
+    if failure == "at the start":
+        monkeypatch.setattr(Trials, "take_in", fail)
+        parts.remove(JsonlSink)  # it is opened last
+    with pytest.raises(OSError, match=failure):
+        run(tmp_path / "x", RandomSearch(2, 1), num_lanes=2, keep_best=0)
+    assert list(dict.fromkeys(closed)) == parts
 
 
 def test_a_sweep_on_a_full_disk_says_so_and_resumes_later(tmp_path, monkeypatch):
