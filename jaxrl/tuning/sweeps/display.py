@@ -76,11 +76,11 @@ class Display:
         if not self._is_visible or began < self._due:
             return
         trials = describe()
-        best = leaderboard(trials)[:1]
+        best = leaderboard(trials)[:TOP]
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
         self._line = headline(seconds, steps, count_elsewhere(), trials, self._num_trials) + score
         if self._is_live:
-            tables = [self._lane_table(running, trials)] + [_best_table(trials)] * bool(best)
+            tables = [self._lane_table(running, trials)] + [_best_table(best)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)
         self._due = began + (time.perf_counter() - began) / SHARE
 
@@ -103,9 +103,9 @@ class Display:
         return table
 
 
-def _best_table(trials: list[dict[str, Any]]) -> Table:
+def _best_table(rows: list[dict[str, Any]]) -> Table:
     table = Table("best so far", "trial", "phases", "status", "values")
-    for row in leaderboard(trials)[:TOP]:
+    for row in rows:
         score, trial, phases = _score(row["best_score"]), str(row["trial"]), str(row["phases"])
         table.add_row(score, trial, phases, row["status"], _values(row["values"]))
     return table

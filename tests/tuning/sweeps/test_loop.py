@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import functools
+import io
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optuna
 import pytest
+from rich.console import Console
 from sweep_runs import (
     SPACE,
     STATIC,
@@ -519,6 +521,26 @@ def test_a_sweeps_log_without_a_terminal_has_lines(tmp_path, monkeypatch, capsys
     run(tmp_path / "x", HyperTrick(4, 2), progress_bar=True)
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"[\d-]{10} [\d:]{8} 4/4 trials ended, .* steps/s.*, best score .*", last)
+
+
+def test_in_a_terminal_the_display_has_the_best_trials_and_those_on_lanes(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
+    monkeypatch.setattr(display, "Console", lambda **_: console)
+    trials = [
+        {"trial": i, "values": {"gamma": i / 8}, "scores": [float(i)], "status": "running"}
+        for i in range(7)
+    ]
+    table = display.Display({"scheduler": {"num_trials": 8, "num_phases": 4}}, is_visible=True)
+    table.show(10.0, 500, lambda: 0, [(0, 2, 1), (1, 6, 3)], lambda: trials)
+    with console.capture() as shown:
+        console.print(table._live.renderable)
+    assert "best score 6.00" in shown.get()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.get().splitlines()]
+    assert [row for row in rows if row] == [
+        ["0", "2", "2/4", "2.00", "gamma 0.25"],
+        ["1", "6", "4/4", "6.00", "gamma 0.75"],
+        *([f"{i}.00", str(i), "1", "running", f"gamma {i / 8:.4g}"] for i in (6, 5, 4, 3, 2)),
+    ]
 
 
 def test_the_display_counts_the_steps_before_a_resume(tmp_path, monkeypatch):
