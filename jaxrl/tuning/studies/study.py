@@ -287,7 +287,8 @@ class SharedStudy:
                 self.fill(index, scores)
                 value, pruned = (scores[-1], None) if is_complete else (None, self._state.PRUNED)
                 with find_damage():
-                    self._study.tell(trial.number, value, state=pruned)
+                    # It may have failed since it was read: taken from this worker, as if dead.
+                    self._study.tell(trial.number, value, state=pruned, skip_if_finished=True)
         self._claimed.pop(index, None)
 
     # --- resume ----------------------------------------------------------------------------------

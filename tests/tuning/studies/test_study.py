@@ -85,6 +85,23 @@ def test_a_trial_that_ended_earlier_before_a_restart_is_not_lost(studies):
     assert again.ended_values() == {index: values}
 
 
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED])
+def test_a_trial_that_is_taken_from_a_worker_while_it_ends_it_stays_failed(
+    studies, monkeypatch, status
+):
+    slow = studies("a", num_trials=1)
+    index, _ = slow.claim(())
+    slow.report(index, 0, 3.0)
+
+    def fail(*_):  # as another worker's heartbeat, after `finish` has read the trial
+        change_state(slow._storage, slow._claimed[index], "FAIL")
+
+    monkeypatch.setattr(slow, "fill", fail)
+    slow.finish(index, status, [3.0])
+    assert states(slow) == ["FAIL"]
+    assert slow.claimed() == []
+
+
 def test_workers_that_look_at_the_same_time_take_different_trials_of_sqlite(tmp_path, monkeypatch):
     url, together = f"sqlite:///{tmp_path / 's.db'}", threading.Barrier(6, timeout=60)
     opened = [open_study(url, worker, num_trials=40) for worker in "abcdef"]
