@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl.tuning.spaces import space as spaces
@@ -75,6 +77,40 @@ def test_values_move_by_a_factor_or_to_the_next_one_within_the_bounds(
     for factor, expected in ((0.8, down), (1.2, up)):
         moved = jax.jit(distribution.move)(jnp.asarray(drawn), factor)
         np.testing.assert_allclose(moved, expected, rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    bounds=st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=2, unique=True).map(sorted),
+    place=st.floats(0, 1),
+    factor=st.floats(0.5, 2),
+)
+@example(bounds=[0.9999, 0.99999], place=0.5, factor=1.0)
+@example(bounds=[1e-5, 1e-2], place=0.5, factor=0.5)
+def test_plain_values_are_within_the_bounds_and_train_as_they_were_drawn(bounds, place, factor):
+    low, high = bounds
+    for distribution in (Uniform(low, high), LogUniform(low, high)):
+        drawn = distribution.at(jnp.array([0.0, place, 1.0]))
+        for each in (*drawn, *distribution.move(drawn, jnp.float32(factor))):
+            assert low <= distribution.value(each) <= high
+            assert np.float32(distribution.value(each)) == each
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rungs=st.none() | st.integers(2, 9),
+    q=st.integers(1, 5),
+    low=st.integers(1, 9),
+    more=st.integers(1, 99),
+    place=st.floats(0, 1),
+)
+def test_plain_values_of_multiples_are_on_the_ladder(rungs, q, low, more, place):
+    distribution = QLogUniform(low * q, (low + more) * q, q, rungs)
+    drawn = distribution.at(jnp.array([0.0, place, 1.0]))
+    values = spaces.values(
+        {"a": Choice((1, 2)), "b": When("a", 1, distribution)}, {"a": 1, "b": drawn[1]}
+    )
+    assert {*map(distribution.value, drawn), values["b"]} <= {*distribution.ladder}
 
 
 @pytest.mark.parametrize(

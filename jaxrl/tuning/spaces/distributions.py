@@ -56,7 +56,7 @@ class Uniform:
 
     def value(self, drawn: Any) -> float:
         """Return what was drawn as a plain Python value."""
-        return float(drawn)
+        return _within(self.low, self.high, drawn)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class LogUniform(_Logarithmic):
         return jnp.clip(drawn * factor, float(self.low), float(self.high))
 
     def value(self, drawn: Any) -> float:
-        return float(drawn)
+        return _within(self.low, self.high, drawn)
 
 
 @dataclass(frozen=True)
@@ -247,6 +247,11 @@ def _between(low: float, high: float, unit: Array) -> Array:
     """Return the value at a place in the unit interval."""
     start, stop = jnp.float32(low), jnp.float32(high)
     return jnp.clip(unit * (stop - start) + start, start, stop)
+
+
+def _within(low: float, high: float, drawn: Any) -> float:
+    """Return a drawn number, or the bound that single precision rounded it beyond."""
+    return min(max(float(drawn), float(low)), float(high))
 
 
 def _place(low: float, high: float, value: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,21 @@ def test_the_study_has_the_rungs_that_were_trained(tmp_path):
     result = run(tmp_path / "x", RandomSearch(4, 1), space, sampler="tpe", storage=url)
     stored = optuna.load_study(study_name="x", storage=url).trials
     assert [trial.params for trial in stored] == [trial["values"] for trial in outcome(result)]
+
+
+def test_a_value_that_single_precision_rounds_beyond_its_bounds_is_stored(tmp_path):
+    gamma = Uniform(0.9999, 0.99999)
+    drawn = float(np.float32(gamma.low))
+    assert drawn < gamma.low
+
+    def open_worker():
+        url = f"sqlite:///{tmp_path / 's.db'}"
+        return SharedStudy(url, "s", {"gamma": gamma}, 1, lambda _: {"gamma": gamma.value(drawn)})
+
+    with closing(open_worker()) as before:
+        claimed = before.claim(())
+    with closing(open_worker()) as again:
+        assert again.claim(()) == claimed == (0, {"gamma": 0.9999})
 
 
 def test_samplers_rank_trials_without_a_score_last():
