@@ -166,7 +166,8 @@ class SharedStudy:
     def _claim_again(self, index: int) -> tuple[int, dict[str, Any]] | None:
         """Claim a trial from before a restart; None if another worker has it."""
         trial = self._unclaimed[index]
-        is_mine = not is_waiting(self._stored(trial)) or self._queue.take_one(trial)
+        # The trial as it was at the start: if it waited then and runs now, another worker took it.
+        is_mine = not is_waiting(trial) or self._queue.take_one(trial)
         self._unclaimed.pop(index, None)
         return self._begin(index, trial) if is_mine else None
 

@@ -102,6 +102,41 @@ def test_a_trial_that_is_taken_from_a_worker_while_it_ends_it_stays_failed(
     assert slow.claimed() == []
 
 
+@pytest.mark.parametrize("has_stored_its_name", [False, True])
+def test_a_paused_trial_that_another_worker_took_is_not_claimed_after_a_restart(
+    studies, monkeypatch, has_stored_its_name
+):
+    first = studies("a", num_trials=1)
+    index, _ = first.claim(())
+    first.report(index, 0, 3.0)
+    first.pause(index, 1)
+    first.close()
+    again, other = studies("a", num_trials=1), studies("b", num_trials=1)
+    if has_stored_its_name:
+        assert other.claim_paused(index) is not None
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(other, "_begin", die)
+            with pytest.raises(DiedError):
+                other.claim_paused(index)
+    assert again.claim_paused(index) is None
+    assert again.claimed() == []
+    assert other._study.trials[index].user_attrs["worker"] == ("b" if has_stored_its_name else "a")
+
+
+def test_a_paused_trial_is_claimed_after_a_restart(studies):
+    first = studies("a", num_trials=1)
+    index, values = first.claim(())
+    first.report(index, 0, 3.0)
+    first.pause(index, 1)
+    first.close()
+    again, other = studies("a", num_trials=1), studies("b", num_trials=1)
+    assert again.claim_paused(index) == (index, values)
+    assert other.claim_paused(index) is None
+    assert again.paused_after(index) == 1
+    assert states(again) == ["RUNNING"]
+
+
 def test_workers_that_look_at_the_same_time_take_different_trials_of_sqlite(tmp_path, monkeypatch):
     url, together = f"sqlite:///{tmp_path / 's.db'}", threading.Barrier(6, timeout=60)
     opened = [open_study(url, worker, num_trials=40) for worker in "abcdef"]
