@@ -24,7 +24,9 @@ from jaxrl.types import PyTree
 
 TOKEN = "agents"
 """User attribute of a study: the name of the folder of its paused agents."""
-_NAME = re.compile(r"trial-([0-9]+)-phases-[0-9]+")
+_NAME = re.compile(r"(?:unfinished-[0-9a-f]{32}-)?trial-([0-9]+)-phases-[0-9]+")
+_SAVING = "saving"
+"""A file in the folder of an agent that is being saved; `remove` deletes it first."""
 
 
 class PausedAgent(NamedTuple):
@@ -46,17 +48,26 @@ class PausedAgents:
         self._identity = {"run_id": folder.name}
 
     def save(self, trial: int, phases: int, state: PyTree, num_updates: int) -> None:
-        """Store an agent, as a whole or not at all; keep the one that is there already."""
+        """Store an agent, as a whole or not at all; keep the one that is there already.
+
+        It is not stored if another worker removes the trial's agents meanwhile.
+        """
         path = self._path(trial, phases)
         if path.exists():
             return
-        unfinished = self._folder / f"unfinished-{uuid.uuid4().hex}"
-        with self._open(unfinished) as checkpoints:
-            checkpoints.save(phases, state, {"num_updates": num_updates}, whole=True)
+        unfinished = self._folder / f"unfinished-{uuid.uuid4().hex}-{path.name}"
+        unfinished.mkdir(parents=True)
+        (unfinished / _SAVING).touch()
         try:
+            with self._open(unfinished) as checkpoints:
+                checkpoints.save(phases, state, {"num_updates": num_updates}, whole=True)
+            (unfinished / _SAVING).unlink()
             unfinished.rename(path)
-        except OSError:  # a worker that was taken for dead was faster
-            shutil.rmtree(unfinished)
+        except (OSError, ValueError):
+            if (unfinished / _SAVING).exists():
+                raise
+            # Another worker has ended the trial, or was faster. One of the two was taken for dead.
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def load(self, trial: int, phases: int, like: PyTree) -> PausedAgent | None:
         """Return an agent; None, with a warning, if it is damaged or was never stored.
@@ -80,10 +91,14 @@ class PausedAgents:
             return None
 
     def remove(self, is_over: Callable[[int], bool]) -> None:
-        """Delete the agents of the trials that `is_over(trial)` names."""
-        for path in self._folder.glob("trial-*"):
+        """Delete the agents of the trials that `is_over(trial)` names, also unfinished ones.
+
+        A worker was killed while it saved an unfinished one, or was taken for dead and still does.
+        """
+        for path in self._folder.glob("*trial-*"):
             found = _NAME.fullmatch(path.name)
             if found is not None and is_over(int(found[1])):
+                (path / _SAVING).unlink(missing_ok=True)
                 shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, trial: int, phases: int) -> Path:

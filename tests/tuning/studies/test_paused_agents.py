@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shared_studies import open_study
+from shared_studies import DiedError, die, open_study
 from toy_algorithm import ToyConfig, toy
 
+from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.tuning.studies.paused_agents import PausedAgents, default_folder
 
 
@@ -45,6 +46,43 @@ def test_an_agent_that_is_damaged_or_missing_is_told(tmp_path, agent):
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.warns(UserWarning, match=r"trains from its beginning again: .*has changed"):
         assert folder.load(4, 3, agent) is None
+
+
+def test_an_agent_whose_worker_was_killed_while_it_saved_is_deleted(tmp_path, monkeypatch):
+    folder = PausedAgents(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_seal", die)  # all of the agent is written
+        with pytest.raises(DiedError):
+            folder.save(4, 3, {"x": np.ones(2)}, 12)
+    folder.save(4, 3, {"x": np.ones(2)}, 12)
+    folder.save(5, 3, {"x": np.ones(2)}, 12)
+    assert len(list(tmp_path.iterdir())) == 3
+    folder.remove(lambda trial: trial == 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["trial-5-phases-3"]
+
+
+@pytest.mark.parametrize("step", ["__init__", "save", "_seal", "close"])
+def test_a_slow_worker_saves_nothing_once_another_one_has_ended_the_trial(
+    tmp_path, monkeypatch, step
+):
+    folder, original = PausedAgents(tmp_path), getattr(Checkpoints, step)
+
+    def remove_before(*arguments, **options):
+        folder.remove(lambda trial: trial == 4)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(Checkpoints, step, remove_before)
+    folder.save(4, 3, {"x": np.ones(2)}, 12)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        PausedAgents(tmp_path).save(4, 3, {"x": np.ones(2)}, 12)
 
 
 @pytest.mark.parametrize(
