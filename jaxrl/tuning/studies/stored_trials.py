@@ -16,7 +16,6 @@ import numpy as np
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json, values_to_json
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
-from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage
 
 INDEX = "index"
@@ -33,13 +32,6 @@ that phase, its `parent`, and its `values` from there on. Only explorers change 
 OBJECTIVES = "scores of phase "
 """User attribute of a trial, followed by a phase from 0: its scores by name, if there are several
 objectives. The first one is the phase's intermediate value, too."""
-STATUS = {
-    "WAITING": Status.WAITING,
-    "RUNNING": Status.RUNNING,
-    "PRUNED": Status.STOPPED,
-    "COMPLETE": Status.COMPLETED,
-}
-"""The status in a ledger of each state in a study; a paused trial waits, too."""
 REPEATS = "failed_trial"
 """System attribute that Optuna gives to a repeated trial: the number of the first one."""
 

@@ -35,7 +35,10 @@ def best_score(trial: Trial) -> float:
 
 
 def best_phase(trial: Trial) -> int:
-    """Return the last phase with a trial's best score; 0 if no score is finite."""
+    """Return the last phase with a trial's best finite score.
+
+    If no score is finite, it is the last phase in which the trial diverged, or 0 if there is none.
+    """
     found = np.flatnonzero(phase_scores(trial) == best_score(trial))
     return int(found[-1]) if len(found) else 0
 

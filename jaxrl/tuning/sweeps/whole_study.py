@@ -21,7 +21,6 @@ from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failu
 from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import (
-    STATUS,
     WORKER,
     changes,
     has_begun,
@@ -30,7 +29,7 @@ from jaxrl.tuning.studies.stored_trials import (
     owner,
     valid_trials,
 )
-from jaxrl.tuning.sweeps.ranking import objective_names, phase_scores
+from jaxrl.tuning.sweeps.ranking import best_phase, objective_names
 from jaxrl.tuning.timeline import Span, occupancy
 
 SEARCHED: schema.Table = {
@@ -49,6 +48,8 @@ SEARCHED: schema.Table = {
     "objective": schema.Field(schema.OBJECTIVE, required=False),
 }  # fmt: skip
 """What a study's attribute `SEARCH` must have."""
+STATUS = {"WAITING": "paused", "RUNNING": "running", "PRUNED": "stopped", "COMPLETE": "completed"}
+"""The status in `sweep.json` of a trial that has begun, by its state in a study."""
 
 
 def read_study(url: str, name: str | None = None) -> dict[str, Any]:
@@ -132,9 +133,7 @@ def _trial(index: int, trial: Any, search: dict[str, Any]) -> dict[str, Any]:
     num_phases = search["scheduler"]["num_phases"]
     if len(scores) > num_phases:
         raise DamagedStudyError(f"trial {trial.number} has scores of {len(scores)} phases")
-    status = STATUS[trial.state.name].name.lower()
-    if status == "waiting":
-        status = "paused"
+    status = STATUS[trial.state.name]
     if status == "stopped" and len(scores) == num_phases:  # the last one is NaN
         status = "completed"
     changed, names = changes(trial), objective_names(search)
@@ -175,7 +174,7 @@ def _values(trial: Any, space: dict[str, Any]) -> dict[str, Any]:
 def _spans(begun: dict[int, Any], described: dict[int, dict[str, Any]]) -> list[Span]:
     """Return a span for each trial that has ended, in seconds from the first one's beginning.
 
-    Its phase is the one with the best score.
+    Its phase is the last one with the trial's best score.
     """
     ended = [(i, t) for i, t in begun.items() if t.datetime_start and t.datetime_complete]
     ended.sort(key=lambda pair: (pair[1].datetime_start, pair[1].number))
@@ -187,8 +186,6 @@ def _spans(begun: dict[int, Any], described: dict[int, dict[str, Any]]) -> list[
         free = (k for k, (of, until) in enumerate(lanes) if of == worker and until <= begin)
         lane = next(free, len(lanes))
         lanes[lane : lane + 1] = [(worker, end)]
-        scores = phase_scores(described[index])
-        phase = int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf))) if len(scores) else 0
         seconds = ((moment - first).total_seconds() for moment in (begin, end))
-        spans.append(Span(lane, index, phase, *seconds))
+        spans.append(Span(lane, index, best_phase(described[index]), *seconds))
     return sorted(spans, key=lambda span: span.end)

@@ -3,7 +3,7 @@
 import pytest
 from written_sweeps import trial
 
-from jaxrl.tuning.sweeps.ranking import front, leaderboard, ranked
+from jaxrl.tuning.sweeps.ranking import best_phase, front, leaderboard, ranked
 
 pytestmark = pytest.mark.smoke
 
@@ -25,6 +25,20 @@ def test_trials_are_ranked_by_their_best_finite_score_then_by_index():
     assert rows[0]["status"] == "stopped"
     assert rows[0]["values"] == {"gamma": 0.9}
     assert ranked(trials)[0] is trials[4]
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1.0, 5.0, 5.0, 2.0, "-inf"], 2),
+        ([None, 5.0, None], 1),
+        ([None, "-inf"], 1),
+        ([None, None], 0),
+        ([], 0),
+    ],
+)
+def test_the_best_phase_is_the_last_one_with_the_best_score(scores, expected):
+    assert best_phase(trial(0, scores)) == expected
 
 
 def test_the_front_has_the_means_of_the_last_two_scores_of_several_objectives():

@@ -8,7 +8,7 @@ import sweep_runs
 from shared_studies import end
 
 from jaxrl.files.urls import file_url
-from jaxrl.tuning import Choice, HyperTrick, read_study
+from jaxrl.tuning import Choice, HyperTrick, Status, read_study
 from jaxrl.tuning.studies.heartbeat import requeue
 from jaxrl.tuning.studies.storage import change_state
 from jaxrl.tuning.studies.study import SharedStudy
@@ -37,11 +37,11 @@ def test_a_study_of_one_worker_holds_what_its_sweep_wrote(swept):
     assert 1 <= found["lanes"] <= 4
 
 
-def open_worker(url, worker):
+def open_worker(url, worker, num_phases=1):
     sizes = ((2,), (4, 2))
     search = {
         "algorithm": "toy", "env": "probe/x", "phase": {"length": 1, "unit": "updates"},
-        "scheduler": {"name": "RandomSearch", "num_trials": 3, "num_phases": 1},
+        "scheduler": {"name": "RandomSearch", "num_trials": 3, "num_phases": num_phases},
         "space": {"hidden_sizes": {"kind": "Choice", "values": [list(size) for size in sizes]}},
     }  # fmt: skip
     draw = lambda index: {"hidden_sizes": sizes[index % 2]}  # noqa: E731
@@ -74,6 +74,22 @@ def test_workers_have_lanes_of_their_own_and_lost_trials_count_once(tmp_path):
     assert [trial["values"]["hidden_sizes"] for trial in found["trials"]] == [[2], [4, 2], [2]]
     assert [trial["scores"] for trial in found["trials"]] == [[0.0], [1.0], []]
     assert {span["trial"]: span["lane"] for span in found["spans"]} == {0: 0, 1: 1}
+
+
+def test_a_study_has_the_status_of_trials_and_the_last_of_their_best_phases(tmp_path):
+    url = file_url(tmp_path / "s.db")
+    with closing(open_worker(url, "a", num_phases=3)) as a:
+        for scores in ([1.0], [5.0, 5.0, 2.0], [2.0, 4.0]):
+            index = claim(a)
+            for phase, score in enumerate(scores):
+                a.report(index, phase, score)
+            if len(scores) > 1:
+                is_whole = len(scores) == 3
+                a.finish(index, Status.COMPLETED if is_whole else Status.STOPPED, scores)
+        a.pause(0, 1)
+        found = read_study(url, "s")
+    assert [trial["status"] for trial in found["trials"]] == ["paused", "completed", "stopped"]
+    assert {span["trial"]: span["phase"] for span in found["spans"]} == {1: 1, 2: 1}
 
 
 def test_only_a_study_of_a_sweep_is_read(tmp_path, swept):
