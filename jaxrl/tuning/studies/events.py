@@ -63,11 +63,6 @@ class Judged(NamedTuple):
     num_events: int = 0
 
 
-def start(scheduler: Scheduler) -> Judged:
-    """Return the ledger before the first event."""
-    return Judged(schedulers.start(scheduler), (-1,) * scheduler.num_trials)
-
-
 def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
     """Return the ledger after one event more.
 
@@ -96,12 +91,17 @@ def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
     return Judged(ledger, numbers, count + 1)
 
 
-def replay(scheduler: Scheduler, events: Iterable[Event]) -> Ledger:
-    """Return the ledger after these events, the first ones of a log: all that was decided."""
-    judged = start(scheduler)
+def judge(scheduler: Scheduler, events: Iterable[Event]) -> Judged:
+    """Return the ledger and the numbers of trials after these events, the first ones of a log."""
+    judged = Judged(schedulers.start(scheduler), (-1,) * scheduler.num_trials)
     for event in events:
         judged = apply(scheduler, judged, event)
-    return judged.ledger
+    return judged
+
+
+def replay(scheduler: Scheduler, events: Iterable[Event]) -> Ledger:
+    """Return the ledger after these events, the first ones of a log: all that was decided."""
+    return judge(scheduler, events).ledger
 
 
 def log_name(study_name: str) -> str:

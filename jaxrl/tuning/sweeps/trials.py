@@ -65,10 +65,8 @@ class Trials:
             raise DamagedStudyError(
                 f"it has {len(log)} events, but the checkpoint knows of {state.num_events}"
             )
-        judged = events.start(scheduler)
-        for event in log[: state.num_events]:
-            judged = events.apply(scheduler, judged, event)
-        self._judged, state.ledger = judged, judged.ledger
+        self._judged = events.judge(scheduler, log[: state.num_events])
+        state.ledger = self._judged.ledger
         self._resumed_until = len(log) if study.was_alone else 0
         """The number of events that a worker which resumes alone meets again."""
         self._unneeded: set[int] = set()
@@ -264,7 +262,6 @@ class Trials:
           is_over: no trial of any worker can go on, so paused ones are stopped too, whoever
             trained them.
         """
-
         self._resumed_until = 0
         self.take_in()
         # It may have been killed while it ended one, or after the checkpoint that it resumed from.
