@@ -96,9 +96,7 @@ class ExpectedImprovement:
         )
         is_unknown = (begins | (ledger.reported > 0)) & ~has_score
         is_chosen = begins & (jnp.arange(len(begins)) >= self.initial) & has_score.any()
-        places = choose_in_turn(
-            posterior, means[best], planned, candidates, is_unknown, is_chosen
-        )  # fmt: skip
+        places = choose_in_turn(posterior, means[best], planned, candidates, is_unknown, is_chosen)
         changes = (places != planned).any(-1)
         return {
             name: jnp.where(changes, x.astype(values[name].dtype), values[name])

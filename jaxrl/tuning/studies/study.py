@@ -53,7 +53,7 @@ from jaxrl.tuning.studies.stored_trials import (
     trials_to_resume,
     valid_trials,
 )
-from jaxrl.tuning.studies.trial_queue import IsFree, TrialQueue, is_waiting
+from jaxrl.tuning.studies.trial_queue import IsFree, TrialQueue, always_free, is_waiting
 
 
 class SharedStudy:
@@ -119,7 +119,7 @@ class SharedStudy:
     # --- claim a trial ---------------------------------------------------------------------------
 
     def claim(
-        self, begun: Container[int], is_free: IsFree = lambda *_: True
+        self, begun: Container[int], is_free: IsFree = always_free
     ) -> tuple[int, dict[str, Any]] | None:
         """Return the index and values of a trial to run; None if none is free.
 
@@ -141,7 +141,7 @@ class SharedStudy:
         if index in self._unclaimed:
             return self._claim_again(index)
         self._queue.waiting()  # the trial may have been repeated since
-        return self._take(index, lambda *_: True)
+        return self._take(index)
 
     def claim_to_end(self, is_meant: Callable[[int], bool]) -> Iterator[int]:
         """Claim the waiting trials that `is_meant` names, only to end them; yield their indices."""
@@ -159,7 +159,7 @@ class SharedStudy:
         for index in indices:
             self._queue.offer(index)
 
-    def _take(self, index: int, is_free: IsFree) -> tuple[int, dict[str, Any]] | None:
+    def _take(self, index: int, is_free: IsFree = always_free) -> tuple[int, dict[str, Any]] | None:
         trial = self._queue.take(index, self._own(), is_free)
         return None if trial is None else self._begin(index, trial)
 

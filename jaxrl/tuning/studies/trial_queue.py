@@ -18,6 +18,11 @@ IsFree = Callable[[int, int], bool]
 from the queue; 0 if it never paused."""
 
 
+def always_free(index: int, phases: int) -> bool:
+    """Return True: each waiting trial may be taken."""
+    return True
+
+
 class TrialQueue:
     """The waiting trials of a study, as one worker takes them.
 
@@ -66,9 +71,7 @@ class TrialQueue:
         self._study.add_trial(optuna.create_trial(state=optuna.trial.TrialState.WAITING))
         return True
 
-    def take(
-        self, index: int, own: Container[int], is_free: IsFree = lambda *_: True
-    ) -> Any | None:
+    def take(self, index: int, own: Container[int], is_free: IsFree = always_free) -> Any | None:
         """Set a trial to RUNNING and return it; None unless it waits and is free.
 
         Args:
