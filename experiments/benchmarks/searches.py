@@ -20,21 +20,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+import jaxrl
+from jaxrl import tuning
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.distributed.spread import split_cpu
-
-split_cpu()  # gymnax, which jaxrl.make imports, starts JAX's backend
-
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-
-import jaxrl  # noqa: E402
-from jaxrl import tuning  # noqa: E402
-from timing import RESULTS, alternate, write_results  # noqa: E402
+from timing import RESULTS, alternate, write_results
 
 TRIALS = Path(__file__).with_name("arlbench_trials.py")
 NUM_ENVS, EPISODES = 8, 128
@@ -167,5 +163,6 @@ def main(args: Args) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    split_cpu()  # before gymnax, which jaxrl.make imports, starts JAX's backend
     with exit_with_message():
         main(tyro.cli(Args))
