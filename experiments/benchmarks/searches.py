@@ -108,8 +108,11 @@ class Peer:
         self.args, self.settings, self.scores = args, settings, np.zeros(args.trials)
         self.versions: dict[str, str] = {}
         command = [str(args.peer), "-c", "import arlbench"]
-        if subprocess.run(command, capture_output=True).returncode:
-            raise ValueError(f"--peer needs a Python that imports arlbench, got {args.peer}")
+        try:
+            subprocess.run(command, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            problem = f"--peer needs a Python that imports arlbench, got {args.peer}"
+            raise ValueError(problem) from error
 
     def __call__(self) -> float:
         steps = NUM_ENVS * CONFIG.num_steps

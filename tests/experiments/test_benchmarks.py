@@ -117,8 +117,9 @@ def test_searches_train_the_same_settings_as_their_peer(benchmark, tmp_path, mon
     assert own["best_score"] >= own["mean_score"] > 0
     assert own["seconds"]["median"] > own["compile_seconds"] > 0
     (tmp_path / "arlbench.py").unlink()
-    with pytest.raises(ValueError, match="--peer needs a Python that imports arlbench"):
-        searches.main(args)
+    for python in (sys.executable, tmp_path / "missing"):
+        with pytest.raises(ValueError, match="--peer needs a Python that imports arlbench"):
+            searches.main(searches.Args(Path(python), quick=True))
 
 
 @pytest.mark.process

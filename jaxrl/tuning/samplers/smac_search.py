@@ -47,7 +47,7 @@ class SMACSearch:
             output_directory=Path(directory),
         )  # fmt: skip
         self._optimizer = facade(
-            scenario, _is_told, overwrite=True, logging_level=logging.ERROR,
+            scenario, _refuse_to_run, overwrite=True, logging_level=logging.ERROR,
             config_selector=facade.get_config_selector(scenario, retrain_after=batch),
         )  # fmt: skip
         self._asked: list[Any] = []
@@ -79,5 +79,5 @@ def configuration_space(space: dict[str, Any], seed: int) -> Any:
     return found
 
 
-def _is_told(config: Any, seed: int = 0) -> float:
+def _refuse_to_run(config: Any, seed: int = 0) -> float:
     raise AssertionError("SMAC is told its scores; it runs no trial itself")

@@ -102,16 +102,21 @@ def test_a_trial_that_is_taken_from_a_worker_while_it_ends_it_stays_failed(
     assert slow.claimed() == []
 
 
+def restarted_beside_another(studies):
+    """Return a paused trial's index and values, its worker after a restart, and another one."""
+    first = studies("a", num_trials=1)
+    index, values = first.claim(())
+    first.report(index, 0, 3.0)
+    first.pause(index, 1)
+    first.close()
+    return index, values, studies("a", num_trials=1), studies("b", num_trials=1)
+
+
 @pytest.mark.parametrize("has_stored_its_name", [False, True])
 def test_a_paused_trial_that_another_worker_took_is_not_claimed_after_a_restart(
     studies, monkeypatch, has_stored_its_name
 ):
-    first = studies("a", num_trials=1)
-    index, _ = first.claim(())
-    first.report(index, 0, 3.0)
-    first.pause(index, 1)
-    first.close()
-    again, other = studies("a", num_trials=1), studies("b", num_trials=1)
+    index, _, again, other = restarted_beside_another(studies)
     if has_stored_its_name:
         assert other.claim_paused(index) is not None
     else:
@@ -125,12 +130,7 @@ def test_a_paused_trial_that_another_worker_took_is_not_claimed_after_a_restart(
 
 
 def test_a_paused_trial_is_claimed_after_a_restart(studies):
-    first = studies("a", num_trials=1)
-    index, values = first.claim(())
-    first.report(index, 0, 3.0)
-    first.pause(index, 1)
-    first.close()
-    again, other = studies("a", num_trials=1), studies("b", num_trials=1)
+    index, values, again, other = restarted_beside_another(studies)
     assert again.claim_paused(index) == (index, values)
     assert other.claim_paused(index) is None
     assert again.paused_after(index) == 1
