@@ -5,8 +5,9 @@
 
 A winner's score is its mean return on the new seeds. A task's table gives the interquartile mean of
 the winners of all searches, with a 95% bootstrap interval. Ranks are those of the winners among the
-optimizers' winners of one task and one seed, 1 for the best; their mean has an interval too.
-Prints the tables in Markdown.
+optimizers' winners of one task and one seed, 1 for the best; their mean has an interval too. "Beats
+random" is the share of all pairs in which an optimizer's winner scores more than one of random
+search on the same task; ties count half. Prints the tables in Markdown.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Args:
     """Directory of the record and the picture."""
     name: str = "hpo-benchmark"
     """Name of both."""
+    note: str = ""
+    """A sentence about the circumstances, such as other load on the machine."""
 
 
 def read_cells(directory: Path) -> Cells:
@@ -98,8 +101,16 @@ def summarize(cell: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def rounded(estimate: statistics.Estimate) -> dict[str, float]:
+    """Return an estimate of one number as a record has it."""
+    return {name: round(float(x), 3) for name, x in estimate._asdict().items()}
+
+
 def mean_ranks(cells: Cells) -> dict[str, dict[str, Any]]:
-    """Return each optimizer's mean rank over tasks and seeds, the best optimizer first."""
+    """Return each optimizer's mean rank over tasks and seeds, the best optimizer first.
+
+    Each has the probability, too, that its winner beats one of random search.
+    """
     optimizers = sorted(next(iter(cells.values())))
     scores = [[winner_scores(own[name]) for name in optimizers] for own in cells.values()]
     by_task = np.array([rankdata(-np.array(rows), axis=0) for rows in scores])  # [tasks, O, S]
@@ -107,10 +118,14 @@ def mean_ranks(cells: Cells) -> dict[str, dict[str, Any]]:
     for place, name in enumerate(optimizers):
         rank = statistics.estimate(statistics.mean, by_task[:, place].T)
         means = by_task[:, place].mean(1).round(3).tolist()
-        found[name] = {
-            **{key: round(float(x), 3) for key, x in rank._asdict().items()},
-            "by_task": dict(zip(cells, means, strict=True)),
-        }
+        found[name] = rounded(rank) | {"by_task": dict(zip(cells, means, strict=True))}
+        if "random" in optimizers:
+            pairs = [
+                [of_task[i] for of_task in scores] for i in (place, optimizers.index("random"))
+            ]
+            both = np.concatenate(pairs).T  # [S, 2 * tasks]
+            better = statistics.estimate(statistics.probability_of_improvement, both)
+            found[name]["beats_random"] = rounded(better)
     return dict(sorted(found.items(), key=lambda item: item[1]["value"]))
 
 
@@ -124,10 +139,11 @@ def tables(
     tasks: dict[str, dict[str, Any]], ranks: dict[str, dict[str, Any]], num_searches: int
 ) -> list[Table]:
     """Return the table of ranks, and one for each task."""
-    shown = Table("optimizer", "mean rank", *tasks, box=box.MARKDOWN)
+    shown = Table("optimizer", "mean rank", "beats random", *tasks, box=box.MARKDOWN)
     for name, row in ranks.items():
         by_task = [f"{rank:.2f}" for rank in row["by_task"].values()]
-        shown.add_row(name, interval(row, 2), *by_task)
+        better = interval(row["beats_random"], 2) if "beats_random" in row else ""
+        shown.add_row(name, interval(row, 2), better, *by_task)
     found = [shown]
     for task, rows in tasks.items():
         shown = Table(
@@ -182,6 +198,7 @@ def main(args: Args) -> None:
     for table in tables(tasks, ranks, num_searches):
         console.print(table)
     record = {
+        "note": args.note,
         "manifests": {task: cell["manifest"] for task, cell in firsts.items()},
         "settings": {task: cell["settings"] for task, cell in firsts.items()},
         "ranks": ranks,

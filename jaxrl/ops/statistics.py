@@ -49,6 +49,20 @@ def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarra
     return (scores[..., None] > thresholds).mean((-3, -2))
 
 
+def probability_of_improvement(scores: np.ndarray) -> np.ndarray:
+    """Return how often a run beats one of another algorithm; ties count half.
+
+    The mean over tasks of the share of all pairs of runs (section 4.3 of the paper).
+
+    Args:
+      scores: `[..., num_runs, 2 * num_tasks]`, first those of one algorithm in all tasks, then
+        those of the other.
+    """
+    own, other = np.split(scores, 2, -1)
+    differences = own[..., :, None, :] - other[..., None, :, :]
+    return (1 + np.sign(differences)).mean((-3, -2, -1)) / 2
+
+
 def estimate(
     statistic: Statistic,
     scores: np.ndarray,

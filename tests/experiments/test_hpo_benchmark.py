@@ -127,6 +127,7 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     ranks = [row["value"] for row in record["ranks"].values()]
     assert ranks == sorted(ranks)
     assert np.mean(ranks) == pytest.approx(3)
+    assert "beats_random" not in record["ranks"]["tpe"]  # random search has no cell
     row = record["tasks"]["CartPole-v1"]["pb2"]["on_new_seeds"]
     by_seed = np.mean(cells["pb2"]["on_new_seeds"], 1)
     np.testing.assert_allclose(row["by_seed"], by_seed, atol=1e-4)

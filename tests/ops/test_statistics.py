@@ -11,6 +11,7 @@ from jaxrl.ops.statistics import (
     median,
     optimality_gap,
     performance_profile,
+    probability_of_improvement,
 )
 
 pytestmark = pytest.mark.smoke
@@ -67,10 +68,23 @@ def test_the_interquartile_mean_is_scipys_trimmed_mean(num_runs):
     assert interquartile_mean(scores) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("statistic", [mean, median, interquartile_mean, optimality_gap])
+@pytest.mark.parametrize(
+    "statistic", [mean, median, interquartile_mean, optimality_gap, probability_of_improvement]
+)
 def test_statistics_take_leading_axes(statistic):
     batch = np.random.default_rng(0).normal(size=(4, 5, 6))
     np.testing.assert_allclose(statistic(batch), [statistic(scores) for scores in batch])
+
+
+def test_the_probability_of_improvement_is_that_of_mann_and_whitney():
+    rng = np.random.default_rng(0)
+    scores = rng.integers(5, size=(9, 4)).astype(float)  # with ties; two tasks
+    expected = [
+        scipy.stats.mannwhitneyu(scores[:, task], scores[:, 2 + task]).statistic / 9**2
+        for task in range(2)
+    ]
+    assert probability_of_improvement(scores) == pytest.approx(np.mean(expected))
+    assert probability_of_improvement(np.array([[2.0, 1.0]])) == 1
 
 
 def test_the_bootstrap_draws_runs_for_each_task_separately():
