@@ -159,6 +159,10 @@ NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """The network of Mnih et al. 2015, `(features, kernel size, stride)` of each layer."""
 GA3C_CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 """The network of Mnih et al. 2013 (arXiv 1312.5602), which A3C and GA3C use."""
+GA3C_CONVOLUTIONS_42 = ((16, 4, 2), (32, 4, 2))
+"""The same for pictures of half the size: its first kernel and stride are halved, so that the last
+layer has 9x9 places as on 84x84. `GA3C_CONVOLUTIONS` leave 3x3 of 42x42, too few for a small ball
+(docs/algorithms/atari.md)."""
 
 
 class _ImageTorso(NamedTuple):
@@ -172,6 +176,7 @@ class _ImageTorso(NamedTuple):
 _IMAGE_TORSOS = {
     "minatar_cnn": _ImageTorso(((16, 3, 1),), (128,), 3),  # Young & Tian 2019, arXiv 1903.03176
     "ga3c_cnn": _ImageTorso(GA3C_CONVOLUTIONS, (256,), 20),
+    "ga3c_cnn_42": _ImageTorso(GA3C_CONVOLUTIONS_42, (256,), 10),
     "nature_cnn": _ImageTorso(NATURE_CONVOLUTIONS, (512,), 36),
     "impala_resnet": _ImageTorso(None, (256,), 8),
 } | {  # GA3C's larger networks, Babaeizadeh et al. 2017, arXiv 1611.06256

@@ -17,7 +17,12 @@ KEY = jax.random.key(0)
 ATARI, MINATAR = (84, 84, 4), (10, 10, 4)
 SMALLEST: dict[str, tuple[int, ...]] = {"mlp": (5,), "minatar_cnn": (3, 3, 1)}
 SMALLEST |= {f"ga3c_large_stride{k}": (8 + 9 * k, 8 + 9 * k, 2) for k in (4, 3, 2, 1)}
-SMALLEST |= {"ga3c_cnn": (20, 20, 2), "nature_cnn": (36, 36, 2), "impala_resnet": (8, 8, 2)}
+SMALLEST |= {
+    "ga3c_cnn": (20, 20, 2),
+    "ga3c_cnn_42": (10, 10, 2),
+    "nature_cnn": (36, 36, 2),
+    "impala_resnet": (8, 8, 2),
+}
 
 
 def make(name: str, shape: tuple[int, ...], **fields: Any):
@@ -53,6 +58,7 @@ PARAMETERS = {  # from the papers' tables
     "mlp": ((3,), dense(3, 64) + dense(64, 64)),
     "minatar_cnn": (MINATAR, conv(3, 4, 16) + dense(8 * 8 * 16, 128)),
     "ga3c_cnn": (ATARI, conv(8, 4, 16) + conv(4, 16, 32) + dense(9 * 9 * 32, 256)),
+    "ga3c_cnn_42": ((42, 42, 4), conv(4, 4, 16) + conv(4, 16, 32) + dense(9 * 9 * 32, 256)),
     "nature_cnn": (ATARI, 1_684_128),  # 1,693,362 with the 18-action head of Mnih et al. 2015
     "impala_resnet": (
         ATARI,
