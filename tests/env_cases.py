@@ -88,8 +88,18 @@ def actions_of(name: str) -> np.ndarray:
 
 
 def played(env: jaxrl.Env, actions: Any) -> Any:
-    """Return the time steps of playing `actions` `[T, N, ...]`, as arrays of NumPy."""
-    return jax.tree.map(np.asarray, jit_play(env, jax.random.key(0), actions))
+    """Return the time steps of playing `actions` `[T, N, ...]`, as arrays of NumPy.
+
+    They equal `jit_play`'s, but no program holds them all: compiled without optimization, one
+    copies every frame of a game in each step.
+    """
+    init_key, step_key = jax.random.split(jax.random.key(0))
+    state, timestep = jax.jit(env.init)(init_key)
+    step, steps = jax.jit(env.step), [timestep]
+    for key, action in zip(jax.random.split(step_key, len(actions)), actions, strict=True):
+        state, timestep = step(key, state, action)
+        steps.append(timestep)
+    return jax.tree.map(lambda *xs: np.stack(xs), *steps)
 
 
 def member(tree: Any, index: int) -> Any:
@@ -100,7 +110,8 @@ def member(tree: Any, index: int) -> Any:
 @functools.cache
 def trajectory_of(name: str) -> jaxrl.TimeStep:
     """Return the time steps of a case, `[num_steps + 1, N, ...]`."""
-    return played(CASES[name].make(), actions_of(name))
+    steps = jit_play(CASES[name].make(), jax.random.key(0), actions_of(name))
+    return jax.tree.map(np.asarray, steps)
 
 
 def assert_same(actual: Any, expected: Any, exact: bool = True) -> None:
