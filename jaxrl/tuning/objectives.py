@@ -90,13 +90,18 @@ def pareto_front(scores: Array) -> Array:
 
 
 def greedy_metrics(
-    algo: Algorithm, config: Any, state: Any, key: Array, num_episodes: int
+    algo: Algorithm, num_episodes: int, config: Any, state: Any, key: Array, phase: Array
 ) -> Metrics:
     """Return an agent's metrics of whole episodes of its greedy policy, `[1]` each.
 
     They take the places of those of its training episodes, which explore.
+
+    Args:
+      key: the agent's.
+      phase: the one after which it is evaluated.
     """
     env = algo.env.for_evaluation(num_episodes)
+    key = jax.random.fold_in(jax.random.fold_in(key, phase), 1)
     scores = evaluate(algo, config, state, env, key, 1, greedy=True)
     return {
         "episode_return_sum": jnp.nansum(scores.episode_return)[None],

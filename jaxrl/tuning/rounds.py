@@ -29,7 +29,7 @@ from jaxrl.tuning.objectives import Objectives, Scores, greedy_metrics, names_of
 from jaxrl.tuning.schedulers import Ledger, Scheduler
 from jaxrl.tuning.search_result import SearchResult, final_scores
 from jaxrl.tuning.spaces import space as spaces
-from jaxrl.tuning.trial_start import agent_keys, evaluation_key, plan, sampler_key, trial_key
+from jaxrl.tuning.trial_start import agent_keys, plan, sampler_key, trial_key
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
@@ -142,11 +142,7 @@ class Rounds:
 
     def evaluate(self, carry: _Carry, configs: Any, states: PyTree) -> Metrics:
         """Return the metrics of greedy episodes of all agents, after they have trained a phase."""
-
-        def agent(config: Any, state: Any, key: Array, phase: Array) -> Metrics:
-            key = evaluation_key(key, phase)
-            return greedy_metrics(self.algo, config, state, key, self.evaluation_episodes)
-
+        agent = partial(greedy_metrics, self.algo, self.evaluation_episodes)
         agents = populations.over_lanes(agent, self.agents.strategy, self.algo)
         phases = self.of_agents(carry.ledger.reported[carry.trial])
         return agents(configs, states, self.keys_of(carry.trial), phases)

@@ -26,11 +26,6 @@ def agent_keys(key: Array, seeds_per_trial: int) -> Array:
     return key[None] if seeds_per_trial == 1 else jax.random.split(key, seeds_per_trial)
 
 
-def evaluation_key(key: Array, phase: Array | int) -> Array:
-    """Return the key of an agent's evaluation after a phase, given the agent's key."""
-    return jax.random.fold_in(jax.random.fold_in(key, phase), 1)
-
-
 def trial_values(space: spaces.Space, key: Array, trial: Array | int) -> dict[str, Array]:
     """Return the hyperparameters that random search gives to a trial, given the search's key.
 

@@ -20,7 +20,7 @@ from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.objectives import greedy_metrics
 from jaxrl.tuning.rounds import copies, without_host_envs
-from jaxrl.tuning.trial_start import agent_keys, evaluation_key
+from jaxrl.tuning.trial_start import agent_keys
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
 
@@ -66,10 +66,7 @@ def compiled_copy(algo: Algorithm, lanes: Population) -> Callable[..., PyTree]:
 @functools.lru_cache(maxsize=256)
 def compiled_evaluation(algo: Algorithm, num_episodes: int) -> Callable[..., Metrics]:
     """Return `f(config, states, keys, phase) -> metrics [K, 1]` of K agents' greedy episodes."""
-
-    def agent(config: Any, state: Any, key: Array, phase: Array) -> Metrics:
-        return greedy_metrics(algo, config, state, evaluation_key(key, phase), num_episodes)
-
+    agent = functools.partial(greedy_metrics, algo, num_episodes)
     return jax.jit(jax.vmap(agent, in_axes=(None, 0, 0, None)))
 
 
