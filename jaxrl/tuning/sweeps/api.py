@@ -236,7 +236,7 @@ def _train_finals(
     own = final_runs.settings_of(settings)
     source = final_runs.source_of(scheduler, trials, chosen, finals, settings.seed)
     rule = final_runs.scheduler_of(scheduler, trials, chosen, finals)
-    final_runs.check_directory(own.run_dir, rule)
+    final_runs.check_directory(own, rule)
     ended = _sweep(algo, config, space, rule, own, True, progress_bar, source)
     if ended.interrupted:
         return result._replace(interrupted=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -108,16 +107,23 @@ def scheduler_of(
     return ScheduledRuns(number, phases, finalists=chosen, schedules=schedules)
 
 
-def check_directory(directory: Path, scheduler: FinalRuns) -> None:
-    """Raise `ValueError` if a directory holds finals of other settings, or with other runs."""
+def check_directory(settings: SweepSettings, scheduler: FinalRuns) -> None:
+    """Raise `ValueError` if the directory holds finals of other trials, or with other runs.
+
+    Args:
+      settings: of the finals.
+    """
+    directory = settings.run_dir
     if not (directory / sweep_file.NAME).exists():
         return
     held = sweep_file.read(directory)["scheduler"]
     before, now = (held.get("finalists"), held.get("num_trials")), [*scheduler.finalists]
     if before != (now, scheduler.num_trials):
+        study = f", and the study {settings.study_name!r} from its storage (optuna.delete_study),"
         raise ValueError(
             f"{directory} holds {before[1]} runs of the settings of the trials {before[0]}, not "
-            f"{scheduler.num_trials} of {now}: remove it to train these"
+            f"{scheduler.num_trials} of {now}: remove it{study if settings.storage else ''} to "
+            "train these"
         )
 
 

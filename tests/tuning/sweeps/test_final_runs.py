@@ -1,10 +1,12 @@
 """Finals of a sweep: those of one program, after kills too, and shared by workers."""
 
 import functools
+import shutil
 from typing import Any
 
 import jax
 import numpy as np
+import optuna
 import pytest
 from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, stop_after, toy_algorithm
 from toy_algorithm import ToyConfig
@@ -71,13 +73,23 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
 
 
 def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
-    run(tmp_path / "x", RULE, finals=FINALS)
-    with pytest.raises(ValueError, match=r"6 runs of the settings of the trials .* remove it"):
-        run(tmp_path / "x", RULE, finals=Finals(3, 2, 0.5), resume=True)
+    other = Finals(3, 2, 0.5)
+    run(tmp_path / "x", RULE, finals=FINALS, storage=None)
+    held = "6 runs of the settings of the trials .* remove it"
+    with pytest.raises(ValueError, match=f"{held} to train these"):
+        run(tmp_path / "x", RULE, finals=other, storage=None, resume=True)
+
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
     run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
     with pytest.raises(ValueError, match=r"(?s)of another search.*scheduler.finalists"):
-        run(tmp_path / "b", RULE, worker="b", finals=Finals(3, 2, 0.5), **shared)
+        run(tmp_path / "b", RULE, worker="b", finals=other, **shared)
+    advice = rf"{held}, and the study 's-finals' from its storage \(optuna.delete_study\), to train"
+    with pytest.raises(ValueError, match=advice):
+        run(tmp_path / "a", RULE, worker="a", finals=other, resume=True, **shared)
+    shutil.rmtree(tmp_path / "a" / "finals")
+    optuna.delete_study(study_name="s-finals", storage=shared["storage"])
+    again = run(tmp_path / "a", RULE, worker="a", finals=other, resume=True, **shared)
+    assert [len(row["scores"]) for row in again.summary["finals"]] == [2, 2, 2]
 
 
 def test_workers_share_them(tmp_path):
