@@ -223,6 +223,17 @@ _IMPALA = {
         env_options=("full_action_space=True", "noop_max=1"),
         atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
     ),
+    # Cleanba's optimizer and losses, on a quarter of its environments. Pictures as in PPO's.
+    "laptop": Preset(
+        "Atari on 42x42 pictures with GA3C's small network: two hours of one core", "Pong-v5",
+        10_000_000, 32,
+        ImpalaConfig(
+            torso="ga3c_cnn", learning_rate=6e-4, trace_lambda=1.0, entropy_coef=0.01,
+            max_grad_norm=40.0, rmsprop_decay=0.99, rmsprop_eps=0.01, eps_inside_root=False,
+            num_steps=20, num_minibatches=2, sum_losses=True, normalize_observations=True,
+        ),
+        env_options=("img_height=42", "img_width=42"), atari_flags={},
+    ),
 }
 
 _DQN = {
