@@ -169,8 +169,7 @@ def test_blocks_of_images_give_what_the_whole_batch_does(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("population", [False, True])
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize(("population", "dtype"), [(False, np.uint8), (True, np.float32)])
 def test_the_residual_network_gives_the_same_in_small_blocks(monkeypatch, population, dtype):
     torso = make("impala_resnet", (9, 8, 2), hidden_sizes=(8,))
     images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (7, 9, 8, 2)), dtype)
