@@ -32,9 +32,11 @@ def test_agents_with_and_without_a_memory_are_compared(study, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala", "r2d2"])
-def test_an_agent_without_a_memory_differs_by_it_alone(study, name):
-    other, config = study.without_memory(name)
-    recurrent = vars(study.RECURRENT[name])
+@pytest.mark.parametrize("task", ["chain", "cartpole"])
+def test_an_agent_without_a_memory_differs_by_it_alone(study, task, name):
+    task = study.TASKS[task]
+    other, config = study.without_memory(task, name)
+    recurrent = vars(study.with_memory(task, name))
     changed = {k for k, v in vars(config).items() if k in recurrent and recurrent[k] != v}
     of_sequences = {"batch_size", "use_last_action_reward"} if other == "dqn" else set()
     assert changed == {"core", "hidden_sizes"} | of_sequences
