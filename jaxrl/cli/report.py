@@ -38,6 +38,11 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     args = tyro.cli(ReportArguments, args=argv, prog=prog)
     directory, url, name = Path(args.source), args.source, args.study
     is_directory = "://" not in args.source
+    if args.storage is not None and not is_directory:
+        raise ValueError(
+            "--storage goes with the directory of a sweep, but the source is a storage already: "
+            "leave --storage out"
+        )
     sweep = sweep_file.read(directory) if is_directory else {}
     if is_directory:
         url = args.storage or storage_url(directory, sweep.get("storage"))

@@ -52,3 +52,8 @@ def test_a_report_of_nothing_is_refused(workers):
         report.main(["missing"])
     with pytest.raises(FileNotFoundError, match="no study in"):
         report.main(["a", "--storage", f"sqlite:///{directory / 'other.db'}"])
+
+
+def test_two_storages_are_refused():
+    with pytest.raises(ValueError, match="the source is a storage already: leave --storage out"):
+        report.main(["sqlite:///a.db", "--storage", "sqlite:///b.db"])

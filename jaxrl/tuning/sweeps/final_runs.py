@@ -119,11 +119,13 @@ def check_directory(settings: SweepSettings, scheduler: FinalRuns) -> None:
     held = sweep_file.read(directory)["scheduler"]
     before, now = (held.get("finalists"), held.get("num_trials")), [*scheduler.finalists]
     if before != (now, scheduler.num_trials):
-        study = f", and the study {settings.study_name!r} from its storage (optuna.delete_study),"
+        what = "it"
+        if settings.storage:
+            name = settings.study_name
+            what += f", and the study {name!r} from its storage (optuna.delete_study),"
         raise ValueError(
             f"{directory} holds {before[1]} runs of the settings of the trials {before[0]}, not "
-            f"{scheduler.num_trials} of {now}: remove it{study if settings.storage else ''} to "
-            "train these"
+            f"{scheduler.num_trials} of {now}: remove {what} to train these"
         )
 
 
