@@ -192,7 +192,8 @@ def test_without_a_memory_recall_is_chance():
 SEEDS = {"pqn": 2, "r2d2": 1}
 
 
-@pytest.mark.parametrize("name", ["pqn", pytest.param("r2d2", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["pqn", "r2d2"])
 def test_cartpole_is_solved_by_every_seed(name, preset):
     """Mean return >= 450 of the greedy policy over 32 whole episodes, at one of ten times within
     the steps allowed: policies of Q-learning come and go. Presets that are defaults have the next
@@ -226,7 +227,7 @@ def test_cartpole_is_solved_by_every_seed(name, preset):
     [
         *((name, False) for name in (*ACTOR_CRITICS, "pqn")),
         pytest.param("dqn", False, marks=pytest.mark.exhaustive),
-        ("ppo", True),
+        pytest.param("ppo", True, marks=pytest.mark.exhaustive),
     ],
 )
 def test_cartpole_is_solved_for_five_of_five_seeds_in_one_program(preset, name, is_preset):

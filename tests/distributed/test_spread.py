@@ -283,7 +283,7 @@ def test_an_environment_of_ones_own_is_spread():
 @pytest.mark.process
 def test_agents_on_eight_devices():
     """Run with a time limit, because devices might wait for each other for ever."""
-    these = "is_the_same and (ppo or impala) and not gru and not lstm or draw_the_samples and r2d2"
+    these = "is_the_same and ppo and not gru and not lstm or draw_the_samples and r2d2"
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in f]
     command = [sys.executable, *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]]
     done = subprocess.run(

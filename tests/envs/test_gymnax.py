@@ -60,7 +60,7 @@ def test_every_id_has_consistent_shapes(name, fake_mnist):
     assert not list(check._check_shapes(env, 0))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", gymnax.registered_envs)
 def test_every_id_runs(name, fake_mnist):
     problems = check._check_steps(jaxrl.make(f"gymnax/{name}", N), 100, 0)

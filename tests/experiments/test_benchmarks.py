@@ -64,7 +64,7 @@ def test_quick_run_reports_every_row(benchmark, monkeypatch):
         throughput.Args(tasks=("tetris",))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick_compilation")
 def test_overlap_is_measured(benchmark):
     overlap = benchmark("overlap")
@@ -140,7 +140,7 @@ def test_the_model_of_scaling_adds_sums_over_devices(benchmark):
         assert predicted == pytest.approx(seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick_processes")
 def test_scaling_is_measured_and_predicted(benchmark, tmp_path):
     scaling = benchmark("scaling")
