@@ -51,14 +51,16 @@ class Checkpoints:
         """Open the directory, or make it, and verify the newest checkpoint.
 
         A damaged one is told by a warning and moved into `damaged-checkpoints` beside the
-        directory; the one before it is used instead.
+        directory; the one before it is used instead. What a killed process had begun to write is
+        deleted.
 
         Args:
           directory: folder of the checkpoints.
           identity: of the run, as `jaxrl.training.manifest.identity` returns it.
           keep: number of checkpoints to keep.
           together: all processes see the directory and call each method at the same time.
-          repair: False leaves damaged checkpoints where they are.
+          repair: False leaves damaged and unfinished checkpoints where they are, for readers of
+            a directory that another process may write to.
 
         Raises:
           ValueError: if none of the checkpoints is intact, or the newest intact one belongs to
@@ -88,6 +90,7 @@ class Checkpoints:
                 options=ocp.CheckpointManagerOptions(
                     max_to_keep=None,  # `_seal` deletes old ones, once the new one is sealed
                     create=False,
+                    cleanup_tmp_directories=repair,  # of a process that was killed while saving
                     enable_async_checkpointing=False,
                     multiprocessing_options=(
                         options() if together else options(primary_host=own, active_processes={own})

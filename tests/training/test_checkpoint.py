@@ -116,6 +116,21 @@ def test_the_newest_are_kept_and_older_ones_deleted_once_it_is_sealed(tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3"] if keep == 1 else ["2", "3"]
 
 
+@pytest.mark.parametrize("repair", [True, False])
+def test_what_a_killed_process_had_begun_is_deleted_by_the_next_writer(tmp_path, repair):
+    state = {"x": jnp.arange(3.0)}
+    checkpoints = Checkpoints(tmp_path, RUN)
+    checkpoints.save(1, state, {}, whole=True)
+    checkpoints.close()
+    begun = tmp_path / "2.orbax-checkpoint-tmp"
+    shutil.copytree(tmp_path / "1", begun)
+    again = Checkpoints(tmp_path, RUN, repair=repair)
+    assert again.latest() == 1
+    again.save(3, state, {}, whole=True)
+    again.close()
+    assert begun.exists() == (not repair)
+
+
 def test_a_damaged_checkpoint_of_an_older_version_is_named(tmp_path):
     checkpoints, state = Checkpoints(tmp_path, OLD), {"x": jnp.arange(100.0)}
     checkpoints.save(1, state, {}, whole=True)
