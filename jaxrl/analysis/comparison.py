@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.analysis.atari57 import game_of, human_normalized
-from jaxrl.envs.host_adapter import SPEED_ONLY
+from jaxrl.envs.host_adapter import without_speed_only
 from jaxrl.files.urls import redact_text
 from jaxrl.ops.statistics import Estimate, estimate
 from jaxrl.training import manifest as manifests
@@ -111,7 +111,7 @@ def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
-        **{name: value for name, value in env["options"].items() if name not in SPEED_ONLY},
+        **without_speed_only(env["options"]),
         **manifest["config"],
         "custom_network": manifest.get("custom_network", False),
     }

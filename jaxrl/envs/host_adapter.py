@@ -5,8 +5,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,11 @@ POOL_OPTIONS = ("num_pools", "asynchronous", "send_ahead")
 """The options that say how a backend's environments are stepped."""
 SPEED_ONLY = ("num_pools", "asynchronous", "num_threads")
 """Options that change the speed and nothing else."""
+
+
+def without_speed_only(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an environment that learning depends on."""
+    return {name: value for name, value in options.items() if name not in SPEED_ONLY}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.distributed.spread import num_cores
 from jaxrl.envs import make
+from jaxrl.envs.host_adapter import without_speed_only
 from jaxrl.envs.trust import code_named_by
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
@@ -166,8 +167,17 @@ def read(run_dir: str | Path, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return what keeps a run from being resumed: one line for each setting that changed."""
-    return changed_settings(old, new, ("algorithm", "env", "config", "seed", "log_every"))
+    """Return what keeps a run from being resumed: one line for each setting that changed.
+
+    Threads and pools of a simulator change the speed only, so they may differ.
+    """
+    names = ("algorithm", "env", "config", "seed", "log_every")
+    return changed_settings(_without_speed_only(old), _without_speed_only(new), names)
+
+
+def _without_speed_only(manifest: dict[str, Any]) -> dict[str, Any]:
+    env = manifest["env"]
+    return manifest | {"env": env | {"options": without_speed_only(env["options"])}}
 
 
 def new_run_id() -> str:

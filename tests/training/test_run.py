@@ -1,6 +1,7 @@
 """`jaxrl.run`: its arguments, the files that it leaves, and how it resumes."""
 
 import errno
+import functools
 import json
 import os
 import resource
@@ -240,6 +241,17 @@ def test_a_host_environment_resumes_with_an_exact_learner(tmp_path):
     )
     assert not (again.state.simulation.timestep.obs == first.state.simulation.timestep.obs).any()
     assert int(run(6, tmp_path, algo, resume=True).state.num_updates) == 6
+
+
+def test_a_run_resumes_with_other_pools_and_no_other_option(tmp_path):
+    """The manifest keeps the options that the run began with."""
+    make = functools.partial(jaxrl.make, "envpool/CartPole-v1", 2)
+    run(2, tmp_path, toy(make(num_threads=1)))
+    pools = toy(make(num_threads=2, num_pools=2, asynchronous=True))
+    assert int(run(4, tmp_path, pools, resume=True).state.num_updates) == 4
+    assert manifests.read(tmp_path)["env"]["options"] == {"num_threads": 1}
+    with pytest.raises(ValueError, match=r"env.options: .* -> {.*'max_episode_steps': 9"):
+        run(6, tmp_path, toy(make(max_episode_steps=9)), resume=True)
 
 
 PROGRAM = """
