@@ -59,8 +59,8 @@ class Checkpoints:
           identity: of the run, as `jaxrl.training.manifest.identity` returns it.
           keep: number of checkpoints to keep.
           together: all processes see the directory and call each method at the same time.
-          repair: False leaves damaged and unfinished checkpoints where they are, for readers of
-            a directory that another process may write to.
+          repair: False leaves damaged and unfinished checkpoints where they are, for a directory
+            that another process may write to.
 
         Raises:
           ValueError: if none of the checkpoints is intact, or the newest intact one belongs to
