@@ -53,12 +53,31 @@ DISTRIBUTIONS = ("Uniform", "LogUniform", "Integer", "QLogUniform", "Choice", "W
 
 @dataclasses.dataclass
 class SweepArguments:
-    """A hyperparameter sweep."""
+    """Search hyperparameters: train many agents, stop bad ones early, and choose a winner.
+
+    A trial is one setting, and the agents that train with it. --lanes of the --trials train at the
+    same time. After each phase a trial reports its score, and the scheduler decides whether it goes
+    on. Finals follow: the best settings train again with new seeds. The first row of their table is
+    the winner, with the 95% interval of its mean score. docs/how-to/search.md explains it.
+
+    HyperTrick with four seeds a trial:
+
+        jaxrl sweep --algo ppo --env-id CartPole-v1 --num-envs 4 --trials 20 --lanes 4 \\
+            --seeds-per-trial 4 --phases 8 --phase-length 12 --phase-unit updates \\
+            --final-trials 3 --final-runs 3 --final-share 1
+
+    Population-based training:
+
+        jaxrl sweep --algo ppo --env-id CartPole-v1 --num-envs 4 --scheduler pbt --trials 16 \\
+            --phases 6 --phase-length 12 --phase-unit updates \\
+            --final-trials 3 --final-runs 5 --final-share 1
+    """
 
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """YAML file of flags and their values; other flags change them."""
     algo: Literal["ppo", "a2c", "impala", "dqn", "pqn", "r2d2"] = "a2c"
     env_id: str = "Pong-v5"
+    """Id of the environment, as `jaxrl envs` lists it."""
     num_envs: int = 16
     """Environments of each agent."""
     env_options: tuple[str, ...] = ()
@@ -81,11 +100,14 @@ class SweepArguments:
     all train at the same time, so --trials is enough."""
     autotune: bool = False
     """Choose the number of lanes for this machine by short trials; one a device, if static fields
-    are searched. The scheduler judges by earlier reports, so it may stop other trials."""
+    are searched. Trials report in another order with other lanes, so others may be stopped."""
     phases: int = 10
-    """Reports of a trial that is never stopped; after each, pbt, pb2 and mfpbt change trials."""
+    """Reports of a trial that is never stopped; pbt, pb2 and mfpbt change trials after each of them
+    but the last."""
     phase_length: LargeInteger = 2500
+    """How long each agent of a trial trains between two reports, in --phase-unit."""
     phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
+    """Updates, environment steps (rounded up to whole updates), or episodes that ended."""
     seeds_per_trial: int = 1
     """Agents of each trial, which differ by their seed and train side by side."""
     objective: tuple[Literal["mean", "median", "iqm", "lowest"], ...] = ("mean",)
@@ -128,6 +150,7 @@ class SweepArguments:
     cpu_devices: int | None = None
     """Devices that the CPU is split into; one a core by default."""
     seed: int = 1
+    """Seed of all randomness."""
     run_dir: Path | None = None
     """Directory of all output; runs/sweep-<algorithm>-<env>-seed<seed> by default."""
     resume: bool = False
