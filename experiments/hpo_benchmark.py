@@ -9,7 +9,7 @@ same number of environment steps, with the finals that choose their winners. The
 on seeds that no search used. docs/explanation/hpo-benchmark.md describes the protocol.
 
 A cell is one optimizer on one task. Its JSON is written to --cells once it is done, and the next
-start of the command skips it. Processes that share --cells need different --tasks.
+start of the command skips it. Processes that share --cells need different --tasks or --optimizers.
 """
 
 from __future__ import annotations
