@@ -63,6 +63,12 @@ SOURCES: dict[tuple[str, str], dict[str, Any]] = {
         "learning_rate": 3e-4, "anneal": True, "clip_epsilon": 0.2, "clip_value": True,
         "entropy_coef": 0.0, "normalize_observations": True, "normalize_rewards": True,
     },
+    ("ppo", "halfcheetah"): {
+        "num_steps": 64, "num_envs": 8, "num_epochs": 20, "num_minibatches": 8, "gamma": 0.98,
+        "gae_lambda": 0.92, "clip_epsilon": 0.1, "clip_value": False, "max_grad_norm": 0.8,
+        "hidden_sizes": (256, 256), "activation": "relu", "normalize_observations": True,
+        "normalize_rewards": True,
+    },
     ("a2c", "ga3c"): ATARI | {
         "num_envs": 32, "num_steps": 5, "num_minibatches": 32, "sum_losses": True,
         "learning_rate": 3e-4, "anneal": False, "value_coef": 1.0, "log_eps": 1e-6,
