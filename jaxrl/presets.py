@@ -307,7 +307,10 @@ _R2D2 = {
             adam_eps=1e-3, max_grad_norm=80.0, gamma=0.997, frame_stack=4, num_steps=80, burn_in=40,
             unroll_length=80, num_gradient_steps=3, target_period=833, learning_starts=400_000,
         ),
-        env_options=("full_action_space=True", "use_fire_reset=False"), anneal=False,
+        env_options=(
+            "full_action_space=True", "use_fire_reset=False", "use_inter_area_resize=False",
+        ),
+        anneal=False,
         atari_flags={"episodic_life": False, "reward_clip": False},
     ),
 }

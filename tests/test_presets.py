@@ -100,6 +100,7 @@ SOURCES: dict[tuple[str, str], dict[str, Any]] = {
         "learning_starts": 400_000, "priority_exponent": 0.9, "importance_exponent": 0.6,
         "episodic_life": False, "reward_clip": False, "repeat_action_probability": 0.0,
         "noop_max": 30, "full_action_space": True, "use_fire_reset": False,
+        "use_inter_area_resize": False,
     },
 }  # fmt: skip
 named_after_sources = pytest.mark.parametrize(("algorithm", "name"), SOURCES, ids=lambda x: x)
