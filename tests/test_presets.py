@@ -150,6 +150,30 @@ def test_the_page_compares_a_preset_with_its_source_line_by_line(algorithm, name
         assert why or theirs in (ours, "the same"), setting
 
 
+@pytest.mark.parametrize("name", ["cartpole", "minatar", "atari"])
+def test_the_page_of_pqn_compares_its_presets_with_purejaxql(name):
+    """One table has all presets: a column for each, and beside it the source's."""
+    text = (DOCS / "pqn.md").read_text().partition("\nThe presets line by line")[2]
+    table = text.partition("\n## ")[0]
+    lines = re.findall(r"^\| (.*) \|$", table, re.MULTILINE)
+    head, *rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    column = head.index(f"`{name}`")
+    described = {row[0].strip("`"): literal(row[column])
+                 for row in rows if row[0][0] == "`" and row[column]}  # fmt: skip
+    preset = PRESETS["pqn"][name]
+    args = train.parse("pqn", ["--preset", name])
+    values = dataclasses.asdict(args) | dataclasses.asdict(args.config)
+    if preset.atari_flags is not None:
+        values |= settings("pqn", name)
+        assert {key: values[key] for key in LIVES} == LIVES
+    assert described == {key: values[key] for key in described}
+    changed = {field.name for field in dataclasses.fields(preset.config)
+               if getattr(preset.config, field.name) != field.default}  # fmt: skip
+    assert changed - {"torso", "hidden_sizes", "activation"} <= set(described)
+    assert values["exploration_steps"] in (0.1 * values["total_steps"], 0.2 * values["total_steps"])
+    assert all("(" in row[column + 1] for row in rows if row[column]), "a cell cites no line"
+
+
 def test_r2d2_learns_from_each_step_as_often_as_seed_rl():
     values = settings("r2d2", "atari")
     learned = values["num_gradient_steps"] * values["batch_size"] * values["unroll_length"]
