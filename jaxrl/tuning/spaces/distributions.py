@@ -131,8 +131,7 @@ class Integer:
 
     def move(self, drawn: Array, factor: Array) -> Array:
         steps = jnp.round(jnp.abs(drawn * (factor - 1))).astype(jnp.int32)
-        way = jnp.where(factor > 1, 1, -1) * jnp.where(drawn < 0, -1, 1)
-        return jnp.clip(drawn + way * jnp.maximum(steps, 1), self.low, self.high)
+        return _stepped(self, drawn, jnp.maximum(steps, 1), (factor > 1) == (drawn >= 0))
 
     def value(self, drawn: Any) -> int:
         return int(drawn)
@@ -179,8 +178,8 @@ class QLogUniform(_Logarithmic):
         if self.rungs is not None:
             return _next_value(jnp.asarray(self.ladder, jnp.int32), drawn, factor)
         steps = jnp.round(jnp.abs(drawn * (factor - 1)) / self.q).astype(jnp.int32)
-        way = jnp.where(factor > 1, self.q, -self.q)
-        return jnp.clip(drawn + way * jnp.maximum(steps, 1), self.low, self.high)
+        steps = jnp.clip(steps, 1, (self.high - self.low) // self.q)
+        return _stepped(self, drawn, self.q * steps, factor > 1)
 
     def value(self, drawn: Any) -> int:
         """Return the drawn value, exactly one of the ladder if there are rungs."""
@@ -265,6 +264,14 @@ def _next_value(values: Array, drawn: Array, factor: Array) -> Array:
     above = jnp.searchsorted(values, values[own], side="right")
     place = jnp.where(factor > 1, above, own - 1)
     return values[jnp.clip(place, 0, len(values) - 1)]
+
+
+def _stepped(bounds: Integer | QLogUniform, drawn: Array, step: Array, is_up: Array) -> Array:
+    """Return an integer that is moved by a positive step, within the bounds."""
+    moved = drawn + jnp.where(is_up, step, -step)
+    beyond = jnp.where(is_up, bounds.high, bounds.low)
+    has_wrapped = (moved > drawn) != is_up  # integers of 32 bits do
+    return jnp.where(has_wrapped, beyond, jnp.clip(moved, bounds.low, bounds.high))
 
 
 Numeric = Uniform | LogUniform | Integer | QLogUniform
