@@ -105,7 +105,7 @@ class Procgen(Simulated):
 
 
 @dataclasses.dataclass(kw_only=True)
-class MiniWorld(Simulated):
+class Miniworld(Simulated):
     """Agents trained on K layouts of MiniWorld's rooms, seen in first person."""
 
     env_id: str = "MiniWorld-FourRooms-v0"
@@ -189,7 +189,7 @@ def unseen_levels(args: Maze | Simulated, seed: Any) -> tuple[Any, int]:
     return args.seeds * max(args.levels) + seed * UNSEEN, UNSEEN
 
 
-def study_simulator(args: Procgen | MiniWorld) -> None:
+def study_simulator(args: Procgen | Miniworld) -> None:
     """Train and test the agents of all K and seeds, one after another."""
     scores = [
         [scores_of_agent(args, number, seed) for seed in range(args.seeds)]
@@ -198,12 +198,12 @@ def study_simulator(args: Procgen | MiniWorld) -> None:
     report(game_name(args), jaxrl.ppo(make_levels(args)), args, np.array(scores))
 
 
-def game_name(args: Procgen | MiniWorld) -> str:
+def game_name(args: Procgen | Miniworld) -> str:
     """Return the name of the game in the names of files."""
     return args.env_id.rpartition("/")[2].lower()
 
 
-def scores_of_agent(args: Procgen | MiniWorld, number: int, seed: int) -> list[float]:
+def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[float]:
     """Return one agent's mean returns on its training levels and on unseen ones."""
     training = (seed * max(args.levels), number)
     algo = jaxrl.ppo(make_levels(args, *training))
@@ -225,7 +225,7 @@ def scores_of_agent(args: Procgen | MiniWorld, number: int, seed: int) -> list[f
     return scores
 
 
-def make_levels(args: Procgen | MiniWorld, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
+def make_levels(args: Procgen | Miniworld, first_level: int = 0, num_levels: int = 0) -> jaxrl.Env:
     """Return environments on some levels of a simulator; `num_levels` 0 means all."""
     if isinstance(args, Procgen):
         options = {"start_level": first_level, "num_levels": num_levels}
@@ -280,7 +280,7 @@ def report(name: str, algo: jaxrl.Algorithm, args: Maze | Simulated, scores: np.
     figure.savefig(picture)
 
 
-def main(args: Maze | Procgen | MiniWorld) -> None:
+def main(args: Maze | Procgen | Miniworld) -> None:
     """Run the study that the flags name."""
     for name in ("seeds", "total_steps", "episodes", "levels"):
         if np.min(getattr(args, name, 1), initial=1) < 1:
@@ -293,4 +293,4 @@ def main(args: Maze | Procgen | MiniWorld) -> None:
 
 if __name__ == "__main__":
     with exit_with_message():
-        main(tyro.cli(Maze | Procgen | MiniWorld))
+        main(tyro.cli(Maze | Procgen | Miniworld))

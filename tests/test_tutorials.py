@@ -1,9 +1,6 @@
-"""The code of docs/tutorials/ runs from top to bottom, and its commands have flags that exist."""
+"""The code of docs/tutorials/ runs from top to bottom."""
 
-import dataclasses
-import importlib
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import tyro
 
 import jaxrl
-from jaxrl.__main__ import COMMANDS
-from jaxrl.cli import train
-from jaxrl.cli.compare import CompareArguments
-from jaxrl.cli.flags.sweep import SweepArguments, make_scheduler, make_space
-from jaxrl.cli.play import PlayArguments
-from jaxrl.cli.report import ReportArguments
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md"))
-ARGUMENTS: dict[str, Any] = {
-    "play": PlayArguments,
-    "sweep": SweepArguments,
-    "report": ReportArguments,
-    "compare": CompareArguments,
-}
-
 DEFINITIONS = (0, 2)
 """The snippets of "your-own-algorithm" that define REINFORCE and PQN."""
 
@@ -49,38 +32,6 @@ def run_page(page, *changes, only=None):
     scope: dict[str, Any] = {"__name__": "tutorial"}
     exec(source, scope)
     return scope
-
-
-def command_lines():
-    """Return the words of every `jaxrl` command in a page's shell fences."""
-    found = []
-    for path in PAGES:
-        for fence in re.findall(r"^```bash\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
-            for line in fence.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                names = [i for i, word in enumerate(words) if word.split("/")[-1] == "jaxrl"]
-                if names:
-                    words = [word for word in words[names[0] + 1 :] if word != "&"]
-                    found.append(pytest.param(words, id=f"{path.stem} {' '.join(words)[:50]}"))
-    return found
-
-
-@pytest.mark.parametrize("words", command_lines())
-def test_the_commands_parse(words, monkeypatch):
-    name, *flags = words
-    flags = ["7" if word.startswith("$") else word for word in flags]  # seeds in loops
-    assert name in COMMANDS
-    importlib.import_module(f"jaxrl.cli.{name}")
-    if name == "train":
-        train.parse(flags[0], flags[1:], None, ())
-    elif name == "doctor":
-        assert not flags
-    else:
-        args = tyro.cli(ARGUMENTS[name], args=flags)
-        assert dataclasses.is_dataclass(args)
-        if name == "sweep":
-            make_scheduler(args)
-            assert set(make_space(args)) == {"learning_rate", "gamma"}
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_miniworld_is_studied_by_its_layouts(study, small, tmp_path):
     config = study.IN_MINIWORLD.replace(core_size=8, num_minibatches=2, **SMALL)
     flags = small | {"seeds": 1, "total_steps": 64, "num_envs": 2, "episodes": 2}
     flags |= {"config": config, "runs": tmp_path / "runs", "env_id": "MiniWorld-OneRoomS6Fast-v0"}
-    study.main(study.MiniWorld(levels=(1, 2), **flags))
+    study.main(study.Miniworld(levels=(1, 2), **flags))
     result = read(tmp_path, "generalization-miniworld-onerooms6fast-v0")
     assert [row["num_levels"] for row in result["settings"]] == [1, 2]
     assert result["manifest"]["env"]["options"]["env_id"] == "MiniWorld-OneRoomS6Fast-v0"
