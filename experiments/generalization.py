@@ -34,6 +34,7 @@ from jaxrl.envs.maze import MazeEnv
 from jaxrl.presets import PRESETS
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
+from jaxrl.training.evaluate import split_episodes
 
 UNSEEN = 100_000
 """Number of test levels; no agent trains on them."""
@@ -216,11 +217,13 @@ def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[f
         print("interrupted; --resume continues from here", file=sys.stderr)
         sys.exit(130)
     state = result.state._replace(simulation=None)
-    evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
+    # Each environment of MiniWorld is a process, with a quarter of a gigabyte.
+    num_envs, episodes_each = split_episodes(args.episodes)
+    evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5))
     scores = []
     for levels in (training, unseen_levels(args, seed)):
-        env = make_levels(args, *levels).for_evaluation(args.episodes)
-        episodes = evaluate(algo, config, state, env, jax.random.key(0))
+        env = make_levels(args, *levels).for_evaluation(num_envs)
+        episodes = evaluate(algo, config, state, env, jax.random.key(0), episodes_each)
         scores.append(float(episodes.episode_return.mean()))
     return scores
 
