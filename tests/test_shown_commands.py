@@ -91,7 +91,7 @@ def test_a_shown_command_parses(command, monkeypatch):
     monkeypatch.setattr(sys, "argv", [name, *flags])
     with pytest.raises((ParsedError, SystemExit)) as end:
         run(name, flags)
-    assert end.type is ParsedError or not end.value.code
+    assert isinstance(end.value, ParsedError) or not end.value.code
 
 
 def run(name, flags):
