@@ -15,6 +15,7 @@ import tyro
 from gymnax import registration
 
 from jaxrl.__main__ import main
+from jaxrl.cli.flags.sweep import SweepArguments, make_scheduler, make_space
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -72,7 +73,10 @@ def parse_only(monkeypatch):
     def cli(target, *args, **kwargs):
         if inspect.isfunction(target):
             target = functools.wraps(target)(lambda *args, **kwargs: None)
-        parse(target, *args, **kwargs)
+        parsed = parse(target, *args, **kwargs)
+        if isinstance(parsed, SweepArguments):
+            make_scheduler(parsed)
+            make_space(parsed)
         raise ParsedError
 
     monkeypatch.setattr(tyro, "cli", cli)
