@@ -77,6 +77,9 @@ def parse_only(monkeypatch):
         if isinstance(parsed, SweepArguments):
             make_scheduler(parsed)
             make_space(parsed)
+        if "default" in kwargs:  # of `jaxrl train`, whose config is checked once it is parsed
+            config_class = type(parsed.config).__mro__[1]
+            config_class(**vars(parsed.config))
         raise ParsedError
 
     monkeypatch.setattr(tyro, "cli", cli)
