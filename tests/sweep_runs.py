@@ -1,6 +1,7 @@
 """Small sweeps of the toy algorithm, and ways to stop them, for tests of sweeps."""
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -73,18 +74,39 @@ class KilledError(Exception):
     """Raised where a sweep is killed."""
 
 
-def kill_after_reports(monkeypatch, chunks):
-    """Let sweeps die, as by SIGKILL, while lanes report for the n-th time."""
+def _on_report(monkeypatch, act):
+    """Call `act(n)` whenever a lane has reported; n counts the chunks that had reports so far."""
     original = loop.SweepLoop._report
     counted = set()
 
     def report(self, *arguments):
         original(self, *arguments)
         counted.add(self.state.chunks)
-        if len(counted) == chunks:
-            raise KilledError
+        act(len(counted))
 
     monkeypatch.setattr(loop.SweepLoop, "_report", report)
+
+
+def kill_after_reports(monkeypatch, chunks):
+    """Let sweeps die, as by SIGKILL, while lanes report for the n-th time."""
+
+    def act(count):
+        if count == chunks:
+            raise KilledError
+
+    _on_report(monkeypatch, act)
+
+
+def stop_after_reports(monkeypatch, chunks):
+    """Let sweeps stop, as by Ctrl-C, after the chunk in which lanes report for the n-th time."""
+    interrupt = InterruptAfter(math.inf)
+
+    def act(count):
+        if count == chunks:
+            interrupt.left = 0
+
+    _on_report(monkeypatch, act)
+    monkeypatch.setattr(loop, "Interrupt", lambda: interrupt)
 
 
 def stop_after(monkeypatch, chunks):
