@@ -18,6 +18,7 @@ from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning import (
     ASHA,
     Choice,
+    Finals,
     HyperBand,
     HyperTrick,
     Phase,
@@ -70,6 +71,15 @@ def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
     with again, pytest.raises(ValueError, match="another process works in"):
         run(tmp_path / "x", HyperTrick(4, 2), resume=True)
     assert outcome(run(tmp_path / "x", HyperTrick(4, 2), resume=True)) == outcome(first)
+
+
+def test_a_sweep_that_is_killed_while_it_writes_its_first_file_begins_again(tmp_path):
+    for folder, finals in (("x", None), ("x/finals", Finals(1, 2, share=0.5))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ".sweep.json").write_text('{"run_id": "0')
+        result = run(tmp_path / "x", HyperTrick(4, 2), finals=finals, resume=True)
+        assert not (tmp_path / folder / ".sweep.json").exists()
+    assert len(result.summary["finals"]) == 1
 
 
 def test_a_sweep_of_an_older_version_is_refused_as_such(tmp_path):
