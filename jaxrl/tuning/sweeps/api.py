@@ -124,9 +124,10 @@ def sweep(
         (`sqlite:///study.db`, `postgresql://...`), or `journal:///study.log` for one worker at a
         time. A resumed sweep remembers its storage, except for secrets, which are written to no
         file: the password and the URL's query fields, but for harmless ones such as `sslmode`.
-      strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement. Where
-        static fields are searched, only its devices matter: one ("vmap", "map"), as many as divide
-        the lanes evenly ("shard-..."), or all ("auto").
+      strategy: one of `jaxrl.population`, or "auto" for the fastest by a short measurement, which
+        a sweep that is resumed on the same hardware does not repeat. Where static fields are
+        searched, only its devices matter: one ("vmap", "map"), as many as divide the lanes evenly
+        ("shard-..."), or all ("auto").
       objective: gives the score of a phase (`jaxrl.tuning.objectives`). Its metrics `[K, 1]` are
         those of the whole phase: sums or, of losses and the like, means over updates. It may be a
         dictionary of several by name, of which the first one compares trials.

@@ -131,8 +131,9 @@ class SweepLoop:
         if strategy == "auto" and not self.programs.static_names:
             config, program = self.programs.find({})
             phases = scheduler.num_trials * scheduler.num_phases
-            per_agent = phases * self.settings.phase.num_steps(program.steps_per_update)
-            strategy = fastest(algo, config, num_lanes * seeds, per_agent * seeds, self.display)
+            steps = phases * self.settings.phase.num_steps(program.steps_per_update) * seeds
+            known = sweep_file.known_strategy(self.settings.run_dir, self.description)
+            strategy = known or fastest(algo, config, num_lanes * seeds, steps, self.display)
             self.description["strategy"] = str(strategy)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
         opened.callback(self.lanes.close)

@@ -17,6 +17,7 @@ from jaxrl.files.changes import changed_settings
 from jaxrl.files.paths import check_path
 from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.training import manifest as manifests
+from jaxrl.training.population import STRATEGIES
 from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning.objectives import names_of
 from jaxrl.tuning.schedulers import Scheduler
@@ -54,6 +55,20 @@ def read(directory: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"{directory / NAME} is damaged: {error}") from error
     return sweep
+
+
+def known_strategy(directory: Path, description: dict[str, Any]) -> str | None:
+    """Return the strategy that a sweep has trained with; None if it has not, or on other hardware.
+
+    Strategies round differently, so a resumed sweep that measured again might decide otherwise.
+
+    Args:
+      description: of the resumed sweep.
+    """
+    before = read(directory)
+    found = before.get("strategy")
+    is_same = before.get("hardware") == json.loads(json.dumps(description["hardware"]))
+    return found if is_same and found in STRATEGIES else None
 
 
 def write(directory: Path, summary: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ from jaxrl.files.urls import file_url
 from jaxrl.training import loggers
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink, read_jsonl
+from jaxrl.training.population import Strategy
 from jaxrl.tuning import (
     ASHA,
     Choice,
@@ -327,6 +328,23 @@ def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, 
     rows = read_jsonl(tmp_path / "cut" / "metrics.jsonl")
     done = [(row["trial"], row["trial_update"]) for row in rows]
     assert len(set(done)) == len(done) == sum(3 * len(t["scores"]) for t in outcome(result))
+
+
+def test_a_resumed_sweep_keeps_the_strategy_that_it_measured(tmp_path, monkeypatch):
+    """Another one rounds differently, and trials may end otherwise."""
+    found = [Strategy("map"), Strategy("vmap")]
+    monkeypatch.setattr(loop, "fastest", lambda *_: found.pop(0))
+    arguments = {"strategy": "auto", "num_lanes": 2}
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        run(tmp_path / "x", RandomSearch(2, 2), **arguments)
+    for _ in range(2):
+        result = run(tmp_path / "x", RandomSearch(2, 2), resume=True, **arguments)
+        assert result.summary["strategy"] == "map"
+    elsewhere = sweep_file.read(tmp_path / "x") | {"hardware": {"cpu": "another"}}
+    sweep_file.write(tmp_path / "x", elsewhere)
+    again = run(tmp_path / "x", RandomSearch(2, 2), resume=True, **arguments)
+    assert again.summary["strategy"] == "vmap"
 
 
 @pytest.mark.slow
