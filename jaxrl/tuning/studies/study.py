@@ -342,7 +342,8 @@ class SharedStudy:
             self._heartbeat.check()
         # One reading: between two, a heartbeat may fail a running trial and not yet repeat it.
         trials, own = self._queue.read_all(), set(self._running_ids())
-        others = [(i, t) for i, t in trials if trial_id(t) not in own]
+        # Workers that add trials at the same time may add one too many, which none of them runs.
+        others = [(i, t) for i, t in trials if trial_id(t) not in own and i < self._num_trials]
         is_running = self._heartbeat is not None and (
             any(t.state == self._state.RUNNING for _, t in others)
             or bool(lost_trials(trials, self._num_trials))

@@ -9,6 +9,7 @@ import random
 import sys
 
 import numpy as np
+import optuna
 import pytest
 from shared_studies import open_study, states
 
@@ -237,6 +238,16 @@ def test_two_workers_that_judge_at_once_continue_a_trial_once(tmp_path):
     assert (a.state.runs[0] is None) != (b.state.runs[0] is None)
     for worker in (a, b):
         worker.study.close()
+
+
+def test_nobody_waits_for_a_trial_that_workers_added_beyond_the_last(tmp_path):
+    """Its worker takes it off the queue, but is between the two writes, or died there."""
+    worker = Worker(f"sqlite:///{tmp_path / 's.db'}", "a", RandomSearch(1, 1), Folder(), tmp_path)
+    worker.begin(0)
+    worker.report(0)
+    worker.study._study.add_trial(optuna.create_trial(state=optuna.trial.TrialState.WAITING))
+    assert not worker.trials.may_go_on()
+    worker.study.close()
 
 
 def test_a_paused_trial_that_has_lost_is_ended_at_the_next_claim_of_any_worker(tmp_path):
