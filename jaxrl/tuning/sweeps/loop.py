@@ -114,8 +114,6 @@ class SweepLoop:
             opened.callback(self.study.close)
             opened.callback(display.close)
             open_agents = partial(self.study.open_agents, settings.paused_agents)
-            if scheduler.pauses:
-                open_agents()  # workers whose folders differ are refused at once
             self._start_lanes(algo, scheduler, open_agents, opened)
             self._opened = opened.pop_all()
 
@@ -137,6 +135,10 @@ class SweepLoop:
             self.description["strategy"] = str(strategy)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
         opened.callback(self.lanes.close)
+        if scheduler.pauses:
+            # Workers whose folders differ are refused before they claim a trial. The study gets the
+            # folder's name after all that is likely to fail: a failed start empties its directory.
+            open_agents()
         self.trials = Trials(
             scheduler,
             self.study,

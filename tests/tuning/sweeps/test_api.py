@@ -28,7 +28,7 @@ from jaxrl.tuning import (
     objectives,
     read_study,
 )
-from jaxrl.tuning.sweeps import sweep_file
+from jaxrl.tuning.sweeps import loop, sweep_file
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -196,6 +196,24 @@ def test_a_second_worker_without_the_folder_of_paused_agents_is_refused(tmp_path
     assert not any((tmp_path / "b").iterdir())
     run(tmp_path / "b", ASHA(2, 2, 2), worker="b", agents_dir=tmp_path / "x", **shared)
     run(tmp_path / "a", ASHA(2, 2, 2), worker="a", resume=True, **shared)  # it remembers
+
+
+def test_a_sweep_whose_start_failed_begins_again_with_its_folder_of_paused_agents(
+    tmp_path, monkeypatch
+):
+    """As with a database on a server, which no start removes."""
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "agents_dir": tmp_path / "x/paused"}
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "fastest", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "x", ASHA(2, 2, 2), strategy="auto", **shared)
+    assert not any((tmp_path / "x").iterdir())
+    result = run(tmp_path / "x", ASHA(2, 2, 2), **shared)
+    assert len(outcome(result)) == 2
 
 
 def test_a_storage_in_sweep_json_that_is_no_url_names_the_file(tmp_path):
