@@ -167,5 +167,6 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
 
 def clear(directory: Path) -> None:
     """Empty the directory of a sweep that could not begin."""
-    for path in directory.iterdir():
+    # A second Ctrl-C may end this. As long as the file is there, the sweep can begin again.
+    for path in sorted(directory.iterdir(), key=lambda path: path.name == NAME):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

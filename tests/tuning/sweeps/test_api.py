@@ -1,7 +1,9 @@
 """Calls of `sweep` that are refused by name, the directory of a sweep, and its description."""
 
 import functools
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -80,6 +82,20 @@ def test_a_sweep_that_is_killed_while_it_writes_its_first_file_begins_again(tmp_
         result = run(tmp_path / "x", HyperTrick(4, 2), finals=finals, resume=True)
         assert not (tmp_path / folder / ".sweep.json").exists()
     assert len(result.summary["finals"]) == 1
+
+
+def test_a_directory_that_is_emptied_halfway_can_still_begin_its_sweep(tmp_path, monkeypatch):
+    def stop(path):
+        raise KeyboardInterrupt
+
+    names = ["sweep.json", "checkpoints"]
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / name for name in names]))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "sweep.json").touch()
+    monkeypatch.setattr(shutil, "rmtree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sweep_file.clear(tmp_path)
+    assert (tmp_path / "sweep.json").exists()
 
 
 def test_a_sweep_of_an_older_version_is_refused_as_such(tmp_path):
