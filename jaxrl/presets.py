@@ -201,6 +201,17 @@ _A2C = {
         ),
         atari_flags={},
     ),
+    # Cleanba's optimizer and losses, as in IMPALA's `laptop`.
+    "laptop": Preset(
+        "Atari on 42x42 pictures with GA3C's small network: two hours of one core", "Pong-v5",
+        10_000_000, 32,
+        A2CConfig(
+            torso="ga3c_cnn", learning_rate=6e-4, gae_lambda=1.0, entropy_coef=0.01,
+            max_grad_norm=40.0, rmsprop_decay=0.99, rmsprop_eps=0.01, eps_inside_root=False,
+            num_steps=20, num_minibatches=2, sum_losses=True, normalize_observations=True,
+        ),
+        env_options=("img_height=42", "img_width=42"), atari_flags={},
+    ),
 }
 
 _IMPALA = {
