@@ -8,10 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fast_compile import FLAG, TWO_DEVICES
+from fast_compile import FLAG, TWO_DEVICES, UNOPTIMIZED
 
 # The continuous integration sets XLA_FLAGS for the tests that learn, to compile as users do.
 os.environ.setdefault("XLA_FLAGS", f"{TWO_DEVICES} {FLAG}")
+os.environ[UNOPTIMIZED] = "1"
 
 # The processes that tests start import this checkout and these helpers.
 TESTS = Path(__file__).parent
@@ -39,14 +40,14 @@ def pytest_unconfigure():
         shutil.rmtree(CACHE, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def quick_compilation():
-    """Compile without optimization, for programs that run for milliseconds."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Optimize the programs of tests that learn, here and in the processes that they start."""
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    unoptimized = item.get_closest_marker("learning") is None
+    os.environ[UNOPTIMIZED] = str(int(unoptimized))
+    jax.config.update(UNOPTIMIZED.lower(), unoptimized)
 
 
 @pytest.fixture

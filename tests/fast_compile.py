@@ -1,7 +1,9 @@
-"""XLA flags for tests, whose programs run for milliseconds and should compile fast."""
+"""What lets programs of tests, which run for milliseconds, compile fast."""
 
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 """Two CPU devices, so that sharded programs are tested on every machine."""
 FLAG = "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
 """XLA's newer emitters of fusions take a third of the time to compile, for programs that then run
 up to twice as fast."""
+UNOPTIMIZED = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+"""The variable of JAX's option that programs are not optimized."""

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 from sweep_runs import SPACE, UPDATES
 from toy_algorithm import ToyConfig, toy
 
@@ -30,7 +29,6 @@ SCHEDULERS = {
 
 def main(url, directory, worker, scheduler, agents_dir=None):
     """Work on the study at the URL until it ends; resume if the directory holds a sweep."""
-    jax.config.update("jax_disable_most_optimizations", True)
     train = Lanes._train_group
 
     def train_slowly(*arguments):

@@ -37,7 +37,6 @@ def run_snippet(name, *changes):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shorter = ("total_steps=500_000", "total_steps=10_000"), ("0), 100)", "0), 3)")
@@ -56,7 +55,6 @@ def test_the_snippet_of_the_front_page_solves_cartpole(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_snippets_of_algorithms_run(name):
     (number,) = re.findall(r"key\(0\), ([\d_]+)\)", read_snippet(f"use {name}"))
@@ -73,7 +71,6 @@ def test_the_network_for_observations_of_several_parts_learns():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_a_search_runs():
     smaller = ("num_trials=64, num_phases=8", "num_trials=4, num_phases=2"), ("16, 12)", "2, 1)")
     scope = run_snippet("search", *smaller)
@@ -81,7 +78,6 @@ def test_the_snippet_of_a_search_runs():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_several_objectives_prints_the_front(capsys):
     smaller = ("(64, 8), 4, 12)", "(4, 2), 2, 8)"), ("seeds_per_trial=4", "seeds_per_trial=2")
     scope = run_snippet("several objectives", *smaller)
@@ -89,7 +85,6 @@ def test_the_snippet_of_several_objectives_prints_the_front(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_several_devices_runs():
     # The process of the tests has two devices already.
     scope = run_snippet("spread", ("split_cpu(2)", "#"), ("key(0), 20", "key(0), 2"))
@@ -128,7 +123,6 @@ def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_scheduler_stops_trials_below_the_median():
     scope = run_snippet(
         "own scheduler", ("MedianStopping(16, 4), 4, 8", "MedianStopping(6, 2), 2, 1")
@@ -141,7 +135,6 @@ def test_the_scheduler_stops_trials_below_the_median():
     assert scores[~stopped, 0].mean() > scores[stopped, 0].mean()
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_explorer_copies_the_best():
     scope = run_snippet("own explorer", ("CopyTheBest(16, 4), 16, 8", "CopyTheBest(4, 2), 4, 1"))
     scores = np.asarray(scope["result"].ledger.scores)[:, 0]
@@ -151,7 +144,6 @@ def test_the_explorer_copies_the_best():
     assert scope["schedule"].shape == (4, 2)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_later_trials_of_the_sampler_begin_near_the_best_one():
     scope = run_snippet("own sampler", ("RandomSearch(16, 4), 4, 8", "RandomSearch(6, 2), 2, 1"))
     result = scope["result"]
@@ -177,14 +169,12 @@ def test_the_snippet_of_gymnasium_runs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_pools_runs():
     scope = run_snippet("pools", ('torso="ga3c_cnn"', 'torso="mlp", hidden_sizes=(8,)'))
     assert scope["metrics"]["loss"].shape == (2,)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_snippet_of_atari_runs(capsys):
     small = ('"laptop"].config', '"laptop"].config.replace(torso="mlp", num_steps=16)')
     scope = run_snippet("atari", ("key(0), 20", "key(0), 2"), small)

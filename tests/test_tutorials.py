@@ -35,7 +35,6 @@ def run_page(page, *changes, only=None):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_policy_from_python_plays_in_gymnasium(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = run_page("first-training", ("total_steps=500_000", "total_steps=20_000"))
@@ -84,7 +83,6 @@ def test_pqn_learns_cartpole_and_its_policy_loads(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_algorithms_keep_the_contract():
     """A population of them trains, and they take over environments."""
     scope = run_page("your-own-algorithm", only=DEFINITIONS)
@@ -103,7 +101,6 @@ def test_the_algorithms_keep_the_contract():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_population_trains_and_goes_on():
     smaller = ("key, 100)", "key, 4)"), ("num_steps=128", "num_steps=32")
     scope = run_page(
@@ -119,7 +116,6 @@ def test_the_population_trains_and_goes_on():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_search_finds_a_config_and_checks_it():
     scope = run_page("a-search", ("scheduler, 8, 10)", "scheduler, 8, 1)"))
     assert scope["scores"].shape == (16, 4)

@@ -16,7 +16,6 @@ from jaxrl.ops.distributions import Categorical
 from jaxrl.types import Inputs, Trajectory
 
 T, N, D, ACTIONS = 4, 3, 2, 3
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 class Linear(nn.Module):

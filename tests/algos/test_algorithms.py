@@ -23,7 +23,6 @@ import jaxrl
 from jaxrl.networks import recurrent
 from jaxrl.training.compilation import train_chunk
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 everything = pytest.mark.parametrize("name", CONFIGS)
 
 

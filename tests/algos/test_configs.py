@@ -14,7 +14,6 @@ from small_algorithms import CONFIGS, algorithm, described, learn, same, start
 import jaxrl
 from jaxrl.config import is_static
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 everything = pytest.mark.parametrize("name", CONFIGS)
 
 # The algorithms with the most features: together they use every field.

@@ -16,8 +16,6 @@ from jaxrl.networks import heads
 from jaxrl.replay.transitions import Batch
 from jaxrl.spaces import Discrete
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_are_those_of_the_papers(double):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small_algorithms import CONFIGS, learn, start
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.slow
 RECORD = Path(__file__).with_name("golden_metrics.json")
 NUM_UPDATES = 20
 

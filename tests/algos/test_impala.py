@@ -13,8 +13,6 @@ from jaxrl.algos import impala as impala_module
 from jaxrl.algos.actor_critic import PolicyExtras
 from jaxrl.ops.distributions import Categorical
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_actors_follow_the_parameters_of_lag_updates_ago(lag):

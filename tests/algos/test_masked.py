@@ -17,7 +17,6 @@ from jaxrl.types import Inputs, Trajectory
 
 T, N, A = 4, 3, 2
 MASKED = (2, 1)  # the transition from the last observation of an episode to the next episode
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def numbers(name: str, bad: float, shape: tuple[int, ...] = (T, N)) -> Any:

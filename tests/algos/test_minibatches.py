@@ -14,7 +14,6 @@ from jaxrl.distributed.spread import spread
 from jaxrl.networks import recurrent
 
 N = 4
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 RMSPROP: dict[str, Any] = {"eps_inside_root": False, "rmsprop_initial": 1.0, "max_grad_norm": 0.3}
 
 

@@ -20,7 +20,6 @@ from jaxrl.ops.distributions import Categorical, DiagonalNormal
 from jaxrl.types import Trajectory
 
 NOTHING: Any = None
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def small_config(**changes):
@@ -61,7 +60,7 @@ def reference_loss(config, logits, value, batch):
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    size=st.integers(2, 12),
+    size=st.sampled_from([2, 5, 12]),  # few, since each compiles
     clip_value=st.booleans(),
     normalize=st.booleans(),
 )

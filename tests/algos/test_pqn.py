@@ -17,8 +17,6 @@ from jaxrl.algos import epsilon_greedy
 from jaxrl.algos import pqn as pqn_module
 from jaxrl.networks import recurrent
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def trajectory(rng, length, num_envs, ends=True) -> Any:
     """Return a random rollout, with its largest action values as `extras`."""

@@ -13,8 +13,6 @@ from jaxrl.algos import r2d2 as r2d2_module
 from jaxrl.replay import sequences
 from jaxrl.replay.sequences import Row
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SMALL: dict[str, Any] = {
     "core_size": 4, "hidden_sizes": (4,), "num_steps": 3, "burn_in": 2, "unroll_length": 5,
     "n_step": 2, "batch_size": 4, "replay_size": 60, "learning_starts": 0,

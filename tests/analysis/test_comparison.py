@@ -96,7 +96,7 @@ def test_scores_over_games_need_equally_many_runs_on_each_game(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trained_run_is_read(tmp_path, quick_compilation):
+def test_a_trained_run_is_read(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
     config = jaxrl.PPOConfig(num_steps=64, hidden_sizes=(8,))
     jaxrl.run(algo, config, seed=3, total_steps=1024, run_dir=tmp_path / "run", eval_episodes=2)

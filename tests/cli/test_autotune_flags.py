@@ -67,7 +67,6 @@ def test_trials_build_the_settings_that_they_name(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_run_begins_with_short_trials(jaxrl_command, monkeypatch, tmp_path):
     cache = tmp_path / "autotune.json"
     short = functools.partial(autotune_flags.autotune, seconds=0.01, cache=cache)

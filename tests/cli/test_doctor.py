@@ -11,7 +11,6 @@ from jaxrl.cli.doctor import Finding, format_finding
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_machine_that_runs_the_tests_can_train(capsys):
     assert doctor.main([]) == 0
     shown = capsys.readouterr().out

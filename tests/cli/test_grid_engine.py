@@ -60,8 +60,8 @@ def place(engine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    flags = f"{fast_compile.FLAG} --xla_backend_optimization_level=0"
-    for name, value in (engine.environment | {"PYTHONPATH": path, "XLA_FLAGS": flags}).items():
+    variables = engine.environment | {"PYTHONPATH": path, "XLA_FLAGS": fast_compile.FLAG}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
 

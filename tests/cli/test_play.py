@@ -10,7 +10,6 @@ import jaxrl
 from jaxrl.cli import play
 from jaxrl.training import manifest as manifests
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
 
 

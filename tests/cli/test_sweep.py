@@ -31,7 +31,6 @@ TINY = ("hidden_sizes=(8,)", "num_minibatches=1", "num_epochs=1")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path):
     run_dir = tmp_path / "sweep"
     words = [
@@ -66,7 +65,6 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     assert line in again.stdout
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_population_based_training_leaves_the_schedule_of_its_winner(jaxrl_command, tmp_path):
     words = [
         "sweep", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--scheduler", "pbt",
@@ -181,7 +179,6 @@ def test_the_end_of_a_sweep_shows_its_front(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_sweep_without_a_score_films_nothing_and_has_its_page(jaxrl_command, tmp_path):
     finished = jaxrl_command(
         *SMALL, "--trials", 2, "--phases", 1, "--phase-length", 1, "--set", "num_steps=2", *TINY

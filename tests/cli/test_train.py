@@ -37,7 +37,6 @@ def read(directory, name):
     return json.loads((directory / f"{name}.json").read_text())
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -54,7 +53,6 @@ def test_every_algorithm_is_trained(jaxrl_command, tmp_path, algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "record_episode", lambda *args: (args[1], 0.0, 1))
     finished = jaxrl_command(

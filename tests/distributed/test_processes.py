@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import fast_compile
 import jax
 import numpy as np
 import pytest
@@ -30,9 +29,8 @@ PONG = (
 
 
 def begin(*arguments):
-    """Start a Python process whose programs compile fast."""
+    """Start a Python process with one device."""
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device" not in flag]
-    flags += [fast_compile.FLAG, "--xla_backend_optimization_level=0"]
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)], env=os.environ | {"XLA_FLAGS": " ".join(flags)},
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

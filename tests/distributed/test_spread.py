@@ -28,8 +28,6 @@ from jaxrl.training import population as populations
 from jaxrl.training.evaluate import evaluate_separately
 from jaxrl.training.population import population
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 D = len(jax.devices())
 EIGHT = "--xla_force_host_platform_device_count=8"
 

@@ -24,7 +24,6 @@ from jaxrl.envs.check import jit_play, play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.spaces import Discrete
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 P = 2  # members of a population, and devices
 LIMITED = [
     "gymnax-cartpole-limit", "gymnax-pendulum-limit", "envpool-cartpole-limit",

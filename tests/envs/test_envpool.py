@@ -17,8 +17,6 @@ from jaxrl.envs.check import random_actions
 from jaxrl.envs.host import callback
 from jaxrl.spaces import Box, Discrete
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def play_with_a_copy(env, actions):
     """Return the time steps of an environment, and a new envpool with the same seeds."""

@@ -18,7 +18,6 @@ from jaxrl.envs.gymnasium import _spec
 
 N = 2
 LIMIT = 5  # steps of an episode
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 class OldSpace(types.SimpleNamespace):

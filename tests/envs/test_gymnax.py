@@ -15,8 +15,6 @@ from jaxrl.envs import check
 from jaxrl.envs import gymnax as adapter
 from jaxrl.envs.check import jit_play
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture
 def fake_mnist(monkeypatch):

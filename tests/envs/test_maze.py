@@ -15,7 +15,6 @@ import jaxrl
 from jaxrl.envs import maze, rendering
 from jaxrl.envs.check import random_actions
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ID = "maze/FindAndReturn-v0"
 init = jax.jit(maze.MazeEnv.init, static_argnums=0)
 make_levels = jax.jit(jax.vmap(maze.make_level, (0, None)), static_argnums=1)

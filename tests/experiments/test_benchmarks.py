@@ -25,10 +25,9 @@ def benchmark(monkeypatch):
 
 
 @pytest.fixture
-def quick_processes(monkeypatch):
-    """Let processes compile without optimization."""
-    flags = f"{fast_compile.FLAG} --xla_backend_optimization_level=0"
-    monkeypatch.setenv("XLA_FLAGS", flags)
+def one_device(monkeypatch):
+    """Let processes have one device."""
+    monkeypatch.setenv("XLA_FLAGS", fast_compile.FLAG)
 
 
 def test_a_benchmark_overwrites_no_record(benchmark):
@@ -42,7 +41,6 @@ def test_a_benchmark_overwrites_no_record(benchmark):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_quick_run_reports_every_row(benchmark, monkeypatch):
     """CartPole without peers, whether or not they are installed."""
     throughput, peers = benchmark("ppo_throughput"), ("rejax", "stable_baselines3")
@@ -65,7 +63,6 @@ def test_quick_run_reports_every_row(benchmark, monkeypatch):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("quick_compilation")
 def test_overlap_is_measured(benchmark):
     overlap = benchmark("overlap")
     results = overlap.main(overlap.Args(quick=True))
@@ -76,7 +73,6 @@ def test_overlap_is_measured(benchmark):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_populations_of_two_sizes_are_measured(benchmark):
     lanes = benchmark("lanes")
     one, two = lanes.main(lanes.Args(quick=True))["tasks"]["cartpole"]
@@ -100,7 +96,6 @@ class AutoRLEnv:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_searches_train_the_same_settings_as_their_peer(benchmark, tmp_path, monkeypatch):
     (tmp_path / "arlbench.py").write_text(FAKE_ARLBENCH)
     for name in ("arlbench", "jax", "gymnax"):  # as in an environment of its own
@@ -123,7 +118,7 @@ def test_searches_train_the_same_settings_as_their_peer(benchmark, tmp_path, mon
 
 
 @pytest.mark.process
-@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.usefixtures("one_device")
 def test_a_second_start_finds_its_programs(benchmark):
     startup = benchmark("startup")
     phases = startup.measure("CartPole-v1", num_envs=2, repeats=1)
@@ -141,7 +136,7 @@ def test_the_model_of_scaling_adds_sums_over_devices(benchmark):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.usefixtures("one_device")
 def test_scaling_is_measured_and_predicted(benchmark, tmp_path):
     scaling = benchmark("scaling")
     output = tmp_path / "scaling.json"

@@ -9,7 +9,6 @@ import pytest
 
 import jaxrl
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SMALL = {"num_steps": 32, "num_epochs": 1, "hidden_sizes": (8,)}
 
 

@@ -60,11 +60,17 @@ def test_the_agents_of_all_tasks_fit_and_their_names_tell_the_cells_apart(study)
         assert problem.settings["space"].keys() == problem.space.keys()
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "algorithm", "env_id", "small"),
     [
-        ("dqn-CartPole-v1", "dqn", "gymnax/CartPole-v1", {"replay_size": 64, "batch_size": 4}),
+        pytest.param(
+            "dqn-CartPole-v1",
+            "dqn",
+            "gymnax/CartPole-v1",
+            {"replay_size": 64, "batch_size": 4},
+            marks=pytest.mark.exhaustive,
+        ),
         ("DoorKey-5x5", "ppo", "envpool/MiniGrid-DoorKey-5x5-v0", {"num_minibatches": 1}),
     ],
 )
@@ -89,7 +95,6 @@ def test_dqn_and_simulators_are_searched(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     config = jaxrl.PPOConfig(num_steps=32, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
     agent = study.PPO._replace(config=config)

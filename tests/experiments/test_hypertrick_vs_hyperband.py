@@ -42,7 +42,6 @@ def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, evict
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
 def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
     args = comparison.Args(
@@ -83,7 +82,6 @@ def test_phases_that_run_side_by_side_are_one_round(comparison):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
 def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys, env_id):
     comparison.main(
@@ -121,7 +119,6 @@ def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_paper_s_search_of_a2c_takes_equal_steps_and_continues(comparison, tmp_path):
     small = ("torso=mlp", "hidden_sizes=(8,)", "num_minibatches=4")
     args = comparison.Args(

@@ -8,8 +8,6 @@ import pytest
 
 import jaxrl
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture
 def study(experiment):

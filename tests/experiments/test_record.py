@@ -11,7 +11,6 @@ from jaxrl.analysis.records import uniformly_random
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     record = experiment("record")
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))

@@ -38,7 +38,6 @@ def test_rules_choose_by_the_highest_or_by_the_last_two_scores(experiment):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_winners_are_measured_on_new_seeds(experiment, tmp_path, monkeypatch):
     study = experiment("search_winners")
     args = study.Args(

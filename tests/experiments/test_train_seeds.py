@@ -17,7 +17,6 @@ FLAGS = [
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_seeds_side_by_side_have_the_scores_of_single_runs(experiment, tmp_path):
     script = experiment("train_seeds")
     script.main(

@@ -14,7 +14,6 @@ from jaxrl.ops.distributions import Categorical, DiagonalNormal
 from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.types import Inputs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 VECTOR = Box.of((3,), np.float32)
 IMAGE = Box.of((20, 20, 2), np.uint8, 0, 255)
 

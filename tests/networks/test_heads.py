@@ -11,8 +11,6 @@ from jaxrl.networks.heads import MASKED_LOGIT, ActorCriticHead, QHead
 from jaxrl.ops.distributions import Categorical, DiagonalNormal, JointCategorical, MultiCategorical
 from jaxrl.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEY = jax.random.key(0)
 FEATURES = jnp.ones((7, 3))
 ROWS = 1000

@@ -8,8 +8,6 @@ import pytest
 
 from jaxrl.networks.initializers import orthogonal
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 5)])
 def test_weights_are_those_of_flax(shape):

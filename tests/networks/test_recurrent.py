@@ -72,7 +72,6 @@ def assert_close(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 cores = pytest.mark.parametrize("core", ["gru", "lstm"])
 
 

@@ -11,8 +11,6 @@ import pytest
 from jaxrl.algos import a2c
 from jaxrl.ops.distributions import Categorical, DiagonalNormal, JointCategorical, MultiCategorical
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LEAD = (5, 3)
 SIZES = (4, 1)
 MANY = 20_000

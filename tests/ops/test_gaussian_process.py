@@ -12,8 +12,6 @@ from jaxrl.ops.gaussian_process import JITTER, Kernel, Points
 M, NUM_EMPTY, D = 14, 3, 2
 KERNEL = Kernel(0.4, 0.2, 0.1)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def problem(seed):
     """Return points `[M, 1 + D]`, observations, which slots are set, and new points."""

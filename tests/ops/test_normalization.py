@@ -12,8 +12,6 @@ from jaxrl.ops import normalization
 from jaxrl.spaces import Box, Dict
 from jaxrl.types import Inputs, Trajectory
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 update = jax.jit(normalization.update)
 discounted_sums = jax.jit(normalization.discounted_sums)
 

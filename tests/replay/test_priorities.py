@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from jaxrl.replay import priorities as priorities_module
 from jaxrl.replay.priorities import importance_weights
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 seeds = st.integers(0, 2**32 - 1)
 draw_proportionally = jax.jit(priorities_module.draw_proportionally, static_argnums=2)
 

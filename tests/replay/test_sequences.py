@@ -7,8 +7,6 @@ import pytest
 from jaxrl.replay import ring, sequences
 from jaxrl.replay.sequences import Layout
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.parametrize(("frame_stack", "before"), [(1, 0), (4, 1)])
 def test_sequences_begin_only_where_they_are_whole(frame_stack, before):

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from jaxrl.replay import ring, transitions
 from jaxrl.replay.transitions import Layout, Row
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 CAPACITY, N = 24, 2
 add = jax.jit(ring.add)
+read = jax.jit(transitions.read, static_argnums=0)
 
 
 def random_memory(seed: int) -> tuple[ring.Replay, dict[str, np.ndarray]]:
@@ -68,8 +67,7 @@ def test_transitions_are_those_of_rows_walked_one_by_one(seed, n_step):
     layout = Layout(n_step, num_steps=4, frame_stack=1)
     times = np.arange(12, 36 - n_step)
     ts, ns = (x.ravel() for x in np.meshgrid(times, np.arange(N), indexing="ij"))
-    batch = transitions.read(layout, memory, jnp.asarray(ts % CAPACITY), jnp.asarray(ns), 0.9)
-    batch = jax.device_get(batch)
+    batch = jax.device_get(read(layout, memory, ts % CAPACITY, ns, 0.9))
     np.testing.assert_array_equal(batch.obs, rows["obs"][ts, ns])
     for i, (t, n) in enumerate(zip(ts, ns, strict=True)):
         expected = walked(rows, int(t), int(n), n_step, 0.9)

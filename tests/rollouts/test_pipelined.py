@@ -17,8 +17,6 @@ from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import restart
 from jaxrl.training.loggers import read_jsonl
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NAMES = ["ppo", "ppo-gru", "a2c", "impala", "dqn", "pqn", "r2d2"]
 CHANGES = {"impala": {"lag": 2}, "dqn": {"replay_size": 128}, "r2d2": {"replay_size": 128}}
 CONFIGS = {name: small_algorithms.CONFIGS[name].replace(**CHANGES.get(name, {})) for name in NAMES}
@@ -110,7 +108,9 @@ def test_a_population_over_two_pools_is_its_members(asynchronous):
         assert_close(jax.tree.map(lambda x, m=member: x[m], population), one)
 
 
-@pytest.mark.parametrize("options", [{"num_pools": 2}, {"send_ahead": True}])
+@pytest.mark.parametrize(
+    "options", [{"num_pools": 2}, pytest.param({"send_ahead": True}, marks=pytest.mark.exhaustive)]
+)
 def test_every_device_has_pools_of_its_own(options):
     algo = spread(algorithm("a2c", **options), 2)
     state, metrics = small_algorithms.train(algo, CONFIGS["a2c"], jax.random.key(0), 6)
@@ -193,7 +193,7 @@ def test_simulators_that_simulate_can_be_closed():
 
 @pytest.mark.parametrize(
     ("num_pools", "send_ahead"),
-    [pytest.param(1, False, marks=pytest.mark.exhaustive), (2, False), (1, True)],
+    [*(pytest.param(n, False, marks=pytest.mark.exhaustive) for n in (1, 2)), (1, True)],
 )
 def test_metrics_rows_hold_waiting_times_and_rates(tmp_path, num_pools, send_ahead):
     algo = algorithm("ppo", num_pools=num_pools, send_ahead=send_ahead)

@@ -11,8 +11,6 @@ from toy_algorithm import ToyConfig, toy
 import jaxrl
 from jaxrl.training.autotune import autotune, climb, lanes_per_second
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KNOBS = {
     "num_envs": [8, 16, 32, 64, 128, 256],
     "num_threads": [1, 2, 4, 8, 16, 32],

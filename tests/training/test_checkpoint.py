@@ -19,7 +19,7 @@ from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.types import is_key
 
-pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.smoke
 
 OLD = {"run_id": None}
 RUN = {"run_id": "a", "seed": 1, "versions": {"jax": "1"}}

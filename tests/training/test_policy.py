@@ -9,7 +9,6 @@ import pytest
 import jaxrl
 from jaxrl.training import manifest as manifests
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
 
 

@@ -17,8 +17,6 @@ from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, STRATEGIES, Strategy, population
 from jaxrl.types import is_key
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 CONFIGS = {
     "toy": ToyConfig(),
     "ppo": jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,)),

@@ -29,7 +29,7 @@ from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.progress import read_summary
 from jaxrl.training.run import row_length
 
-pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.smoke
 
 CONFIG = ToyConfig()
 STEPS = 2 * 2  # of an update: environments x steps
@@ -255,8 +255,7 @@ def test_a_run_resumes_with_other_pools_and_no_other_option(tmp_path):
 
 
 PROGRAM = """
-import jax, sys, jaxrl
-jax.config.update("jax_disable_most_optimizations", True)  # as in these tests
+import sys, jaxrl
 from toy_algorithm import ToyConfig, toy
 jaxrl.run(
     toy(), ToyConfig(), seed=3, total_steps=10**9, run_dir=sys.argv[1], num_evaluations=0,

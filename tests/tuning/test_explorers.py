@@ -15,8 +15,6 @@ KEY = jax.random.key(5)
 N, P = 8, 5
 EXPLORERS = [PBT(N, P), PB2(N, P, candidates=16), MFPBT(N, P, periods=(1, 2))]
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def search_of(explorer):
     return functools.partial(

@@ -24,8 +24,6 @@ from jaxrl.tuning.finals import mean_of_last_two, retrain
 KEY = jax.random.key(5)
 FINALS = Finals(top=2, repeats=3, share=0.5)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @functools.cache
 def searched(scheduler, finals, num_lanes=4, **arguments):

@@ -33,8 +33,6 @@ KEY = jax.random.key(5)
 SCHEDULER = RandomSearch(12, 2)
 IMPROVEMENT = ExpectedImprovement(initial=4, candidates=32)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def search_of(sampler, scheduler=SCHEDULER, num_lanes=3, **arguments):
     defaults = {"strategy": "vmap", "sampler": sampler, "space": SPACE, "algo": toy_algorithm()}

@@ -1,6 +1,7 @@
 """Search spaces: distributions against their definitions, refusals by name."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -134,10 +135,11 @@ def test_plain_values_of_multiples_are_on_the_ladder(rungs, q, low, more, place)
 def test_values_have_places_in_the_unit_interval(distribution, places, expected):
     found = jax.jit(distribution.at)(jnp.array(places))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert found.dtype == distribution.draw(jax.random.key(0)).dtype
-    back = distribution.at(distribution.unit(found))
+    assert found.dtype == jax.eval_shape(distribution.draw, jax.random.key(0)).dtype
+    unit = np.asarray(jax.jit(distribution.unit)(found))
+    assert ((unit >= 0) & (unit <= 1)).all()
+    back = jax.jit(distribution.at)(unit)
     np.testing.assert_allclose(back, found, rtol=1e-5, atol=1e-6)
-    assert ((distribution.unit(found) >= 0) & (distribution.unit(found) <= 1)).all()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_values_have_places_in_the_unit_interval(distribution, places, expected)
 )
 def test_values_at_uniform_places_are_distributed_as_drawn(distribution):
     u = jax.random.uniform(jax.random.key(2), (4000,))
-    found = np.sort(np.asarray(distribution.at(u)).astype(float))
+    found = np.sort(np.asarray(jax.jit(distribution.at)(u)).astype(float))
     drawn = np.sort(draws(distribution).astype(float))
     grid = np.unique(np.concatenate([found, drawn]))
     gap = np.searchsorted(found, grid, "right") - np.searchsorted(drawn, grid, "right")
@@ -267,8 +269,10 @@ CONDITIONAL = {
 
 def test_conditional_fields_draw_as_others_and_count_where_they_are_active():
     keys = jax.random.split(jax.random.key(3), 400)
-    drawn = jax.vmap(lambda key: spaces.draw(CONDITIONAL, key))(keys)
-    plain = jax.vmap(lambda key: spaces.draw(spaces.unconditional(CONDITIONAL), key))(keys)
+    drawn, plain = (
+        jax.jit(jax.vmap(partial(spaces.draw, space)))(keys)
+        for space in (CONDITIONAL, spaces.unconditional(CONDITIONAL))
+    )
     np.testing.assert_array_equal(drawn["learning_rate"], plain["learning_rate"])
     config = jaxrl.PPOConfig(learning_rate=0.5)
     trained = jax.jit(lambda drawn: spaces.trained(CONDITIONAL, drawn, config))(drawn)
@@ -277,9 +281,9 @@ def test_conditional_fields_draw_as_others_and_count_where_they_are_active():
         trained["learning_rate"], np.where(is_active, drawn["learning_rate"], 0.5)
     )
     assert is_active.mean() == pytest.approx(0.5, abs=0.1)
-    places = np.asarray(spaces.places(CONDITIONAL, drawn))
+    places = np.asarray(jax.jit(partial(spaces.places, CONDITIONAL))(drawn))
     np.testing.assert_array_equal(places[:, 1] == 0.5, ~is_active)
-    back = spaces.at(CONDITIONAL, jnp.array(places))
+    back = jax.jit(partial(spaces.at, CONDITIONAL))(places)
     np.testing.assert_array_equal(back["gamma"], drawn["gamma"])
     np.testing.assert_allclose(
         back["learning_rate"][is_active], drawn["learning_rate"][is_active], rtol=1e-5

@@ -15,7 +15,6 @@ from jaxrl.envs.check import jit_play, play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.types import PyTree
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 NUMBER = jax.ShapeDtypeStruct((), np.dtype(np.int32))
 
 

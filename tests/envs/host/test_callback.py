@@ -13,7 +13,6 @@ from jaxrl.envs.check import jit_play, play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 P = 2  # members of a population
 
 

@@ -16,8 +16,6 @@ from jaxrl.envs.host import conversions, step_checks
 from jaxrl.spaces import Box, Discrete, MultiDiscrete
 
 N = 2
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SHOWN = {
     "discrete": [0, 1, 0],
     "multi-discrete": [0, 1, 1, 0, 0],

@@ -12,8 +12,6 @@ from jaxrl.envs.host import callback
 from jaxrl.envs.host.pools import ANY, NONE
 from jaxrl.rollouts import pipelined
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def make(asynchronous=False) -> Any:
     return jaxrl.make(

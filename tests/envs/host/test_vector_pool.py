@@ -13,7 +13,6 @@ import jaxrl
 from jaxrl.envs.check import random_actions
 
 N = 2
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 NO_ACTIONS = jnp.zeros(N, jnp.int32)
 
 

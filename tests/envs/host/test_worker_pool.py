@@ -25,7 +25,6 @@ from jaxrl.envs.host.pools import PoolGroup
 from jaxrl.envs.host.worker_pool import WorkerPool
 
 N = 2
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 NO_ACTIONS = jnp.zeros(N, jnp.int32)
 SEEDS = np.arange(N, dtype=np.int32)
 

@@ -13,8 +13,6 @@ PERIODS = (1, 2, 4)
 N, SIZE, P = 24, 8, 9
 RULE = MFPBT(N, P, PERIODS)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 succeed = jax.jit(RULE.succeed)
 
 

@@ -15,8 +15,6 @@ from jaxrl.tuning.evolution import pb2
 N, P = 6, 5
 SPACE = {"rate": LogUniform(1e-4, 1e-1), "size": Integer(1, 9), "x": Uniform(-1.0, 3.0)}
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def history(seed, phase):
     """Return scores, values and parents `[N, P]` after a phase."""

@@ -17,8 +17,6 @@ from jaxrl.tuning import PBT, Choice, Finals, LogUniform, search, trial_key
 KEY = jax.random.key(5)
 N, P = 10, 5
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @functools.cache
 def searched(strategy="vmap", finals=None):

@@ -30,8 +30,6 @@ ALL = {
 SPACE = {"x": Uniform(0.5, 1.5), "size": Integer(1, 3)}
 N = 8
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_sobol_keeps_the_contract():
     check_sampler(Sobol(), ALL)

@@ -23,8 +23,6 @@ N = 12
 KERNEL = Kernel(0.3, 0.0, 0.1)
 SPACE = {"gamma": Choice((0.9, 0.99)), "rate": LogUniform(1e-4, 1e-1), "x": Uniform(-1.0, 1.0)}
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_the_expected_improvement_is_that_of_the_formula():
     z = np.array([-60, -20, -9, -7.9, -5, -3, -1, 0, 1, 4, 6, 1000])

@@ -200,7 +200,7 @@ def test_damaged_events_are_one_error(studies, tmp_path, statement):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory, quick_compilation):
+def stopped(tmp_path_factory):
     """A sweep that was stopped, with its study in a database, and one that ended."""
     directory = tmp_path_factory.mktemp("stopped")
     with pytest.MonkeyPatch.context() as patch:

@@ -12,7 +12,7 @@ from jaxrl.tuning.studies.paused_agents import PausedAgents, default_folder
 
 
 @pytest.fixture(scope="module")
-def agent(quick_compilation):
+def agent():
     return jax.jit(toy().init)(ToyConfig(), jax.random.key(3))
 
 

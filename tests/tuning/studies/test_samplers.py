@@ -17,7 +17,6 @@ from jaxrl.tuning.studies.storage import study_view
 from jaxrl.tuning.studies.study import SharedStudy
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("sampler", "needs"), [("tpe", "optuna"), ("cmaes", "cmaes"), ("gp", "torch")]
 )
@@ -30,7 +29,6 @@ def test_samplers_that_learn_choose_the_values(tmp_path, sampler, needs):
     assert all(1e-5 <= rate <= 1e-1 for rate in rates)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_study_has_the_rungs_that_were_trained(tmp_path):
     space = {"num_steps": QLogUniform(1, 64, rungs=3)}
     url = f"sqlite:///{tmp_path / 'study.db'}"
@@ -68,7 +66,6 @@ def test_samplers_rank_trials_without_a_score_last():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("reports", [3, 8])
 def test_a_killed_sweep_of_cmaes_resumes_with_the_same_values(tmp_path, monkeypatch, reports):
     arguments = {"sampler": "cmaes", "num_lanes": 2, "checkpoint_seconds": 0.0}

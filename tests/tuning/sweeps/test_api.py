@@ -32,8 +32,6 @@ from jaxrl.tuning import (
 )
 from jaxrl.tuning.sweeps import loop, sweep_file
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
 
 

@@ -16,7 +16,6 @@ from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.trial_start import agent_keys
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_best_agents_are_kept_and_can_be_loaded(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
     config = jaxrl.PPOConfig(num_steps=64, hidden_sizes=(8,), num_minibatches=1, num_epochs=1)
@@ -37,7 +36,6 @@ def test_the_best_agents_are_kept_and_can_be_loaded(tmp_path):
     assert {jaxrl.load_policy(path).config.gamma for path in kept} == {0.9, 0.99}
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_the_first_agent_of_the_best_trial_is_kept(tmp_path):
     result = run(tmp_path / "x", RandomSearch(3, 1), seeds_per_trial=2, keep_best=1)
     assert result.best is not None

@@ -21,8 +21,6 @@ SPACE = {
     "gamma": When("activation", "tanh", Choice((0.4, 0.5))),
 }
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def check(trials):
     """Check which values trials have, and that they trained with them or the config's.

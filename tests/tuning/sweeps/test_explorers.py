@@ -55,8 +55,6 @@ N, P = 8, 4
 PLAIN = PBT(N, P)
 EXPLORERS = [PLAIN, PB2(N, P, candidates=16), MFPBT(N, P, periods=(1, 2))]
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def explore(directory, explorer=PLAIN, space=SPACE, **arguments):
     return run(directory, explorer, space, **{"num_lanes": N} | arguments)
@@ -73,7 +71,7 @@ def searched(explorer, **arguments):
     ("explorer", "arguments"),
     [
         (PLAIN, {"finals": Finals(2, 2, share=1.0)}),
-        (EXPLORERS[1], {}),
+        pytest.param(EXPLORERS[1], {}, marks=pytest.mark.exhaustive),
         (EXPLORERS[2], {"seeds_per_trial": 2}),
     ],
     ids=["pbt, finals", "pb2", "mfpbt, seeds"],

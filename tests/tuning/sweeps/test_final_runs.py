@@ -18,8 +18,6 @@ from jaxrl.tuning.sweeps import final_runs, loop, sweep_file
 FINALS = Finals(top=2, repeats=3, share=0.5)
 RULE = HyperTrick(14, 4)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_they_are_those_of_one_program(tmp_path):
     result = run(tmp_path / "x", RULE, finals=FINALS)

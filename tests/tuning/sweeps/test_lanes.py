@@ -22,8 +22,6 @@ from jaxrl.tuning import ASHA, Choice, HyperTrick, LogUniform, Phase, RandomSear
 from jaxrl.tuning.sweeps.lane_group import LaneGroup
 from jaxrl.tuning.sweeps.lanes import Lanes
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_lanes_change_between_the_programs_of_static_fields(tmp_path):
     result = run(tmp_path / "x", HyperTrick(12, 3), STATIC, num_lanes=3)

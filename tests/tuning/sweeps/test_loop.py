@@ -56,8 +56,6 @@ from jaxrl.tuning.sweeps import display, loop, sweep_file
 from jaxrl.tuning.sweeps.lanes import Lanes
 from jaxrl.tuning.sweeps.trials import Trials
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def searched(scheduler, **scoring):
     program = functools.partial(
@@ -72,7 +70,7 @@ THREE_SEEDS = {"seeds_per_trial": 3, "objective": objectives.lowest_return}
 @pytest.mark.parametrize(
     ("scheduler", "scoring"),
     [
-        (HyperTrick(12, 4), {}),
+        pytest.param(HyperTrick(12, 4), {}, marks=pytest.mark.exhaustive),
         (HyperTrick(12, 4), THREE_SEEDS),
         (HyperTrick(5, 3), {"evaluation_episodes": 4, "seeds_per_trial": 2}),
         pytest.param(SuccessiveHalving(9, 9), {}, marks=pytest.mark.exhaustive),

@@ -38,8 +38,6 @@ SEVERAL = {"z": objectives.lowest_return, "a": objectives.mean_return}  # not in
 SCORING = {"objective": SEVERAL, "seeds_per_trial": 2}
 RULE = HyperTrick(10, 3)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_they_are_those_of_one_program(tmp_path):
     finals = Finals(top=2, repeats=2, share=0.5)
@@ -143,7 +141,7 @@ def test_damaged_ones_are_one_error(ended, tmp_path, statement, message):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory, quick_compilation):
+def ended(tmp_path_factory):
     """A directory with a sweep by several objectives that has ended."""
     directory = tmp_path_factory.mktemp("ended")
     run(directory / "x", HyperTrick(2, 2), storage=None, **SCORING)

@@ -48,7 +48,6 @@ def test_the_state_of_an_older_version_counts_steps_from_0(tmp_path):
     assert SweepState.from_json(saved, 3, tmp_path).num_steps == 0
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_damaged_sweep_json_is_named(tmp_path):
     run(tmp_path / "x", HyperTrick(2, 1))
     path = tmp_path / "x" / "sweep.json"

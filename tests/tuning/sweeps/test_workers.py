@@ -21,7 +21,7 @@ from waiting import wait_until
 from jaxrl.tuning import Status, SuccessiveHalving
 from jaxrl.tuning.studies.events import read_events, replay
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.process
 
 WORKERS = ("a", "b", SLOW)
 KILLED = "b"
