@@ -105,7 +105,10 @@ def assert_environments_are_split_and_the_agent_is_copied(state):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.exhaustive] * (n == "dqn")) for n in DRAWN],  # as r2d2
+)
 def test_devices_draw_the_samples_that_members_of_vmap_draw(name):
     algo, config = algorithm(name), DRAWN[name]
     state, metrics = train(spread(algo), config, jax.random.key(1), 12)
@@ -278,7 +281,7 @@ def test_an_environment_of_ones_own_is_spread():
     chex.assert_trees_all_close(two, one, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_agents_on_eight_devices():
     """Run with a time limit, because devices might wait for each other for ever."""
     these = "is_the_same and ppo and not gru and not lstm or draw_the_samples and r2d2"
