@@ -55,6 +55,18 @@ PPO_FOR_MUJOCO = PPOConfig(
 )
 """Huang et al. 2022 for continuous control, but with 8 environments instead of one."""
 
+_CLEANBA: dict[str, Any] = {
+    "learning_rate": 6e-4,
+    "entropy_coef": 0.01,
+    "max_grad_norm": 40.0,
+    "rmsprop_decay": 0.99,
+    "rmsprop_eps": 0.01,
+    "eps_inside_root": False,
+    "num_steps": 20,
+    "sum_losses": True,
+}
+"""Optimizer, losses and rollouts of Huang et al. 2023, "Cleanba", for A2C and IMPALA."""
+
 # fmt: off
 _PPO = {
     "cartpole": Preset(
@@ -206,9 +218,8 @@ _A2C = {
         "Atari on 42x42 pictures with GA3C's small network: two hours of one core", "Pong-v5",
         10_000_000, 32,
         A2CConfig(
-            torso="ga3c_cnn", learning_rate=6e-4, gae_lambda=1.0, entropy_coef=0.01,
-            max_grad_norm=40.0, rmsprop_decay=0.99, rmsprop_eps=0.01, eps_inside_root=False,
-            num_steps=20, num_minibatches=2, sum_losses=True, normalize_observations=True,
+            **_CLEANBA, torso="ga3c_cnn", gae_lambda=1.0, num_minibatches=2,
+            normalize_observations=True,
         ),
         env_options=("img_height=42", "img_width=42"), atari_flags={},
     ),
@@ -228,9 +239,7 @@ _IMPALA = {
         "Atari through envpool; Cleanba, Huang et al. 2023: 128 x 20 steps, the deep ResNet",
         "Pong-v5", 50_000_000, 128,
         ImpalaConfig(
-            torso="impala_resnet", learning_rate=6e-4, trace_lambda=1.0, entropy_coef=0.01,
-            max_grad_norm=40.0, rmsprop_decay=0.99, rmsprop_eps=0.01, eps_inside_root=False,
-            num_steps=20, num_minibatches=4, sum_losses=True,
+            **_CLEANBA, torso="impala_resnet", trace_lambda=1.0, num_minibatches=4,
         ),
         env_options=("full_action_space=True", "noop_max=1"),
         atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
@@ -240,9 +249,8 @@ _IMPALA = {
         "Atari on 42x42 pictures with GA3C's small network: two hours of one core", "Pong-v5",
         10_000_000, 32,
         ImpalaConfig(
-            torso="ga3c_cnn", learning_rate=6e-4, trace_lambda=1.0, entropy_coef=0.01,
-            max_grad_norm=40.0, rmsprop_decay=0.99, rmsprop_eps=0.01, eps_inside_root=False,
-            num_steps=20, num_minibatches=2, sum_losses=True, normalize_observations=True,
+            **_CLEANBA, torso="ga3c_cnn", trace_lambda=1.0, num_minibatches=2,
+            normalize_observations=True,
         ),
         env_options=("img_height=42", "img_width=42"), atari_flags={},
     ),
