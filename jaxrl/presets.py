@@ -215,7 +215,8 @@ _A2C = {
     ),
     # Cleanba's optimizer and losses, as in IMPALA's `laptop`.
     "laptop": Preset(
-        "Atari on 42x42 pictures with GA3C's small network: two hours of one core", "Pong-v5",
+        "Atari on 42x42 pictures with GA3C's small network: two to three hours of a core",
+        "Pong-v5",
         10_000_000, 32,
         A2CConfig(
             **_CLEANBA, torso="ga3c_cnn", gae_lambda=1.0, num_minibatches=2,

@@ -12,7 +12,6 @@ from fast_compile import FLAG, TWO_DEVICES, UNOPTIMIZED
 
 # The continuous integration sets XLA_FLAGS for the tests that learn, to compile as users do.
 os.environ.setdefault("XLA_FLAGS", f"{TWO_DEVICES} {FLAG}")
-os.environ[UNOPTIMIZED] = "1"
 
 # The processes that tests start import this checkout and these helpers.
 TESTS = Path(__file__).parent

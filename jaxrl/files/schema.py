@@ -222,9 +222,14 @@ def read(path: Path, table: Table, rename: Callable[[Any], Any] = lambda value: 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
     """Write an object with its digest to a JSON file, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(json.dumps({**value, DIGEST: _digest(value)}, indent=1) + "\n")
-    unfinished.replace(path)
+    new = unfinished(path)
+    new.write_text(json.dumps({**value, DIGEST: _digest(value)}, indent=1) + "\n")
+    new.replace(path)
+
+
+def unfinished(path: Path) -> Path:
+    """Return the file that `write` fills first, and that a kill or a full disk may leave behind."""
+    return path.with_name(f".{path.name}")
 
 
 def _digest(value: Mapping[str, Any]) -> str:

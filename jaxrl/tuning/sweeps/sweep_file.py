@@ -26,8 +26,6 @@ from jaxrl.tuning.sweeps.state import SweepSettings
 from jaxrl.types import Algorithm
 
 NAME = "sweep.json"
-UNFINISHED = f".{NAME}"
-"""The file while it is written; a kill or a full disk may leave it behind."""
 SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "objective",
         "evaluation_episodes", "seeds_per_trial", "sampler", "lanes", "phase", "space")  # fmt: skip
 """What a resumed sweep must have in common with the one before it."""
@@ -156,7 +154,7 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
         with directory_lock(directory):
             yield False
         return
-    if directory.exists() and {x.name for x in directory.iterdir()} - {UNFINISHED}:
+    if directory.exists() and {*directory.iterdir()} - {schema.unfinished(directory / NAME)}:
         raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
