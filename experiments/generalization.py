@@ -2,7 +2,7 @@
 
     python experiments/generalization.py maze
     python experiments/generalization.py procgen --env-id envpool/StarpilotEasy-v0
-    python experiments/generalization.py miniworld --env-id MiniWorld-FourRooms-v0
+    python experiments/generalization.py miniworld --algorithm a2c --no-memory
 
 As in Cobbe et al. 2020 (arXiv 1912.01588): agents memorize few levels and fail on others, and the
 gap closes as K grows. The levels of mazes are data, so the agents of all K and seeds are one
@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.envs.maze import MazeEnv
@@ -52,10 +53,16 @@ IN_MAZES = jaxrl.PPOConfig(
 )
 IN_PROCGEN = PRESETS["ppo"]["procgen"].config.replace(torso="impala_resnet")
 """Settings of Cobbe et al., with fewer steps."""
-IN_MINIWORLD = jaxrl.PPOConfig(
-    learning_rate=5e-4, num_steps=64, num_minibatches=4, torso="ga3c_cnn", core="lstm"
-)
-"""The settings of preset `vizdoom-memory`, but rewards are not scaled: they are at most 1."""
+IN_MINIWORLD: dict[str, Any] = {
+    "ppo": jaxrl.PPOConfig(
+        learning_rate=5e-4, num_steps=64, num_minibatches=4, torso="ga3c_cnn", core="lstm"
+    ),
+    "a2c": jaxrl.A2CConfig(
+        num_steps=20, num_minibatches=4, gae_lambda=0.95, torso="ga3c_cnn", core="lstm"
+    ),
+}
+"""By algorithm. PPO's are those of preset `vizdoom-memory` without a scale of rewards, which are at
+most 1 here."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -70,7 +77,6 @@ class Args:
     """Episodes of each test of an agent."""
     results: Path = Path("runs") / "results"
     """Directory of the JSON and the picture."""
-    config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_MAZES
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -81,6 +87,7 @@ class Maze(Args):
     """The values of K."""
     size: int = 9
     """Sides of the mazes."""
+    config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_MAZES
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -112,7 +119,9 @@ class Miniworld(Simulated):
     env_id: str = "MiniWorld-FourRooms-v0"
     total_steps: LargeInteger = 300_000
     num_envs: int = 16
-    config: tyro.conf.OmitArgPrefixes[jaxrl.PPOConfig] = IN_MINIWORLD
+    algorithm: Literal["ppo", "a2c"] = "ppo"
+    memory: bool = True
+    """Whether agents have an LSTM."""
 
 
 # --- populations in mazes ------------------------------------------------------------------------
@@ -196,19 +205,33 @@ def study_simulator(args: Procgen | Miniworld) -> None:
         [scores_of_agent(args, number, seed) for seed in range(args.seeds)]
         for number in args.levels
     ]
-    report(game_name(args), jaxrl.ppo(make_levels(args)), args, np.array(scores))
+    make = ALGORITHMS[agent_of(args)[0]]
+    report(game_name(args), make(make_levels(args)), args, np.array(scores))
+
+
+def agent_of(args: Maze | Procgen | Miniworld) -> tuple[str, Any]:
+    """Return the name of the algorithm and its config."""
+    if not isinstance(args, Miniworld):
+        return "ppo", args.config
+    config = IN_MINIWORLD[args.algorithm]
+    return args.algorithm, config if args.memory else config.replace(core=None)
 
 
 def game_name(args: Procgen | Miniworld) -> str:
-    """Return the name of the game in the names of files."""
-    return args.env_id.rpartition("/")[2].lower()
+    """Return the names of the game and of agents unlike the default in the names of files."""
+    name = args.env_id.rpartition("/")[2].lower()
+    if isinstance(args, Miniworld):
+        name += f"-{args.algorithm}" * (args.algorithm != "ppo")
+        name += "-no-memory" * (not args.memory)
+    return name
 
 
 def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[float]:
     """Return one agent's mean returns on its training levels and on unseen ones."""
     training = (seed * max(args.levels), number)
-    algo = jaxrl.ppo(make_levels(args, *training))
-    config = args.config.replace(anneal_updates=count_updates(algo, args.config, args.total_steps))
+    name, config = agent_of(args)
+    algo = ALGORITHMS[name](make_levels(args, *training))
+    config = config.replace(anneal_updates=count_updates(algo, config, args.total_steps))
     run_dir = args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
     print(run_dir)
     settings = {"seed": seed, "total_steps": args.total_steps, "num_evaluations": 0}
@@ -245,15 +268,20 @@ def format_summary(summary: dict[str, Any]) -> str:
     return f"{summary['value']:.2f} ({summary['low']:.2f} to {summary['high']:.2f})"
 
 
-def describe(algo: jaxrl.Algorithm, args: Args, results: list[dict[str, Any]]) -> dict[str, Any]:
+def describe(
+    algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld, results: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Return a study's record: its manifest and results."""
     flags = dataclasses.asdict(args)
     left_out = ("config", "results", "runs", "resume")  # the manifest has the config
     arguments = {name: flags[name] for name in flags if name not in left_out}
-    return {"manifest": manifests.describe(algo, args.config, arguments), "settings": results}
+    manifest = manifests.describe(algo, agent_of(args)[1], arguments)
+    return {"manifest": manifest, "settings": results}
 
 
-def report(name: str, algo: jaxrl.Algorithm, args: Maze | Simulated, scores: np.ndarray) -> None:
+def report(
+    name: str, algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld, scores: np.ndarray
+) -> None:
     """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels."""
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
     names = ("training levels", "unseen levels", "gap")

@@ -65,7 +65,7 @@ class Interval(NamedTuple):
 
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
-    """Repeat the runs; return the exit status: 0 if their mean score agrees, else 1."""
+    """Repeat the runs; return 1 if their mean score is outside the recorded interval, else 0."""
     args = tyro.cli(ReproduceArguments, args=argv, prog=prog)
     path = Path(args.record)
     if path.suffix != ".json":

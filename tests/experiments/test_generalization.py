@@ -86,13 +86,22 @@ def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("miniworld")
-def test_miniworld_is_studied_by_its_layouts(study, small, tmp_path):
-    config = study.IN_MINIWORLD.replace(core_size=8, num_minibatches=2, **SMALL)
-    flags = small | {"seeds": 1, "total_steps": 64, "num_envs": 2, "episodes": 2}
-    flags |= {"config": config, "runs": tmp_path / "runs", "env_id": "MiniWorld-OneRoomS6Fast-v0"}
-    study.main(study.Miniworld(levels=(1, 2), **flags))
-    result = read(tmp_path, "generalization-miniworld-onerooms6fast-v0")
-    assert [row["num_levels"] for row in result["settings"]] == [1, 2]
+@pytest.mark.parametrize(
+    ("algorithm", "memory", "levels", "suffix"),
+    [("ppo", True, (1, 2), ""), ("a2c", False, (1,), "-a2c-no-memory")],
+)
+def test_miniworld_is_studied_by_its_layouts(
+    study, tmp_path, monkeypatch, algorithm, memory, levels, suffix
+):
+    config = study.IN_MINIWORLD[algorithm].replace(num_steps=32, core_size=8, num_minibatches=2)
+    monkeypatch.setitem(study.IN_MINIWORLD, algorithm, config)
+    flags = {"seeds": 1, "total_steps": 64, "num_envs": 2, "episodes": 2, "results": tmp_path}
+    flags |= {"runs": tmp_path / "runs", "env_id": "MiniWorld-OneRoomS6Fast-v0"}
+    study.main(study.Miniworld(levels=levels, algorithm=algorithm, memory=memory, **flags))
+    result = read(tmp_path, f"generalization-miniworld-onerooms6fast-v0{suffix}")
+    assert result["manifest"]["algorithm"] == algorithm
+    assert result["manifest"]["config"]["core"] == ("lstm" if memory else None)
+    assert [row["num_levels"] for row in result["settings"]] == list(levels)
     assert result["manifest"]["env"]["options"]["env_id"] == "MiniWorld-OneRoomS6Fast-v0"
 
 
