@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from fast_compile import FLAG, TWO_DEVICES, UNOPTIMIZED
 
-# The continuous integration sets XLA_FLAGS for the tests that learn, to compile as users do.
+# Programs of tests compile fast rather than run fast, also in the processes that tests start. Set
+# both variables to test programs that are compiled as users compile them.
 os.environ.setdefault("XLA_FLAGS", f"{TWO_DEVICES} {FLAG}")
+os.environ.setdefault(UNOPTIMIZED, "1")
 
 # The processes that tests start import this checkout and these helpers.
 TESTS = Path(__file__).parent
@@ -39,14 +41,15 @@ def pytest_unconfigure():
         shutil.rmtree(CACHE, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    """Optimize the programs of tests that learn, here and in the processes that they start."""
+@pytest.fixture
+def optimized():
+    """Optimize the programs of a test, which run for longer than they compile."""
     import jax
 
-    unoptimized = item.get_closest_marker("learning") is None
-    os.environ[UNOPTIMIZED] = str(int(unoptimized))
-    jax.config.update(UNOPTIMIZED.lower(), unoptimized)
+    before = jax.config.read(UNOPTIMIZED.lower())
+    jax.config.update(UNOPTIMIZED.lower(), False)
+    yield
+    jax.config.update(UNOPTIMIZED.lower(), before)
 
 
 @pytest.fixture

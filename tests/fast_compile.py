@@ -1,4 +1,4 @@
-"""What lets programs of tests, which run for milliseconds, compile fast."""
+"""What lets programs of tests, which run for milliseconds or seconds, compile fast."""
 
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 """Two CPU devices, so that sharded programs are tested on every machine."""

@@ -63,6 +63,7 @@ def test_the_snippets_of_algorithms_run(name):
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("optimized")
 def test_the_network_for_observations_of_several_parts_learns():
     """A goal five steps away, for 0.9 and more if it is reached soon."""
     metrics = run_snippet("dict network")["metrics"]

@@ -84,6 +84,7 @@ def test_scores_without_spread_have_the_least_margin_and_one_has_none():
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("optimized")
 def test_a_recorded_result_is_reproduced(jaxrl_command):
     """With the versions of packages that are installed, not those of the record."""
     results = ROOT / "experiments" / "results"
