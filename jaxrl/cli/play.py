@@ -26,7 +26,13 @@ from jaxrl.analysis.video import (
 )
 from jaxrl.cli.flags.arguments import find_own_modules
 from jaxrl.envs.host.errors import SimulatorError, message_in
-from jaxrl.training.evaluate import Evaluation, evaluate, frames, split_episodes
+from jaxrl.training.evaluate import (
+    MAX_EPISODE_STEPS,
+    Evaluation,
+    evaluate,
+    frames,
+    split_episodes,
+)
 from jaxrl.training.policy import LoadedPolicy, load_policy
 
 MAX_VIDEO_STEPS = 5_000
@@ -76,6 +82,9 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
         scores = play_episodes(policy, args.episodes, args.seed, args.greedy)
         returns = scores.episode_return
         print(f"return over {args.episodes} episodes: {returns.mean():.2f} +- {returns.std():.2f}")
+        if num_cut := int(np.isnan(returns).sum()):
+            cut = f"{num_cut} of them were cut short after {MAX_EPISODE_STEPS:,} steps each"
+            print(cut, file=sys.stderr)
         if np.isfinite(returns).any():
             numbers = summarize_games(*scores)
     if not has_video:

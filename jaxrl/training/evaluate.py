@@ -31,6 +31,8 @@ from jaxrl.types import (
 )
 
 MAX_ENVS = 16
+MAX_EPISODE_STEPS = 100_000
+"""Mean steps of the episodes of an evaluation, at most."""
 EVALUATION_SEED = 2**31 - 1
 BEST = "best"
 """Folder of a run with the agent that was evaluated best."""
@@ -51,10 +53,10 @@ def evaluate(
     key: Array,
     episodes_per_env: int = 1,
     greedy: bool = False,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_EPISODE_STEPS,
     simulation: Simulation | None = None,
 ) -> Evaluation:
-    """Play until every environment has finished `episodes_per_env` episodes, or `max_steps`.
+    """Play until every environment has finished `episodes_per_env` episodes, or for too long.
 
     Each environment counts the same number of episodes, its first ones, so short episodes are not
     favoured. Pure: `jit` it with `static_argnums=(0, 3, 5, 6, 7)`.
@@ -67,7 +69,8 @@ def evaluate(
       key: of the environments and actions; the same key gives the same environments.
       episodes_per_env: episodes of each environment.
       greedy: take the policy's mode, not a sample.
-      max_steps: steps of each environment, at most.
+      max_steps: mean steps of an environment's episodes, at most. Those that have not ended after
+        `max_steps * episodes_per_env` steps are cut short.
       simulation: environments `env` at the start of episodes, used instead of new ones.
 
     Raises:
@@ -81,10 +84,11 @@ def evaluate(
     simulation = start(env, start_key, algo.initial_core(config, env.num_envs), simulation)
     rows = jnp.arange(env.num_envs)
     no_scores = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
+    limit = max_steps * episodes_per_env
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         _, simulation, _, step = carry
-        return (simulation.episodes.count < episodes_per_env).any() & (step < max_steps)
+        return (simulation.episodes.count < episodes_per_env).any() & (step < limit)
 
     def play(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         key, simulation, scores, step = carry

@@ -4,11 +4,13 @@ import json
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxrl
 from jaxrl.cli import play
 from jaxrl.training import manifest as manifests
+from jaxrl.training.evaluate import Evaluation
 
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
 
@@ -34,6 +36,14 @@ def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
     assert compared.returncode == 0, compared.stderr
     page = run_dir.parent / "runs" / "comparison.html"
     assert "data:image/gif" in page.read_text()
+
+
+def test_episodes_that_were_cut_short_are_counted(jaxrl_command, run_dir, monkeypatch):
+    scores = jnp.array([1.0, jnp.nan])
+    monkeypatch.setattr(play, "play_episodes", lambda *_: Evaluation(scores, scores))
+    played = jaxrl_command("play", run_dir, "--episodes", 2, "--format", "gif", "--max-steps", 5)
+    assert played.returncode == 0, played.stderr
+    assert "1 of them were cut short after 100,000 steps each" in played.stderr
 
 
 def test_an_agent_whose_environment_does_not_draw_is_evaluated(jaxrl_command, tmp_path):
