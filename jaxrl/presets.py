@@ -304,6 +304,16 @@ _PQN = {
         ),
         anneal=False, atari_flags={},
     ),
+    # The minibatches of `atari` for a quarter of its environments. Pictures as in PPO's.
+    "laptop": Preset(
+        "Atari on 42x42 pictures with GA3C's small network: an hour and a half of one core",
+        "Pong-v5", 5_000_000, 32,
+        PQNConfig(
+            learning_rate=2.5e-4, adam_eps=1e-8, final_epsilon=0.001, exploration_steps=500_000,
+            num_epochs=2, num_minibatches=8, torso="ga3c_cnn", normalize_observations=True,
+        ),
+        env_options=("img_height=42", "img_width=42"), atari_flags={},
+    ),
 }
 
 _R2D2 = {
