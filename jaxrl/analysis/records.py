@@ -97,7 +97,15 @@ def uniformly_random(algo: Algorithm) -> Algorithm:
 
 
 def describe_scores(returns: np.ndarray) -> dict[str, float]:
-    """Return mean, standard deviation and standard error of the returns `[episodes]`."""
+    """Return mean, standard deviation and standard error of the returns `[episodes]`.
+
+    Raises:
+      ValueError: if episodes were cut short, whose returns are NaN.
+    """
+    if num_cut := int(np.isnan(returns).sum()):
+        raise ValueError(
+            f"{num_cut} of {len(returns)} episodes were cut short, so they have no mean return"
+        )
     return {
         "episodes": len(returns),
         "mean_return": float(returns.mean()),

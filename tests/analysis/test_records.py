@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.analysis.records import keep_record, save_record, summarize_seeds
+from jaxrl.analysis.records import describe_scores, keep_record, save_record, summarize_seeds
 
 
 def test_seeds_are_summarized_with_their_interval():
@@ -36,3 +36,8 @@ def test_records_of_the_same_settings_are_made_once(tmp_path):
     assert keep_record(tmp_path, "part", {"seeds": 2}, fail) == made
     with pytest.raises(ValueError, match=r"part.json was made with other settings.*\n.*2 -> 3"):
         keep_record(tmp_path, "part", {"seeds": 3}, fail)
+
+
+def test_episodes_that_were_cut_short_have_no_mean():
+    with pytest.raises(ValueError, match="1 of 3 episodes were cut short"):
+        describe_scores(np.array([1.0, np.nan, 2.0]))
