@@ -218,12 +218,14 @@ def agent_of(args: Maze | Procgen | Miniworld) -> tuple[str, Any]:
 
 
 def game_name(args: Procgen | Miniworld) -> str:
-    """Return the names of the game and of agents unlike the default in the names of files."""
-    name = args.env_id.rpartition("/")[2].lower()
+    """Return the game's name for names of files, and the agent's if it is not PPO with a memory."""
+    words = [args.env_id.rpartition("/")[2].lower()]
     if isinstance(args, Miniworld):
-        name += f"-{args.algorithm}" * (args.algorithm != "ppo")
-        name += "-no-memory" * (not args.memory)
-    return name
+        if args.algorithm != "ppo":
+            words.append(args.algorithm)
+        if not args.memory:
+            words.append("no-memory")
+    return "-".join(words)
 
 
 def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[float]:
