@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 LENGTH = 3
@@ -174,7 +174,12 @@ class Spaced(gymnasium.Env):
             "bool": (Box(0, 1, (2,), cast(Any, bool)), np.array([True, False])),
             "image": (Box(0, 255, (5, 4, 3), np.uint8), counted(5, 4, 3)),
             "stack": (Box(0, 255, (2, 5, 4, 3), np.uint8), counted(2, 5, 4, 3)),
+            "parts": (
+                Dict({"none": Box(0, 1, (0,)), "some": Box(0, 1, (2,))}),
+                {"none": np.zeros(0, np.float32), "some": np.array([0, 1], np.float32)},
+            ),
             "text": (Text(4), "abcd"),
+            "empty": (Box(0, 1, (0,)), np.zeros(0, np.float32)),
         }[kind]
         self.action_space = Discrete(2, start=3)
 

@@ -38,7 +38,7 @@ def list_environments(pattern: Annotated[str, tyro.conf.Positional] = "*") -> in
             with warnings.catch_warnings(action="ignore"):  # gymnasium's about rounded bounds
                 env = make(id)
             print(id, describe(env.observation_space), describe(env.action_space), sep="  ")
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, RuntimeError) as error:
             print(id, f"cannot be made here: {str(error).splitlines()[0]}", sep="  ")
     return 0
 

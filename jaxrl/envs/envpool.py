@@ -93,7 +93,7 @@ class EnvpoolPool:
         self._obs: PyTree = None  # the latest
 
     def reset(self) -> RawStep:
-        self._obs = self._cast(self._envs.reset()[0])
+        self._obs = _cast(self._raw, self._envs.reset()[0])
         return first_step(self._obs)
 
     def send(self, action: np.ndarray) -> None:
@@ -107,7 +107,7 @@ class EnvpoolPool:
         if self._is_atari:
             raw_reward = info["reward"].astype(np.float32)
             game_over = (info["terminated"] != 0) | truncated
-        self._obs = self._cast(obs)
+        self._obs = _cast(self._raw, obs)
         truncated = truncated & ~terminated  # some families report both: the last state is terminal
         return RawStep(self._obs, reward, self._ended, truncated, first, raw_reward, game_over)
 
@@ -120,7 +120,7 @@ class EnvpoolPool:
             all_rows[info["env_id"]] = rows
             return all_rows
 
-        self._obs = jax.tree.map(replace_rows, self._obs, self._cast(fresh))
+        self._obs = jax.tree.map(replace_rows, self._obs, _cast(self._raw, fresh))
         return first_step(self._obs)
 
     def render(self) -> np.ndarray:
@@ -133,11 +133,12 @@ class EnvpoolPool:
     def close(self) -> None:
         self._envs.close()
 
-    def _cast(self, obs: PyTree) -> PyTree:
-        def cast(raw: jax.ShapeDtypeStruct, x: Any) -> np.ndarray:
-            return np.asarray(x).astype(raw.dtype, copy=False)
 
-        return jax.tree.map(cast, self._raw, obs)
+def _cast(raw: PyTree, obs: PyTree) -> PyTree:
+    """Return a batch of envpool's observations in the types, and with the parts, of raw ones."""
+    if isinstance(raw, dict):
+        return {name: _cast(part, obs[name]) for name, part in raw.items()}
+    return np.asarray(obs).astype(raw.dtype, copy=False)
 
 
 @functools.cache

@@ -14,6 +14,11 @@ def test_patterns_are_those_of_shells(jaxrl_command):
     assert line.endswith("observation: float32[4]}  float32[2]")
 
 
+def test_environments_that_cannot_be_made_are_listed_with_the_reason(jaxrl_command):
+    (line,) = jaxrl_command("envs", "vizdoomcustom").stdout.splitlines()
+    assert line.startswith("envpool/VizdoomCustom-v1  cannot be made here: ")
+
+
 def test_a_pattern_without_a_match_is_an_error(jaxrl_command):
     finished = jaxrl_command("envs", "zzz")
     assert finished.returncode == 1

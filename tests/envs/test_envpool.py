@@ -115,6 +115,14 @@ def test_images_are_channels_last(env_id, shape):
     assert space.shape == shape
 
 
+def test_sensors_that_a_robot_lacks_are_left_out():
+    env = jaxrl.make("envpool/DmcCmuHumanoidRunWalls-v1", 2)
+    steps = played(env, np.zeros((1, 2, *env.action_space.shape), np.float32))
+    given = env._make_pool(np.arange(2))._envs.observation_space.spaces
+    assert {name for name, _ in env.observation_space.parts} == set(steps.obs)
+    assert set(given) - set(steps.obs) == {k for k, part in given.items() if 0 in part.shape} != set()
+
+
 def test_buttons_of_vizdoom_are_one_choice_by_default():
     assert jaxrl.make("envpool/D1Basic-v1", N).action_space == Discrete(6)
     apart = jaxrl.make("envpool/D1Basic-v1", N, use_combined_action=False)

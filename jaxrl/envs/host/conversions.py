@@ -62,7 +62,8 @@ def raw_observation(space: Any) -> PyTree:
     """Return shapes and dtypes of one raw observation, given its Gymnasium space.
 
     Raises:
-      ValueError: for spaces without arrays of a fixed shape (texts, graphs, sequences).
+      ValueError: for spaces without arrays of a fixed shape (texts, graphs, sequences), and for
+        arrays without an element.
     """
     if parts := _parts(space):
         return {name: raw_observation(part) for name, part in parts.items()}
@@ -71,8 +72,8 @@ def raw_observation(space: Any) -> PyTree:
     if hasattr(space, "n") and not space.shape:
         return jax.ShapeDtypeStruct((), np.dtype(np.int32))
     is_numeric = space.dtype == bool or np.issubdtype(space.dtype, np.number)
-    if space.shape is None or not is_numeric:
-        raise ValueError(f"the observation space {space} has no arrays of a fixed shape")
+    if space.shape is None or not is_numeric or _is_empty(space):
+        raise ValueError(f"the observation space {space} has no arrays of a fixed, positive size")
     return jax.ShapeDtypeStruct(space.shape, _dtype(space))
 
 
@@ -102,11 +103,11 @@ def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
     if _is_stack(raw):
         shape = (*raw.shape[1:3], raw.shape[0] * raw.shape[3])
     low, high = _bounds(space)
-    same = (low == low.flat[0]).all() and (high == high.flat[0]).all()
-    if not same and shape != raw.shape:
+    if shape == raw.shape:
+        return Box.of(shape, raw.dtype, low, high)
+    if (low != low.flat[0]).any() or (high != high.flat[0]).any():
         raise ValueError(f"the bounds of images must be the same for all pixels, got {space}")
-    bounds = (low.flat[0], high.flat[0]) if same else (low, high)
-    return Box.of(shape, raw.dtype, *bounds)
+    return Box.of(shape, raw.dtype, low.flat[0], high.flat[0])
 
 
 def action_space(id: str, space: Any) -> ActionSpace:
@@ -158,9 +159,15 @@ def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parts(space: Any) -> dict[str, Any]:
-    """Return the named parts of a Dict or Tuple space; none for other spaces."""
+    """Return the named parts of a Dict or Tuple space that have elements; none for other spaces."""
     parts = getattr(space, "spaces", {})
-    return {str(i): part for i, part in enumerate(parts)} if isinstance(parts, tuple) else parts
+    named = dict(enumerate(parts) if isinstance(parts, tuple) else parts)
+    return {str(name): part for name, part in named.items() if not _is_empty(part)}
+
+
+def _is_empty(space: Any) -> bool:
+    """Return True for arrays without an element; some robots of dm_control lack a sensor."""
+    return space.shape is not None and math.prod(space.shape) == 0
 
 
 def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:

@@ -13,7 +13,7 @@ from gymnasium.spaces import MultiDiscrete as GymMultiDiscrete
 import jaxrl
 from jaxrl.envs.check import jit_play
 from jaxrl.envs.host import conversions, step_checks
-from jaxrl.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete
 
 N = 2
 SHOWN = {
@@ -55,9 +55,18 @@ def test_integers_out_of_range_are_refused(space, obs):
         step_checks.check(space, obs, "obs")
 
 
-def test_observations_without_a_fixed_shape_are_refused():
-    with pytest.raises(ValueError, match="Spaced cannot be run: the observation space Text"):
-        jaxrl.make(simulators.Spaced, N, kind="text")
+@pytest.mark.parametrize("kind", ["text", "empty"])
+def test_observations_without_a_fixed_shape_are_refused(kind):
+    with pytest.raises(ValueError, match="Spaced cannot be run: the observation space "):
+        jaxrl.make(simulators.Spaced, N, kind=kind)
+
+
+def test_parts_without_an_element_are_left_out():
+    env = jaxrl.make(simulators.Spaced, N, kind="parts", vectorization_mode="sync")
+    assert env.observation_space == Dict.of(some=Box.of((2,), np.float32, 0, 1))
+    steps = jit_play(env, jax.random.key(0), np.array([[0, 1]], np.int32))
+    assert list(steps.obs) == ["some"]
+    np.testing.assert_array_equal(steps.obs["some"][1], [[0, 1]] * N)
 
 
 @pytest.mark.parametrize(
