@@ -151,6 +151,17 @@ def test_a_run_resumes_on_another_number_of_devices(tmp_path):
     assert result.summary["eval_return"] == pytest.approx(float(scores.episode_return.mean()))
 
 
+@pytest.mark.slow
+def test_a_run_on_several_devices_is_evaluated_in_simulators(tmp_path):
+    algo, config = algorithm("a2c-sums", "envpool/CartPole-v1"), SAME["a2c-sums"]
+    result = jaxrl.run(
+        spread(algo), config, total_steps=8 * 4, run_dir=tmp_path, eval_episodes=2,
+        progress_bar=False,
+    )  # fmt: skip
+    scores = evaluate_separately(algo, config, jaxrl.load_policy(tmp_path).state, 2)
+    assert result.summary["eval_return"] == pytest.approx(float(scores.episode_return.mean()))
+
+
 # --- pmap, populations ---------------------------------------------------------------------------
 
 
