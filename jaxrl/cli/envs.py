@@ -15,6 +15,7 @@ from typing import Annotated
 import tyro
 
 from jaxrl.envs import ids, make
+from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.spaces import Box, Dict, Discrete, Space
 
 
@@ -27,7 +28,7 @@ def list_environments(pattern: Annotated[str, tyro.conf.Positional] = "*") -> in
     """List environments by backend with their spaces: id, observations, actions.
 
     Args:
-      pattern: for ids, as in shells; pong means *pong*.
+      pattern: Pattern of ids, as in shells. Without *, ? or [ it matches every id that contains it.
     """
     wanted = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
     found = [id for id in ids() if fnmatch.fnmatch(id.lower(), wanted.lower())]
@@ -38,7 +39,7 @@ def list_environments(pattern: Annotated[str, tyro.conf.Positional] = "*") -> in
             with warnings.catch_warnings(action="ignore"):  # gymnasium's about rounded bounds
                 env = make(id)
             print(id, describe(env.observation_space), describe(env.action_space), sep="  ")
-        except (ValueError, ImportError, RuntimeError) as error:
+        except (ValueError, ImportError, SimulatorError) as error:
             print(id, f"cannot be made here: {str(error).splitlines()[0]}", sep="  ")
     return 0
 

@@ -179,7 +179,7 @@ def _spec(name: str, keywords: Keywords) -> HostSpec:
     options.pop("render_mode", None)  # an option of pools, not of specifications
     try:
         spec = _envpool().make_spec(name, **options)
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise ValueError(f"envpool/{name} refuses the options {dict(keywords)}: {error}") from error
     except ImportError as error:
         raise ImportError(f"envpool/{name} cannot run on this machine: {error}") from error

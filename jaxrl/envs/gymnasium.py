@@ -135,8 +135,26 @@ class GymnasiumEnv(HostAdapter):
 
 def of_function(make: Callable[..., Any], num_envs: int, keywords: Keywords) -> GymnasiumEnv:
     """Return environments that a function makes; the id is the function's name."""
-    name = f"{getattr(make, '__module__', '?')}:{getattr(make, '__qualname__', repr(make))}"
-    return GymnasiumEnv(name, num_envs, keywords, make=make)
+    return GymnasiumEnv(_name_of(make), num_envs, keywords, make=make)
+
+
+def _name_of(make: Any) -> str:
+    """Return a name that is the same in each process: `module:function`.
+
+    Partial functions are named with their arguments, and objects by their class.
+    """
+    if isinstance(make, functools.partial):
+        named = [f"{name}={_text_of(value)}" for name, value in make.keywords.items()]
+        return f"{_name_of(make.func)}({', '.join([*map(_text_of, make.args), *named])})"
+    if not hasattr(make, "__qualname__"):
+        return f"{_name_of(type(make))}()"
+    return f"{make.__module__}:{make.__qualname__}"
+
+
+def _text_of(argument: Any) -> str:
+    """Return an argument as text without addresses in memory."""
+    is_plain = isinstance(argument, str | int | float | None)
+    return repr(argument) if is_plain else type(argument).__qualname__
 
 
 class AtariPool(VectorPool):

@@ -73,11 +73,14 @@ def _module(backend: str) -> Any:
 
 
 def _hashable(id: Any, key: str, value: Any) -> Any:
-    """Return an option's value as a plain hashable one, or raise a ValueError."""
+    """Return an option's value as a plain hashable one, lists as tuples, or raise a ValueError."""
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(id, key, part) for part in value)
     try:
         hash(value)
     except TypeError as error:
         raise ValueError(
-            f"option {key}={value!r} of {id} must be hashable; pass a tuple, not a list"
+            f"option {key}={value!r} of {id} must be hashable; put it into a function that makes "
+            "the environment"
         ) from error
     return value.item() if isinstance(value, np.generic) else value

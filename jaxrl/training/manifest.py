@@ -171,7 +171,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
     Threads and pools of a simulator change the speed only, so they may differ.
     """
-    names = ("algorithm", "env", "config", "seed", "log_every")
+    names = ("algorithm", "env", "config", "custom_network", "seed", "log_every")
     return changed_settings(_without_speed_only(old), _without_speed_only(new), names)
 
 
@@ -236,8 +236,7 @@ def rebuild(
         if not trust_imports:
             check_names_no_code(made_with["id"], made_with["options"])
         try:
-            options = {name: _hashable(value) for name, value in made_with["options"].items()}
-            env = make(made_with["id"], num_envs=made_with["num_envs"], **options)
+            env = make(made_with["id"], num_envs=made_with["num_envs"], **made_with["options"])
         except ImportError:
             raise
         except Exception as error:  # whatever the simulator raises for options of a damaged file
@@ -267,8 +266,3 @@ def check_names_no_code(env_id: str, options: dict[str, Any]) -> None:
             "env=..., or, if you trust who wrote the directory, pass trust_imports=True "
             "(--trust-imports)"
         )
-
-
-def _hashable(value: Any) -> Any:
-    """Return an option with its tuples back, since JSON made lists of them."""
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -210,10 +210,37 @@ def test_a_manifest_is_such_a_file(tmp_path):
     args = train.parse("ppo", ["--config", str(path)])
     assert (args.env_id, args.seed, args.total_steps) == ("envpool/Pong-v5", 5, 3584)
     assert args.anneal
-    assert args.config == config.replace(anneal_updates=0)
+    assert args.config == config
     assert jaxrl.make(args.env_id, args.num_envs, **read_env_options(args)) == algo.env
+    for flags in (["--total-steps", "7168"], ["--num-envs=4"], ["--no-anneal"]):
+        args = train.parse("ppo", ["--config", str(path), *flags])
+        assert args.config == config.replace(anneal_updates=0)  # `prepare` knows the new length
+        assert args.anneal == ("--no-anneal" not in flags)
     with pytest.raises(ValueError, match=r"is of ppo, not of dqn; use jaxrl train ppo"):
         train.parse("dqn", ["--config", str(path)])
+
+
+def test_flags_change_single_options_of_a_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("""
+preset: laptop
+env_options: {img_height: 42, num_threads: 1, episodic_life: true, range: [0.5, [1, 2]]}
+""")
+    flags = ["--num-threads", "2", "--no-episodic-life", "--env-options", "range=3", "img_width=8"]
+    options = read_env_options(train.parse("ppo", [*flags, "--config", str(path)]))
+    assert options == {
+        "img_height": 42, "img_width": 8, "range": 3, "num_threads": 2, "episodic_life": False,
+        "reward_clip": True, "repeat_action_probability": 0.0,
+    }  # fmt: skip
+    options = read_env_options(train.parse("ppo", ["--config", str(path)]))
+    assert (options["num_threads"], options["range"]) == (1, [0.5, [1, 2]])
+
+
+def test_pairs_may_be_given_in_several_flags():
+    words = ["--env-options", "img_height=42", "--env_options=img_width=8", "--seed", "3"]
+    args = train.parse("ppo", ["--preset", "laptop", *words])
+    assert args.env_options == ("img_height=42", "img_width=8")
+    assert args.seed == 3
 
 
 @pytest.mark.parametrize("text", ["- a", "3", "a: [", "1: 2"])

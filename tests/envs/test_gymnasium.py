@@ -1,5 +1,6 @@
 """Gymnasium's adapter: options, functions, OpenAI's Gym, and Atari through ale-py."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +68,26 @@ def needs_a_license():
 def test_functions_and_ids_that_make_no_environment_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         jaxrl.make(wrong, 2)
+
+
+def test_functions_have_the_same_id_in_each_process():
+    def id_of(make):
+        return jaxrl.make(make, 2, vectorization_mode="sync").id.removeprefix("gymnasium/")
+
+    make = simulators.Spaced
+    assert id_of(functools.partial(make, kind="image")) == "simulators:Spaced(kind='image')"
+    assert id_of(functools.partial(make, "image")) == "simulators:Spaced('image')"
+    assert id_of(functools.partial(Maker("image"), None)) == f"{__name__}:Maker()(None)"
+
+
+class Maker:
+    """A function with settings."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __call__(self, unused):
+        return simulators.Spaced(self.kind)
 
 
 def test_workers_know_what_the_main_script_has_registered(monkeypatch):

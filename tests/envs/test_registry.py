@@ -40,5 +40,5 @@ def test_a_bad_number_of_environments_is_refused(num_envs):
 def test_an_unknown_option_is_refused_by_name(id):
     with pytest.raises(ValueError, match=f"{id}.*colour"):
         jaxrl.make(id, 3, colour="red")
-    with pytest.raises(ValueError, match=r"option colour=\['red'\] of .* must be hashable"):
-        jaxrl.make(id, 3, colour=["red"])
+    with pytest.raises(ValueError, match=r"option colour={'red'} of .* must be hashable"):
+        jaxrl.make(id, 3, colour={"red"})

@@ -52,8 +52,8 @@ def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
     if hasattr(space, "start"):
         obs = obs - space.start
     if hasattr(space, "nvec"):
-        columns = obs.reshape(len(obs), -1).T
-        one_hot = [np.eye(n)[x] for n, x in zip(space.nvec.flat, columns, strict=True)]
+        columns = obs.reshape(len(obs), -1, 1).swapaxes(0, 1)
+        one_hot = [x == np.arange(n) for n, x in zip(space.nvec.flat, columns, strict=True)]
         return np.concatenate(one_hot, axis=-1).astype(raw.dtype)
     return obs.astype(raw.dtype, copy=False)
 
@@ -111,7 +111,9 @@ def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
 
 
 def action_space(id: str, space: Any) -> ActionSpace:
-    """Convert the actions of environment `id`, to integers from 0 or to a vector of floats.
+    """Convert the actions of environment `id`, to integers from 0 or to a vector of float32.
+
+    Bounds of float64 are rounded inwards, so that clipped actions keep them.
 
     Raises:
       ValueError: for dictionaries and other spaces that policies have no distribution for.
@@ -136,7 +138,14 @@ def action_space(id: str, space: Any) -> ActionSpace:
             )
         return MultiDiscrete(sizes)
     low, high = (bound.reshape(-1) for bound in _bounds(space))
-    return Box.of(low.shape, np.float32, low, high)
+    return Box.of(low.shape, np.float32, -_round_down(-low), _round_down(high))
+
+
+def _round_down(x: np.ndarray) -> np.ndarray:
+    """Return the largest float32 numbers that are not above x."""
+    with np.errstate(over="ignore"):
+        nearest = x.astype(np.float32)
+    return np.where(nearest > x, np.nextafter(nearest, np.float32(-np.inf)), nearest)
 
 
 def to_simulator(space: Any, action: np.ndarray) -> np.ndarray:

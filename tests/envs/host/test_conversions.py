@@ -101,6 +101,23 @@ def test_actions_of_every_kind(space, ours, action, sent):
     assert space.contains(np.asarray(result[0]))
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        GymBox(-0.1, 0.1, (1,), np.float64),
+        GymBox(-0.1, 0.1, (), np.float64),
+        GymBox(np.array([-1e-300, 0.3]), np.array([1e300, 0.7]), dtype=np.float64),
+        GymBox(-np.inf, np.inf, (2,), np.float64),
+    ],
+)
+def test_clipped_actions_keep_bounds_of_double_precision(space):
+    actions = conversions.action_space("x", space)
+    assert isinstance(actions, Box)
+    for bound in actions.bounds():
+        batch = conversions.to_simulator(space, np.nan_to_num(bound)[np.newaxis])
+        assert space.contains(np.asarray(batch[0]))
+
+
 def test_actions_without_a_distribution_are_refused():
     with pytest.raises(ValueError, match=r"x has the actions Dict.*which jaxrl does not run"):
         conversions.action_space("x", GymDict({"a": GymDiscrete(2)}))
