@@ -28,7 +28,7 @@ from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import find_damage
-from jaxrl.tuning.studies.events import EventLog
+from jaxrl.tuning.studies.events import EventLog, log_name
 from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
 from jaxrl.tuning.studies.paused_agents import PausedAgents, open_folder
 from jaxrl.tuning.studies.samplers import Draw, TrialSampler
@@ -68,7 +68,8 @@ class SharedStudy:
       is_shared: whether other workers may take part.
 
     Raises:
-      ValueError: if the study is of another search, or has another worker and may not be shared.
+      ValueError: if the study is of another search, has another worker and may not be shared, or
+        has the events of a deleted one.
       DamagedStudyError: if it does not hold what the sweep has stored in it; so do all methods.
     """
 
@@ -108,6 +109,9 @@ class SharedStudy:
                 raise has_other_worker(name, worker)
             self.log = EventLog(self._storage, name)
             """What the trials of all workers did, in order."""
+            # Read again: another worker may have begun meanwhile, and adds trials before events.
+            if self.log.events and not self._study.get_trials(deepcopy=False):
+                raise has_events_of_another(name)
             if has_heartbeats(self._storage):
                 self._heartbeat = Heartbeat(
                     self._study, self._storage, num_trials, self._running_ids, heartbeat_seconds
@@ -398,6 +402,18 @@ class SharedStudy:
         claimed, unclaimed = list(self._claimed.values()), list(self._unclaimed.values())
         unfinished = [trial for trial in unclaimed if not trial.state.is_finished()]
         return [trial_id(trial) for trial in claimed + unfinished]
+
+
+def has_events_of_another(name: str) -> ValueError:
+    """Return the error that a new study finds the events of a deleted one with the same name.
+
+    Its trials have the numbers of the deleted ones, whose events would be taken for theirs.
+    """
+    return ValueError(
+        f"study {name!r} has no trials, but {log_name(name)!r} has the events of a deleted study: "
+        "delete both from the storage (optuna.delete_study), or choose another name (study_name, "
+        "--study)"
+    )
 
 
 def has_other_worker(name: str, worker: str) -> ValueError:

@@ -17,6 +17,7 @@ from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.finals import Finals, mean_interval
 from jaxrl.tuning.schedulers import RandomSearch, Scheduler
 from jaxrl.tuning.spaces import space as spaces
+from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.loop import TrialSource
 from jaxrl.tuning.sweeps.ranking import Trial, late_objectives, late_score
@@ -122,7 +123,8 @@ def check_directory(settings: SweepSettings, scheduler: FinalRuns) -> None:
         what = "it"
         if settings.storage:
             name = settings.study_name
-            what += f", and the study {name!r} from its storage (optuna.delete_study),"
+            studies = f"{name!r} and {log_name(name)!r}"
+            what += f", and the studies {studies} from its storage (optuna.delete_study),"
         raise ValueError(
             f"{directory} holds {before[1]} runs of the settings of the trials {before[0]}, not "
             f"{scheduler.num_trials} of {now}: remove {what} to train these"

@@ -124,6 +124,22 @@ def test_a_study_that_no_sweep_made_is_refused(tmp_path):
         run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
 
 
+def test_a_new_study_takes_no_events_of_a_deleted_one(tmp_path):
+    rule, url = RandomSearch(3, 2), f"sqlite:///{tmp_path / 'study.db'}"
+    run(tmp_path / "a", rule, storage=url, study_name="s")
+    optuna.delete_study(study_name="s", storage=url)
+    message = (
+        r"'s' has no trials, but 's \(events\)' has the events of a deleted study: delete both"
+    )
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path / "b", rule, seed=6, storage=url, study_name="s")
+    for name in ("s", "s (events)"):
+        optuna.delete_study(study_name=name, storage=url)
+    again = run(tmp_path / "b", rule, seed=6, storage=url, study_name="s")
+    assert outcome(again) == outcome(run(tmp_path / "alone", rule, seed=6))
+
+
 def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
     url = "nosuchdb://me:secret:x@host/db"
     monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", "--storage", url, "--study", "s"])
