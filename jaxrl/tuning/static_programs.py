@@ -6,6 +6,7 @@ widths, `num_envs`) change the program, so trials share one only if their static
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl.envs import make
+from jaxrl.algos.q_learning import QLearningConfig
+from jaxrl.networks.build import NetworkConfig, PolicyConfig
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Algorithm
 
@@ -65,19 +67,48 @@ class StaticPrograms:
             return algo._replace() if self.static_names else algo
         if algo.make is None:
             raise ValueError(f"num_envs is searched, but {algo.name!r} has no `make`")
-        env = make(algo.env.id, num_envs=num_envs, **algo.env.options)
-        return algo.make(env, algo.network)
+        return algo.make(_with_num_envs(algo.env, num_envs), algo.network)
 
     def check(self, space: spaces.Space) -> None:
-        """Raise ValueError, before any work, if a program refuses static values of the space.
+        """Raise ValueError, before any work, if a program refuses or ignores static values.
 
         Of very many combinations, only some are tried.
         """
+        network = self._algo.network
+        if network is not None and (ignored := sorted(network_fields(self.config) & {*space})):
+            raise ValueError(
+                f"{ignored} describe the network that a config builds, but {self._algo.name!r} has "
+                f"one of its own, {type(network).__name__}: leave them out of the space, or leave "
+                "out the network"
+            )
         values = [spaces.possible(space[name]) for name in self.static_names]
         for combination in _combinations(values):
             chosen = dict(zip(self.static_names, combination, strict=True))
             config, program = self.find(spaces.without_inactive(space, chosen))
             jax.eval_shape(program.algo.init, config, jax.random.key(0))
+
+
+def network_fields(config: Any) -> set[str]:
+    """Return the fields of a config that describe its network and nothing else."""
+    kinds = [kind for kind in (NetworkConfig, PolicyConfig) if isinstance(config, kind)]
+    names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    return names | ({"dueling"} if isinstance(config, QLearningConfig) else set())
+
+
+def _with_num_envs(env: Any, num_envs: int) -> Any:
+    """Return the same environments, but so many of them.
+
+    Made anew from their id they would lose what it does not say, such as a function of the user.
+
+    Raises:
+      ValueError: for environments that cannot be copied.
+    """
+    if "num_envs" not in getattr(type(env), "__dataclass_fields__", {}):
+        raise ValueError(
+            f"num_envs is searched, but the environments of {env.id}, a {type(env).__name__}, are "
+            "no dataclass with that field; make them one, or leave num_envs out of the space"
+        )
+    return dataclasses.replace(env, num_envs=num_envs)
 
 
 def _combinations(values: Sequence[Sequence[Any]]) -> Iterable[tuple[Any, ...]]:
