@@ -317,6 +317,15 @@ def test_bad_conditions_are_refused_by_name(space, message):
         spaces.check_distributions(space)
 
 
+def test_a_traced_field_without_a_number_in_the_config_has_no_condition():
+    part = Uniform(0.01, 0.1)
+    conditional = {"gamma": Choice((0.9, 0.99)), "target_kl": When("gamma", 0.9, part)}
+    with pytest.raises(ValueError, match=r"target_kl is None in the config, .* without When"):
+        spaces.check(conditional, jaxrl.PPOConfig())
+    spaces.check(conditional, jaxrl.PPOConfig(target_kl=0.05))
+    spaces.check({"target_kl": part}, jaxrl.PPOConfig())
+
+
 def test_values_of_a_conditional_field_are_checked_where_it_is_active():
     """PPO's minibatches must divide the environments' steps."""
     base = jaxrl.PPOConfig(core="gru")

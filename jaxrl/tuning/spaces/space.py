@@ -178,6 +178,11 @@ def check(space: Space, config: Any) -> None:
             raise ValueError(
                 f"{name} is traced, so all its values must be numbers, got {distribution}"
             )
+        if name not in static and isinstance(part, When) and getattr(config, name) is None:
+            raise ValueError(
+                f"{name} is None in the config, so trials in which it is inactive would need "
+                f"another program: give the config a number for {name}, or search it without When"
+            )
         for value in _tested_values(distribution):
             if name == "num_envs":
                 if not isinstance(value, int) or value < 1:
