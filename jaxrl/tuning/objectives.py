@@ -55,10 +55,19 @@ def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
     """Return the score that trials are compared by, and all scores by name if there are several.
 
     Raises:
-      ValueError: for an objective that returns an array.
+      ValueError: for an objective that looks for another metric, or returns no number.
     """
     if callable(objective):
-        found = jnp.asarray(objective(metrics)).astype(jnp.float32)
+        try:
+            found = objective(metrics)
+        except KeyError as error:
+            raise ValueError(
+                f"objective {objective} finds no {error}; the metrics of a phase are "
+                f"{sorted(metrics)}"
+            ) from error
+        if not isinstance(found, jax.typing.ArrayLike):
+            raise ValueError(f"objective must return one number, but {objective} returned {found}")
+        found = jnp.asarray(found).astype(jnp.float32)
         if found.shape:
             raise ValueError(
                 f"objective must return one number, but {objective} returned an array "
@@ -67,6 +76,32 @@ def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
         return jnp.where(jnp.isposinf(found), -jnp.inf, found), Scores()
     scores = Scores((name, score(one, metrics)[0]) for name, one in objective.items())
     return next(iter(scores.values())), scores
+
+
+def check_score(
+    objective: Objectives, algo: Algorithm, config: Any, num_episodes: int, seeds_per_trial: int
+) -> None:
+    """Raise `ValueError`, without any training, if a sweep's objective gives no score of a phase.
+
+    Args:
+      num_episodes: those of an evaluation after each phase, 0 for none.
+    """
+
+    def scores(config: Any, key: Array) -> tuple[Array, Scores]:
+        state, metrics = algo.update(config, algo.init(config, key))
+        if num_episodes:
+            phase = jnp.int32(0)
+            metrics = metrics | greedy_metrics(algo, num_episodes, config, state, key, phase)
+        of_phase = (seeds_per_trial, 1)
+        return score(
+            objective,
+            {
+                name: jnp.broadcast_to(x, of_phase).astype(jnp.float32)
+                for name, x in metrics.items()
+            },
+        )
+
+    jax.eval_shape(scores, config, jax.random.key(0))  # traced only: no simulator starts
 
 
 @jax.jit
@@ -128,11 +163,12 @@ def check_evaluation(algo: Algorithm, num_episodes: Any) -> int:
 def agent_returns(metrics: Metrics) -> Array:
     """Return each agent's mean return of the episodes that ended in the phase, `[K]`.
 
-    It is NaN without such an episode, and -inf if a loss was not finite.
+    It is NaN without such an episode, and -inf if a loss was not finite. An algorithm without the
+    metric `loss` never diverges.
     """
     episodes = metrics["episode_count"].sum(-1)
     mean = metrics["episode_return_sum"].sum(-1) / jnp.maximum(episodes, 1)
-    diverged = ~jnp.isfinite(metrics["loss"]).all(-1)
+    diverged = ~jnp.isfinite(metrics.get("loss", jnp.zeros_like(mean)[:, None])).all(-1)
     score = jnp.where(episodes > 0, mean, jnp.nan)
     return jnp.where(diverged | jnp.isinf(score), -jnp.inf, score).astype(jnp.float32)
 

@@ -63,9 +63,9 @@ def search(
 
     Raises:
       ValueError: for static or unknown fields in the space, values that the config refuses, sizes
-        below 1, evaluation on the host, an objective that returns an array, finals that cost more
-        than their share, fewer lanes than trials for an `Explorer`, or no fewer for an
-        `AdaptiveSampler`.
+        below 1, evaluation on the host, an objective that looks for another metric or returns no
+        number, finals that cost more than their share, fewer lanes than trials for an `Explorer`,
+        or no fewer for an `AdaptiveSampler`.
     """
     check_agent(algo, config)
     num_lanes = checks.integer("num_lanes", num_lanes)

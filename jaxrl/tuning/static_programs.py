@@ -69,6 +69,11 @@ class StaticPrograms:
             raise ValueError(f"num_envs is searched, but {algo.name!r} has no `make`")
         return algo.make(_with_num_envs(algo.env, num_envs), algo.network)
 
+    def first(self, space: spaces.Space) -> tuple[Any, Program]:
+        """Return the config and the program of the first static values of the space."""
+        chosen = {name: spaces.possible(space[name])[0] for name in self.static_names}
+        return self.find(spaces.without_inactive(space, chosen))
+
     def check(self, space: spaces.Space) -> None:
         """Raise ValueError, before any work, if a program refuses or ignores static values.
 

@@ -2,12 +2,14 @@
 
 import warnings
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.tuning import objectives, pareto_front
@@ -64,6 +66,11 @@ def test_objectives_are_statistics_of_the_agents_with_ended_episodes(objective, 
         warnings.simplefilter("ignore")  # NumPy's, about agents of which none has a return
         value = expected(np.array(returns))
     np.testing.assert_allclose(objective(metrics), value, rtol=1e-6)
+
+
+def test_agents_without_a_loss_do_not_diverge():
+    metrics = {name: x for name, x in metrics_of(RETURNS[1]).items() if name != "loss"}
+    np.testing.assert_allclose(objectives.agent_returns(metrics), RETURNS[1])
 
 
 def test_episodes_on_the_host_are_not_evaluated():
@@ -137,6 +144,42 @@ def test_a_score_is_one_number_below_infinity():
     for objective in (returns, {"mean": objectives.mean_return, "all": returns}):
         with pytest.raises(ValueError, match=r"one number, but .*agent_returns.* an array \[5\]"):
             objectives.score(objective, metrics)
+    with pytest.raises(ValueError, match=r"must return one number, but .* returned None"):
+        objectives.score(lambda metrics: None, metrics)
+    available = r"\['episode_count', 'episode_return_sum', 'loss'\]"
+    with pytest.raises(ValueError, match=rf"finds no 'returns'; the metrics .* are {available}"):
+        objectives.score({"a": objectives.mean_return, "b": lambda x: x["returns"].sum()}, metrics)
+
+
+def test_an_objective_is_checked_by_the_metrics_that_a_sweep_gives_it():
+    """Without training, and of an agent that is evaluated with the metrics of that too."""
+    algo, seen = toy(), []
+
+    def objective(metrics):
+        assert all(isinstance(x, jax.core.Tracer) for x in metrics.values())
+        seen.append({name: (x.shape, x.dtype) for name, x in metrics.items()})
+        return metrics["episode_return_sum"].sum()
+
+    names = ["episode_count", "episode_length_sum", "episode_return_sum", "loss", "valid_steps"]
+    for num_episodes in (0, 2):
+        objectives.check_score(objective, algo, ToyConfig(), num_episodes, 3)
+    assert seen == [dict.fromkeys(names, ((3, 1), jnp.float32))] * 2
+
+
+def test_an_objective_is_checked_without_starting_a_simulator():
+    made = []
+
+    def make():
+        made.append(gymnasium.make("CartPole-v1"))
+        return made[-1]
+
+    algo = jaxrl.ppo(jaxrl.make(make, num_envs=2, vectorization_mode="sync"))
+    before = len(made)
+    config = jaxrl.PPOConfig(num_steps=8)
+    objectives.check_score(objectives.mean_return, algo, config, 0, 1)
+    with pytest.raises(ValueError, match=r"finds no 'returns'; the metrics of a phase are"):
+        objectives.check_score(lambda metrics: metrics["returns"], algo, config, 0, 1)
+    assert len(made) == before
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from jaxrl.tuning.objectives import (
     Objectives,
     check_evaluation,
     check_objective,
+    check_score,
     mean_return,
 )
 from jaxrl.tuning.schedulers import Scheduler, require_scheduler
@@ -308,7 +309,8 @@ def _check(
     spaces.check(space, config)
     if isinstance(scheduler, Explorer):
         _check_explorer(scheduler, config, space, settings)
-    StaticPrograms(algo, config, space).check(space)
+    programs = StaticPrograms(algo, config, space)
+    programs.check(space)
     if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
@@ -316,6 +318,9 @@ def _check(
     if callable(settings.objective) and not hasattr(settings.objective, "__name__"):
         named = "a function with a name, which sweep.json records (def score(metrics): ...)"
         raise checks.refuse("objective", named, settings.objective)
+    tried, program = programs.first(space)  # the config itself may be one that its program refuses
+    episodes, seeds = settings.evaluation_episodes, settings.seeds_per_trial
+    check_score(settings.objective, program.algo, tried, episodes, seeds)
     if settings.keep_best_per is not None:
         checks.choice("keep_best_per", settings.keep_best_per, tuple(sorted(space)))
     storage_file(settings.storage_url)  # raises an error for what is no URL

@@ -35,6 +35,14 @@ from jaxrl.tuning.sweeps import loop, sweep_file
 HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
 
 
+def score_of_typo(metrics):
+    return metrics["returns"].sum()
+
+
+def score_of_agents(metrics):
+    return metrics["episode_return_sum"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -49,6 +57,14 @@ HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
         (
             {"objective": functools.partial(objectives.mean_return)},
             "objective must be a function with a name",
+        ),
+        (
+            {"objective": score_of_typo},
+            r"finds no 'returns'; the metrics of a phase are \['episode",
+        ),
+        (
+            {"objective": score_of_agents, "seeds_per_trial": 2, "space": STATIC},
+            r"must return one number, but .* an array \[2, 1\]",
         ),
         ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
         ({"storage": "study.db"}, r"^the storage \*\*\* cannot be read as a URL"),
