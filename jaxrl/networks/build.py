@@ -18,7 +18,16 @@ from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.networks.heads import ActorCriticHead, QHead
 from jaxrl.networks.recurrent import CORES, Recurrent
-from jaxrl.networks.torsos import ACTIVATIONS, MLP, TORSOS, DictTorso, choose_torso, make_torso
+from jaxrl.networks.torsos import (
+    ACTIVATIONS,
+    MLP,
+    TORSOS,
+    DictTorso,
+    check_takes,
+    choose_torso,
+    make_torso,
+    takes,
+)
 from jaxrl.ops.distributions import Categorical
 from jaxrl.spaces import (
     ACTION_MASK,
@@ -69,13 +78,32 @@ class NetworkConfig(fields.Config):
         checks.fields(self, checks.flag, "use_last_action_reward", "layer_norm")
 
     def make_torso(self, space: ObservationSpace) -> nn.Module:
-        """Return the torso for observations of `space`; of a `Dict`, a torso for each part."""
+        """Return the torso for observations of `space`; of a `Dict`, a torso for each part.
+
+        Parts that the chosen torso does not take have the default one, and action masks an MLP.
+
+        Raises:
+          ValueError: if it takes no part.
+        """
+        shapes = [part.shape for part in _arrays(space)]
+        if self.torso != "auto" and not any(takes(self.torso, shape) for shape in shapes):
+            check_takes(self.torso, shapes[0])
+        return self._torso_of(space)
+
+    def _torso_of(self, space: ObservationSpace, is_mask: bool = False) -> nn.Module:
         if isinstance(space, Dict):
-            return DictTorso(tuple((name, self.make_torso(part)) for name, part in space.parts))
-        name = choose_torso(space.shape) if self.torso == "auto" else self.torso
-        dtype = jnp.dtype(self.compute_dtype)
-        sizes, activation = self.hidden_sizes, self.activation
-        return make_torso(name, space.shape, sizes, activation, dtype, self.layer_norm)
+            torsos = ((name, self._torso_of(x, name == ACTION_MASK)) for name, x in space.parts)
+            return DictTorso(tuple(torsos))
+        is_chosen = self.torso != "auto" and takes(self.torso, space.shape)
+        name = self.torso if is_chosen else choose_torso(space.shape)
+        return make_torso(
+            "mlp" if is_mask else name,
+            self.hidden_sizes,
+            self.activation,
+            dtype=jnp.dtype(self.compute_dtype),
+            layer_norm=self.layer_norm,
+            max_byte=_max_byte(space),
+        )
 
 
 @fields.config
@@ -125,8 +153,8 @@ def actor_critic(
 ) -> FeedForward | Recurrent:
     """Build the actor-critic that `config` describes; its outputs are `(distribution, value)`.
 
-    Policy and value share a CNN or a memory; MLPs without memory are one for each. An `ACTION_MASK`
-    among the observations masks the policy.
+    Policy and value share a CNN, the torsos of a `Dict`, or a memory; an MLP without memory is one
+    for each. An `ACTION_MASK` among the observations masks the policy.
 
     Raises:
       ValueError: if actions are a Box whose shape is not `[d]`.
@@ -168,6 +196,19 @@ def _check_spaces(observation_space: Any, action_space: Any, config: Any) -> Non
     for name, space, kind in (*kinds, ("action_space", action_space, ActionSpace)):
         checks.instance(name, space, kind, "a space, such as jaxrl.Box or jaxrl.Discrete")
     checks.instance("config", config, NetworkConfig, "a jaxrl.networks.NetworkConfig")
+
+
+def _arrays(space: ObservationSpace) -> list[Box]:
+    """Return the arrays of a space, also of parts of parts."""
+    if isinstance(space, Dict):
+        return [array for _, part in space.parts for array in _arrays(part)]
+    return [space]
+
+
+def _max_byte(space: Box) -> float:
+    """Return the highest value of a space of uint8; 255 for others, or if its bounds tell none."""
+    high = float(space.bounds()[1].max(initial=0))
+    return high if space.dtype == np.uint8 and 0 < high < 255 else 255.0
 
 
 def _assemble(

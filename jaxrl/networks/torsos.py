@@ -1,11 +1,11 @@
 """Torsos: from observations `[B, ...]` to features `[B, F]`.
 
-Images are channels-last; uint8 observations are scaled by 1/255. Weights are orthogonal (Saxe et
-al. 2014, arXiv 1312.6120), scaled by sqrt(2). Torsos have the attributes `hidden_sizes`, widths of
-the dense layers in units; `activation`, one of `ACTIVATIONS`, after each layer; `dtype`, in which
-they compute; and `layer_norm`: whether each layer's features are normalized before the activation
-(Ba et al. 2016, arXiv 1607.06450), those of a convolution at each place by itself. Parameters are
-float32.
+Images are channels-last. Weights are orthogonal (Saxe et al. 2014, arXiv 1312.6120), scaled by
+sqrt(2). Torsos have the attributes `hidden_sizes`, widths of the dense layers in units;
+`activation`, one of `ACTIVATIONS`, after each layer; `dtype`, in which they compute; `layer_norm`:
+whether each layer's features are normalized before the activation (Ba et al. 2016, arXiv
+1607.06450), those of a convolution at each place by itself; and `max_byte`, the highest value of
+uint8 observations, by which they are divided. Parameters are float32.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class MLP(nn.Module):
     activation: str = "tanh"
     dtype: Any = jnp.float32
     layer_norm: bool = False
+    max_byte: float = 255
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
-        x = _as_float(obs, self.dtype).reshape(obs.shape[0], -1)
+        x = _as_float(self, obs).reshape(obs.shape[0], -1)
         for size in self.hidden_sizes:
             x = nn.Dense(size, kernel_init=_KERNEL_INIT, dtype=self.dtype)(x)
             x = ACTIVATIONS[self.activation](_normalizer(self)(x))
@@ -59,6 +60,7 @@ class ConvNet(nn.Module):
     activation: str = "relu"
     dtype: Any = jnp.float32
     layer_norm: bool = False
+    max_byte: float = 255
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
@@ -71,7 +73,7 @@ class ConvNet(nn.Module):
         normalizers = [_normalizer(self) for _ in layers]
 
         def convolved(images: Array) -> Array:
-            x = _as_float(images, self.dtype)
+            x = _as_float(self, images)
             for layer, normalized in zip(layers, normalizers, strict=True):
                 x = ACTIVATIONS[self.activation](normalized(layer(x)))
             return x
@@ -92,6 +94,7 @@ class ImpalaResNet(nn.Module):
     activation: str = "relu"
     dtype: Any = jnp.float32
     layer_norm: bool = False
+    max_byte: float = 255
 
     @nn.compact
     def __call__(self, obs: Array) -> Array:
@@ -122,7 +125,7 @@ class ImpalaResNet(nn.Module):
             )
             return _normalizer(self)(conv(x))
 
-        x = _as_float(images, self.dtype)
+        x = _as_float(self, images)
         for features in (16, 32, 32):
             x = max_pool(convolve(x, features), (3, 3), (2, 2), "SAME")
             for _ in range(2):
@@ -150,9 +153,10 @@ def _normalizer(torso: Any) -> Callable[[Array], Array]:
     return nn.LayerNorm(dtype=torso.dtype) if torso.layer_norm else lambda x: x
 
 
-def _as_float(obs: Array, dtype: Any) -> Array:
-    scale = 1 / 255 if obs.dtype == jnp.uint8 else 1
-    return obs.astype(dtype) * jnp.asarray(scale, dtype)
+def _as_float(torso: Any, obs: Array) -> Array:
+    """Return observations in the type of a torso; of uint8 ones their share of the highest."""
+    scale = 1 / torso.max_byte if obs.dtype == jnp.uint8 else 1
+    return obs.astype(torso.dtype) * jnp.asarray(scale, torso.dtype)
 
 
 NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -197,30 +201,35 @@ def choose_torso(shape: tuple[int, ...]) -> str:
     return "nature_cnn" if is_large else "minatar_cnn"
 
 
-def make_torso(
-    name: str,
-    shape: tuple[int, ...],
-    hidden_sizes: tuple[int, ...] | None,
-    activation: str | None,
-    dtype: Any,
-    layer_norm: bool = False,
-) -> nn.Module:
-    """Build a torso by name; None for its default sizes and activation.
+def takes(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether the torso of this name takes observations of this shape."""
+    return name == "mlp" or (len(shape) == 3 and min(shape[:2]) >= _IMAGE_TORSOS[name].smallest)
 
-    Raises:
-      ValueError: if it cannot take observations of this shape.
-    """
-    if name == "mlp":
-        sizes = (64, 64) if hidden_sizes is None else hidden_sizes
-        return MLP(sizes, activation or "tanh", dtype, layer_norm)
-    convolutions, default_sizes, smallest = _IMAGE_TORSOS[name]
-    if len(shape) != 3 or min(shape[:2]) < smallest:
+
+def check_takes(name: str, shape: tuple[int, ...]) -> None:
+    """Raise `ValueError` unless the torso of this name takes observations of this shape."""
+    if not takes(name, shape):
+        smallest = _IMAGE_TORSOS[name].smallest
         raise ValueError(
             f"torso {name!r} takes images [height, width, channels] of at least "
             f"{smallest}x{smallest}, but observations have shape {shape}; "
             "choose torso='mlp' or pass a network of your own"
         )
+
+
+def make_torso(
+    name: str, hidden_sizes: tuple[int, ...] | None, activation: str | None, **attributes: Any
+) -> nn.Module:
+    """Build a torso by name; None for its default sizes and activation.
+
+    Args:
+      **attributes: the others that all torsos have.
+    """
+    if name == "mlp":
+        sizes = (64, 64) if hidden_sizes is None else hidden_sizes
+        return MLP(sizes, activation or "tanh", **attributes)
+    convolutions, default_sizes, _ = _IMAGE_TORSOS[name]
     sizes = default_sizes if hidden_sizes is None else hidden_sizes
     if convolutions is None:
-        return ImpalaResNet(sizes, activation or "relu", dtype, layer_norm)
-    return ConvNet(convolutions, sizes, activation or "relu", dtype, layer_norm)
+        return ImpalaResNet(sizes, activation or "relu", **attributes)
+    return ConvNet(convolutions, sizes, activation or "relu", **attributes)

@@ -106,10 +106,11 @@ def test_the_observation_s_mask_reaches_the_head(core, is_q_network):
 
 
 def test_a_mask_of_several_axes_is_no_image():
-    network = actor_critic(with_mask(2, 3, 4), MultiDiscrete((2, 3, 4)))
-    obs = {"action_mask": jnp.ones((5, 2, 3, 4)), "place": jnp.zeros((5, 3))}
-    (distribution, _), _ = jax.eval_shape(network.init_with_output, jax.random.key(0), obs)
+    network = actor_critic(with_mask(3, 3, 4), MultiDiscrete((3, 3, 4)))
+    obs = {"action_mask": jnp.ones((5, 3, 3, 4)), "place": jnp.zeros((5, 3))}
+    (distribution, _), params = jax.eval_shape(network.init_with_output, jax.random.key(0), obs)
     assert jax.eval_shape(type(distribution).mode, distribution).shape == (5, 3)
+    assert "Conv" not in str(jax.tree.leaves_with_path(params))
 
 
 def test_a_mask_must_fit_the_actions():

@@ -220,6 +220,27 @@ def test_images_of_bytes_are_scaled_to_the_unit_interval():
     np.testing.assert_allclose(jax.jit(torso.apply)(params, image), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("high", "highest"), [(1, 1), (np.arange(32) % 5, 4), (np.inf, 255)])
+def test_bytes_are_divided_by_their_highest_value(high, highest):
+    space = Box.of((4, 4, 2), np.uint8, 0, np.reshape(np.broadcast_to(high, 32), (4, 4, 2)))
+    torso = build.NetworkConfig(torso="minatar_cnn").make_torso(space)
+    image = np.random.default_rng(0).integers(0, highest + 1, (5, 4, 4, 2), np.uint8)
+    expected, params = jax.jit(torso.init_with_output)(KEY, (image / highest).astype("f"))
+    np.testing.assert_allclose(jax.jit(torso.apply)(params, image), expected, atol=1e-5)
+
+
+def test_the_chosen_torso_takes_the_images_among_the_parts():
+    mask, place = Box.of((9, 9, 9), bool), Dict.of(map=Box.of((3,), np.float32))
+    space = Dict.of(action_mask=mask, image=Box.of(ATARI, np.uint8), place=place)
+    torso: Any = build.NetworkConfig(torso="ga3c_cnn").make_torso(space)
+    parts = dict(torso.torsos)
+    assert parts["image"].convolutions == torsos.GA3C_CONVOLUTIONS
+    assert isinstance(parts["action_mask"], torsos.MLP)
+    assert isinstance(dict(parts["place"].torsos)["map"], torsos.MLP)
+    with pytest.raises(ValueError, match=r"'ga3c_cnn' takes images .* have shape \(3,\)"):
+        build.NetworkConfig(torso="ga3c_cnn").make_torso(place)
+
+
 def test_the_parts_of_a_dict_have_a_torso_each():
     space = Dict.of(image=Box.of(MINATAR, np.float32), place=Box.of((3,), np.float32))
     torso = build.NetworkConfig().make_torso(space)
