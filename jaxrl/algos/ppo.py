@@ -187,7 +187,7 @@ def loss(
     )
     if config.normalize_advantages:
         centered = advantage - axis.mean(mean(advantage))
-        advantage = centered * jax.lax.rsqrt(axis.mean(mean(centered**2)) + 1e-8)
+        advantage = centered / (jnp.sqrt(axis.mean(mean(centered**2))) + 1e-8)
     log_ratio = distribution.log_prob(trajectory.action) - trajectory.extras.log_prob
     log_ratio = zero_invalid(log_ratio, valid)
     ratio = jnp.exp(log_ratio)  # eq. 6

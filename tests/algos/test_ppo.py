@@ -37,7 +37,7 @@ def reference_loss(config, logits, value, batch):
     rows = [i for i in range(len(value)) if batch.trajectory.valid[i]]
     advantage = np.array([batch.advantage[i] for i in rows], np.float64)
     if config.normalize_advantages:
-        advantage = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy_losses, value_losses, entropies = [], [], []
     for a, i in zip(advantage, rows, strict=True):
         probs = np.exp(logits[i] - np.log(np.exp(logits[i]).sum()))
@@ -63,8 +63,11 @@ def reference_loss(config, logits, value, batch):
     size=st.sampled_from([2, 5, 12]),  # few, since each compiles
     clip_value=st.booleans(),
     normalize=st.booleans(),
+    scale=st.sampled_from([1.0, 1e-6]),
 )
-def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_value, normalize):
+def test_loss_equals_a_row_by_row_reference_over_valid_rows(
+    seed, size, clip_value, normalize, scale
+):
     rng = np.random.default_rng(seed)
     valid = rng.random(size) < 0.7
     valid[0] = valid[1] = True
@@ -72,7 +75,7 @@ def test_loss_equals_a_row_by_row_reference_over_valid_rows(seed, size, clip_val
     batch = Batch(
         acted(action, valid, log_prob),
         value=rng.normal(size=size),
-        advantage=rng.normal(size=size),
+        advantage=scale * rng.normal(size=size),
         target=rng.normal(size=size),
         core=(),
     )
