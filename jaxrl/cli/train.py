@@ -118,11 +118,21 @@ def parse(
         # The parser below refuses an unknown preset.
         default = make_arguments(name if name in names else names[0], names, known)
         args = tyro.cli(type(default), default=default, args=argv, prog=prog)
-        config_class = type(known[args.preset].config)
+        config_class, values = type(known[args.preset].config), vars(args.config)
         with naming_flags(flags_of(config_class)):
-            return dataclasses.replace(args, config=config_class(**vars(args.config)))
+            if args.anneal and not values["anneal_updates"]:  # `prepare` knows their number
+                config = _set_annealing(config_class(**values | {"anneal_updates": 1}), 0)
+            else:
+                config = config_class(**values)
+        return dataclasses.replace(args, config=config)
 
     return parse_with_file(with_current_flags(argv), parse_flags, read_env_options, algorithm)
+
+
+def _set_annealing(config: Any, updates: float) -> Any:
+    """Return a config with another `anneal_updates`, which is not checked against other fields."""
+    annealed = jax.tree_util.GetAttrKey("anneal_updates")
+    return jax.tree.map_with_path(lambda path, x: updates if path == (annealed,) else x, config)
 
 
 def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) -> Any:

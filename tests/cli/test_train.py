@@ -236,6 +236,15 @@ env_options: {img_height: 42, num_threads: 1, episodic_life: true, range: [0.5, 
     assert (options["num_threads"], options["range"]) == (1, [0.5, [1, 2]])
 
 
+def test_fields_that_need_annealing_get_it_from_the_length_of_the_run(tmp_path):
+    flags = ["--final-entropy-coef", "0.001", "--num-envs", "4", "--num-steps", "5"]
+    where = ["--total-steps", "100", "--run-dir", str(tmp_path)]
+    _, config, _ = train.prepare(jaxrl.a2c, train.parse("a2c", [*flags, *where]))
+    assert (config.final_entropy_coef, config.anneal_updates) == (0.001, 5)
+    with pytest.raises(ValueError, match="anneal_updates, which is 0"):
+        train.parse("a2c", [*flags, "--no-anneal"])
+
+
 def test_pairs_may_be_given_in_several_flags():
     words = ["--env-options", "img_height=42", "--env_options=img_width=8", "--seed", "3"]
     args = train.parse("ppo", ["--preset", "laptop", *words])
