@@ -149,7 +149,7 @@ class Dict:
                 raise checks.refuse("Dict.parts", "pairs (name, Box or Dict)", pair)
 
     @classmethod
-    def of(cls, **parts: ObservationSpace) -> Dict:
+    def of(cls, /, **parts: ObservationSpace) -> Dict:
         """Build a Dict from named spaces, sorted by name as JAX flattens dictionaries."""
         return cls(tuple(sorted(parts.items())))
 

@@ -7,8 +7,8 @@ with its targets v_s and importance weights rho_s (`returns.vtrace`), the loss o
     -rho_s log pi(a_s|x_s) (r_s + gamma v_{s+1} - V(x_s)) + c_v (v_s - V(x_s))^2 / 2 - c_e entropy
 
 Here acting and learning are one program, so the lag is a number that the user sets, not an
-accident of queues; 0 is on policy. With a memory (`core="lstm"`), the learner unrolls it from the
-state that the actor had at the start of the rollout, as the paper does.
+accident of queues; 0 is on policy, with one minibatch. With a memory (`core="lstm"`), the learner
+unrolls it from the state that the actor had at the start of the rollout, as the paper does.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class QLearningConfig(build.NetworkConfig):
     target_period: float = 200
     """Updates between copies of the parameters to the target network; rounded."""
     priority_exponent: float = 0.6
-    """alpha of prioritized replay, in [0, 1] (Schaul et al. 2016, eq. 1)."""
+    """alpha of prioritized replay, at least 0: uniform draws (Schaul et al. 2016, eq. 1)."""
     importance_exponent: float = 0.4
     """beta of prioritized replay, in [0, 1] (Schaul et al. 2016, section 3.4)."""
     num_steps: int = fields.static(1)
@@ -55,7 +55,8 @@ class QLearningConfig(build.NetworkConfig):
     replay_size: int = fields.static(1_000_000)
     """Steps kept, over all environments."""
     frame_stack: int = fields.static(1)
-    """Frames in an observation; the replay stores each frame once (Atari: 4). 1 for no stacks."""
+    """Frames in an observation; the replay stores each frame once (Atari: 4). 1 for no stacks.
+    Stacks must begin as copies of the first frame, or go on over a reset, as those of Atari do."""
     n_step: int = fields.static(3)
     """Rewards that a target sums, in steps (Sutton & Barto 2018, eq. 7.1)."""
     layer_norm: bool = fields.static(True)

@@ -80,13 +80,16 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     numbers = None
     if args.episodes:
         scores = play_episodes(policy, args.episodes, args.seed, args.greedy)
-        returns = scores.episode_return
-        print(f"return over {args.episodes} episodes: {returns.mean():.2f} +- {returns.std():.2f}")
-        if num_cut := int(np.isnan(returns).sum()):
-            cut = f"{num_cut} of them were cut short after {MAX_EPISODE_STEPS:,} steps each"
-            print(cut, file=sys.stderr)
-        if np.isfinite(returns).any():
+        returns = scores.episode_return[np.isfinite(scores.episode_return)]
+        if len(returns):
+            found = f"{returns.mean():.2f} +- {returns.std():.2f}"
+            print(f"return over {len(returns)} episodes: {found}")
             numbers = summarize_games(*scores)
+        if num_cut := args.episodes - len(returns):
+            few = f"{MAX_EPISODE_STEPS:,} steps for each on average"
+            print(
+                f"{num_cut} of {args.episodes} episodes did not end within {few}", file=sys.stderr
+            )
     if not has_video:
         return 0
     path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)

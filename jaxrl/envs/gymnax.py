@@ -182,6 +182,11 @@ def _spaces(name: str, keywords: Keywords) -> tuple[Box, Discrete | Box]:
     with jax.ensure_compile_time_eval():  # gymnax builds bounds with jax.numpy
         _, obs = jax.eval_shape(GymnaxEnv(name, 1, keywords)._reset, jax.random.key(0))
         declared, action = env.observation_space(params), env.action_space(params)
+        if not hasattr(declared, "n") and not hasattr(declared, "low"):
+            raise ValueError(
+                f"gymnax/{name} has the observations {type(declared).__name__}; jaxrl takes one "
+                "array from gymnax's interface, so concatenate them"
+            )
         low, high = (0.0, 1.0) if hasattr(declared, "n") else (declared.low, declared.high)
         observation_space = Box.of(obs.shape[1:], obs.dtype, low, high)
         if hasattr(action, "n"):

@@ -59,7 +59,8 @@ def evaluate(
     """Play until every environment has finished `episodes_per_env` episodes, or for too long.
 
     Each environment counts the same number of episodes, its first ones, so short episodes are not
-    favoured. Pure: `jit` it with `static_argnums=(0, 3, 5, 6, 7)`.
+    favoured. Pure: `jit` it with `static_argnums=(0, 3, 5, 6, 7)`; `vmap` it over agents only with
+    environments on the device.
 
     Args:
       algo: the algorithm whose agent plays.
@@ -84,7 +85,7 @@ def evaluate(
     simulation = start(env, start_key, algo.initial_core(config, env.num_envs), simulation)
     rows = jnp.arange(env.num_envs)
     no_scores = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
-    limit = max_steps * episodes_per_env
+    limit = min(max_steps * episodes_per_env, checks.MAX_COUNT)
 
     def unfinished(carry: tuple[Any, ...]) -> Array:
         _, simulation, _, step = carry

@@ -43,7 +43,8 @@ def test_episodes_that_were_cut_short_are_counted(jaxrl_command, run_dir, monkey
     monkeypatch.setattr(play, "play_episodes", lambda *_: Evaluation(scores, scores))
     played = jaxrl_command("play", run_dir, "--episodes", 2, "--format", "gif", "--max-steps", 5)
     assert played.returncode == 0, played.stderr
-    assert "1 of them were cut short after 100,000 steps each" in played.stderr
+    assert "return over 1 episodes: 1.00 +- 0.00" in played.stdout
+    assert "1 of 2 episodes did not end within 100,000 steps for each on average" in played.stderr
 
 
 def test_an_agent_whose_environment_does_not_draw_is_evaluated(jaxrl_command, tmp_path):

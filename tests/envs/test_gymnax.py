@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from env_cases import CASES, N, actions_of
+from gymnax.environments import spaces
 from gymnax.utils import load_mnist
 
 import jaxrl
@@ -88,14 +89,37 @@ def test_minatar_observations_are_zeros_and_ones_as_booleans(game):
     np.testing.assert_array_equal(raw[1:], obs[:-1])
 
 
-def test_a_registered_environment_gets_an_id():
-    gymnax.register("Own-v0", gymnax.environments.CartPole)
-    try:
-        own, known = (jaxrl.make(id, N) for id in ("Own-v0", "CartPole-v1"))
-        starts = [jax.jit(env.init)(jax.random.key(0))[1] for env in (own, known)]
-    finally:
-        del gymnax.registration._registry["Own-v0"]
-        gymnax.registered_envs.remove("Own-v0")
+@pytest.fixture
+def register():
+    """Give environments an id for the time of a test."""
+    names = []
+
+    def register_for_test(name, factory):
+        gymnax.register(name, factory)
+        names.append(name)
+
+    yield register_for_test
+    for name in names:
+        del gymnax.registration._registry[name]
+        gymnax.registered_envs.remove(name)
+
+
+def test_observations_of_several_arrays_are_refused(register):
+    def make():
+        env: Any = gymnax.environments.CartPole()
+        space = env.observation_space(env.default_params)
+        env.observation_space = lambda params: spaces.Dict({"state": space})
+        return env
+
+    register("Parts-v0", make)
+    with pytest.raises(ValueError, match=r"gymnax/Parts-v0 has the observations Dict; "):
+        _ = jaxrl.make("gymnax/Parts-v0").observation_space
+
+
+def test_a_registered_environment_gets_an_id(register):
+    register("Own-v0", gymnax.environments.CartPole)
+    own, known = (jaxrl.make(id, N) for id in ("Own-v0", "CartPole-v1"))
+    starts = [jax.jit(env.init)(jax.random.key(0))[1] for env in (own, known)]
     assert own.id == "gymnax/Own-v0"
     np.testing.assert_array_equal(starts[0].obs, starts[1].obs)
 
