@@ -180,8 +180,9 @@ def find_fastest_lanes(
         names = ", ".join(static)
         print(f"a lane a device ({lanes}), since each value of {names} has a program of its own")
         return lanes
+    seeds = checks.integer("seeds_per_trial", args.seeds_per_trial)
     found = find_fastest(
-        lambda lanes: (algo, population.stack(config, lanes)),
+        lambda lanes: (algo, population.stack(config, lanes * seeds)),
         {"lanes": powers_of_two(args.num_lanes)},
         [{"lanes": args.num_lanes}],
         rate=lanes_per_second,

@@ -246,13 +246,13 @@ def test_values_that_are_not_searched_come_from_the_preset_or_the_resumed_sweep(
 
 
 def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path):
-    asked = []
+    asked, num_agents = [], []
 
     def autotune(build, knobs, starts, rate, report):
         asked.append((knobs, starts))
         algo, configs = build(lanes=2)
         assert algo.name == "a2c"
-        assert configs.learning_rate.shape == (2,)
+        num_agents.append(len(configs.learning_rate))
         return AutotuneResult({"lanes": 2}, ())
 
     monkeypatch.setattr(autotune_flags, "autotune", autotune)
@@ -266,6 +266,8 @@ def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path)
     assert lanes(sweep.SweepArguments(lanes=6, resume=True)) == 3
     assert lanes(sweep.SweepArguments(lanes=1)) == 1
     assert len(asked) == 1
+    assert lanes(sweep.SweepArguments(lanes=6, seeds_per_trial=4)) == 2
+    assert num_agents == [2, 8]
 
 
 def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
@@ -292,6 +294,7 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         (["--config"], "Missing value for argument '--config'"),
         (["--lanes", "0"], "error: --lanes must be an integer >= 1, got 0"),
         (["--trials", "0"], "error: --trials must be an integer >= 1, got 0"),
+        (["--autotune", "--seeds-per-trial", "0"], "error: --seeds-per-trial must be an integer"),
         (["--eviction", "2"], "error: --eviction must be in [0, 1), got 2"),
         (["--phase-length", "0"], "error: --phase-length must be an integer >= 1, got 0"),
         (["--config", "none.yaml"], "none.yaml"),
