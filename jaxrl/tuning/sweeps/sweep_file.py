@@ -80,9 +80,6 @@ def describe(
     """Return what `sweep.json` says of the sweep besides its trials."""
     manifests.check_options(algo.env)
     objective = settings.objective
-    own_fields = [field.name for field in dataclasses.fields(scheduler) if field.init]
-    names = dict.fromkeys(["num_trials", "num_phases", *own_fields])
-    rule = {"name": type(scheduler).__name__} | {name: getattr(scheduler, name) for name in names}
     return {
         "run_id": manifests.new_run_id(),
         "algorithm": algo.name,
@@ -91,7 +88,7 @@ def describe(
         "env_options": algo.env.options,
         "config": fields.to_dict(config),
         "seed": settings.seed,
-        "scheduler": rule,
+        "scheduler": _describe_scheduler(scheduler),
         "objective": objective.__name__ if callable(objective) else names_of(objective),
         "evaluation_episodes": settings.evaluation_episodes,
         "seeds_per_trial": settings.seeds_per_trial,
@@ -106,6 +103,21 @@ def describe(
         "worker": settings.worker,
         "agents_dir": settings.agents_dir and str(settings.agents_dir),
     }
+
+
+def _describe_scheduler(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the name of a scheduler, its numbers of trials and phases, and its fields."""
+    sizes = {"num_trials": scheduler.num_trials, "num_phases": scheduler.num_phases}
+    return {"name": type(scheduler).__name__} | sizes | _describe_fields(scheduler)
+
+
+def _describe_fields(value: Any) -> Any:
+    """Return the name and the fields of a dataclass, and of dataclasses in it; else the value."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    own = [field.name for field in dataclasses.fields(value) if field.init]
+    fields_of_value = {name: _describe_fields(getattr(value, name)) for name in own}
+    return {"name": type(value).__name__} | fields_of_value
 
 
 def _describe_part(part: spaces.Distribution) -> dict[str, Any]:
