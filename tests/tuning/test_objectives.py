@@ -145,7 +145,7 @@ def test_a_score_is_one_number_below_infinity():
         with pytest.raises(ValueError, match=r"one number, but .*agent_returns.* an array \[5\]"):
             objectives.score(objective, metrics)
     with pytest.raises(ValueError, match=r"must return one number, but .* returned None"):
-        objectives.score(lambda metrics: None, metrics)
+        objectives.score(lambda metrics: None, metrics)  # pyrefly: ignore[bad-argument-type]
     available = r"\['episode_count', 'episode_return_sum', 'loss'\]"
     with pytest.raises(ValueError, match=rf"finds no 'returns'; the metrics .* are {available}"):
         objectives.score({"a": objectives.mean_return, "b": lambda x: x["returns"].sum()}, metrics)

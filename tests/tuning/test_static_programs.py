@@ -1,6 +1,7 @@
 """Programs of static fields: bad combinations of values are refused before any work."""
 
 import functools
+from typing import Any
 
 import gymnasium
 import jax
@@ -117,7 +118,8 @@ class Wrapped:
 
 
 def test_environments_whose_number_cannot_be_changed_are_refused():
-    algo = jaxrl.a2c(Wrapped(jaxrl.make("CartPole-v1", num_envs=2)))
+    env: Any = Wrapped(jaxrl.make("CartPole-v1", num_envs=2))
+    algo = jaxrl.a2c(env)
     space = {"num_envs": Choice((2, 4))}
     with pytest.raises(
         ValueError, match=r"num_envs is searched, .* gymnax/CartPole-v1, a Wrapped, are no"
