@@ -47,6 +47,7 @@ class PlayArguments:
     episodes: int = 16
     """Whole episodes to evaluate; 0 for the video alone."""
     seed: int = 0
+    """Seed of environments and actions."""
     greedy: bool = False
     """Take the most probable action instead of a sample."""
     format: Literal["mp4", "gif"] = "mp4"

@@ -40,7 +40,9 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
         function that returns a `gymnasium.Env`. An environment with gymnax's interface gets an id
         by `gymnax.register`.
       num_envs: how many are stepped together (N).
-      **options: options of the backend, such as `max_episode_steps=1000` or `episodic_life=True`.
+      **options: options of the backend, such as `max_steps_in_episode=1000` for gymnax,
+        `max_episode_steps=1000` for the others, or `episodic_life=True` for Atari. Lists become
+        tuples.
 
     Raises:
       ValueError: for an unknown id (near matches are named), bad options, or `num_envs < 1`.

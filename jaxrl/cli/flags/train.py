@@ -40,8 +40,9 @@ class TrainArguments:
     host_id: int | None = None
     """The number of this process, from 0."""
     seed: int = 1
+    """Seed of all randomness: network, environments, actions and minibatches."""
     run_dir: Path | None = None
-    """Directory of all output; runs/<algorithm>-<env>-seed<seed> by default."""
+    """Directory of all output; runs/<algorithm>-<env>-seed<seed> by default. It holds one run."""
     label: str | None = None
     """Name of the run on pages that compare runs."""
     resume: bool = False
