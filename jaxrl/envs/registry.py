@@ -41,7 +41,7 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env
         by `gymnax.register`.
       num_envs: how many are stepped together (N).
       **options: options of the backend, such as `max_steps_in_episode=1000` for gymnax,
-        `max_episode_steps=1000` for the others, or `episodic_life=True` for Atari. Lists become
+        `max_episode_steps=1000` for envpool, or `episodic_life=True` for Atari. Lists become
         tuples.
 
     Raises:

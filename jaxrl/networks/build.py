@@ -50,7 +50,8 @@ class NetworkConfig(fields.Config):
     """
 
     torso: str = fields.static("auto")
-    """Layers that take the observation: one of `jaxrl.networks.torsos.TORSOS`, or "auto" to choose
+    """Layers that take the observation: "mlp", "minatar_cnn", "ga3c_cnn", "ga3c_cnn_42",
+    "nature_cnn", "impala_resnet", "ga3c_large_stride1" to "ga3c_large_stride4", or "auto" to choose
     by the observation's shape."""
     hidden_sizes: tuple[int, ...] | None = fields.static(None)
     """Widths of the dense layers, in units; None for the torso's default."""
