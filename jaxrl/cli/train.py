@@ -1,5 +1,7 @@
 """Train one agent: a preset's settings, changed by flags.
 
+Algorithms: ppo, a2c, impala, dqn, pqn and r2d2.
+
     jaxrl train ppo                                        # the preset "cartpole"
     jaxrl train ppo --preset laptop --env-id Breakout-v5
     jaxrl train dqn --preset atari --double --n-step 3
