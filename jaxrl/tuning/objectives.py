@@ -65,9 +65,12 @@ def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
                 f"objective {objective} finds no {error}; the metrics of a phase are "
                 f"{sorted(metrics)}"
             ) from error
-        if not isinstance(found, jax.typing.ArrayLike):
-            raise ValueError(f"objective must return one number, but {objective} returned {found}")
-        found = jnp.asarray(found).astype(jnp.float32)
+        try:
+            found = jnp.asarray(found).astype(jnp.float32)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"objective must return one number, but {objective} returned {found}"
+            ) from error
         if found.shape:
             raise ValueError(
                 f"objective must return one number, but {objective} returned an array "

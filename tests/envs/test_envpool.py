@@ -1,6 +1,7 @@
 """envpool's adapter: the simulator's own steps, Atari's scores, and options."""
 
 import functools
+import importlib.metadata
 import sys
 from types import SimpleNamespace
 
@@ -117,6 +118,8 @@ def test_images_are_channels_last(env_id, shape):
 
 def test_sensors_that_a_robot_lacks_are_left_out():
     name = "DmcCmuHumanoidRunWalls-v1"
+    if name not in adapter.ids():
+        pytest.skip(f"envpool {importlib.metadata.version('envpool')} has no {name}")
     env = jaxrl.make(f"envpool/{name}", 2)
     steps = played(env, np.zeros((1, 2, *env.action_space.shape), np.float32))
     given = envpool.make_spec(name).observation_space.spaces
