@@ -43,7 +43,7 @@ class QLearningConfig(build.NetworkConfig):
     target_period: float = 200
     """Updates between copies of the parameters to the target network; rounded."""
     priority_exponent: float = 0.6
-    """alpha of prioritized replay, at least 0: uniform draws (Schaul et al. 2016, eq. 1)."""
+    """alpha of prioritized replay; 0 draws uniformly (Schaul et al. 2016, eq. 1)."""
     importance_exponent: float = 0.4
     """beta of prioritized replay, in [0, 1] (Schaul et al. 2016, section 3.4)."""
     num_steps: int = fields.static(1)
