@@ -56,7 +56,7 @@ ALLOWED = {
     ("envs/host/supervisor.py", "ctypes"): "prctl of the C library, with constant arguments",
     ("training/manifest.py", "subprocess"): "git, with constant arguments",
     ("analysis/video.py", "subprocess"): "ffmpeg, with a list of arguments",
-    ("cli/flags/arguments.py", "yaml"): "safe_load, which makes plain values only",
+    ("cli/flags/config_file.py", "yaml"): "safe_load, which makes plain values only",
     ("cli/submit.py", "subprocess"): "sbatch or qsub, on the user's command",
     ("cli/doctor.py", "ctypes"): "looks for a library, does not load it",
 }

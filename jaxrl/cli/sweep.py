@@ -38,11 +38,11 @@ from jaxrl.cli.flags.arguments import (
     flags_of,
     naming_flags,
     parse_env_options,
-    parse_with_file,
     set_fields,
     split_pairs,
 )
 from jaxrl.cli.flags.autotune import find_fastest, powers_of_two
+from jaxrl.cli.flags.config_file import parse_with_file
 from jaxrl.cli.flags.sweep import (
     EXPLORERS,
     FLAGS_OF_ARGUMENTS,

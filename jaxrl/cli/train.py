@@ -34,10 +34,10 @@ from jaxrl.cli.flags.arguments import (
     find_own_modules,
     flags_of,
     naming_flags,
-    parse_with_file,
     with_current_flags,
 )
 from jaxrl.cli.flags.autotune import find_fastest, list_settings, read_chosen
+from jaxrl.cli.flags.config_file import parse_with_file
 from jaxrl.cli.flags.train import (
     AtariArguments,
     TrainArguments,
