@@ -40,6 +40,8 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path):
     changed = manifest(ToyConfig(gamma=0.5), seed=4)
     message = r"(?s)cannot resume .*\n  config\.gamma: 0\.9 -> 0\.5\n  seed: 3 -> 4"
     refused(message, tmp_path, changed, True)
+    own_network = manifest() | {"custom_network": True}
+    refused(r"\n  custom_network: False -> True", tmp_path, own_network, True)
 
 
 def test_a_run_without_checkpoints_may_change_its_settings(tmp_path):
