@@ -261,7 +261,7 @@ def test_a_value_is_accepted_or_refused_by_name(name, argument, tmp_path):
             if isinstance(error, FileNotFoundError):
                 continue  # a path to nothing
             shown = [repr(value)[:20], str(value)[:20], f"{10.0**30:g}"[-4:]]  # or as a float
-            if isinstance(value, np.ndarray):  # or as a tuple
+            if isinstance(value, list | np.ndarray):  # or as a tuple
                 shown.append(repr(tuple(value)))
             is_named = argument in text and any(part in text for part in shown)
             if not is_named and argument not in left_out:
