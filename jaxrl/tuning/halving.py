@@ -77,7 +77,8 @@ class _Halving:
 class SuccessiveHalving(_Halving):
     """Successive halving of N trials (Jamieson & Talwalkar 2016, AISTATS).
 
-    The best 1/eta of a rung's trials continue once all of them have reported.
+    The best 1/eta of a rung's trials continue once all of them have reported, or were ended by a
+    cap of the sweep.
     """
 
     times: int = 1
@@ -165,34 +166,37 @@ def _bracket(num_trials: int, num_phases: int, eta: int) -> tuple[Rung, ...]:
 
 
 def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array) -> Array:
-    """Return all statuses after a trial's report: once a rung is full, its best may continue.
+    """Return all statuses after a trial has reported or ended: once a rung is full, judge it.
 
-    The trial pauses at its rung. When all trials of the rung have reported, the best become READY,
-    as many as the next rung has, and the others stop.
+    The trial pauses at its rung. When all trials of the bracket have reached the rung or stopped,
+    the best become READY, as many as the next rung has, and the others stop. Trials that were
+    stopped by no scheduler take no place among the best.
     """
     # A bracket's last rung is left out: its trials complete.
     pairs = [(b, *pair) for b, rungs in enumerate(brackets) for pair in itertools.pairwise(rungs)]
     if not pairs:
         return ledger.status
-    table = [(b, rung.num_phases, rung.num_trials, after.num_trials) for b, rung, after in pairs]
-    bracket_of, phases_of, num_trials, num_survivors = jnp.array(table).T
+    table = [(b, rung.num_phases, after.num_trials) for b, rung, after in pairs]
+    bracket_of, phases_of, num_survivors = jnp.array(table).T
     ends = list(itertools.accumulate(rungs[0].num_trials for rungs in brackets))
     brackets_of_trials = jnp.searchsorted(jnp.array(ends), jnp.arange(ends[-1]), side="right")
-    bracket, phases = brackets_of_trials[trial], ledger.reported[trial]
-    is_here = (bracket_of == bracket) & (phases_of == phases)
-    rung = jnp.argmax(is_here)
-    arrived = jnp.where(is_here.any(), Status.PAUSED, ledger.status[trial])
-    status = ledger.status.at[trial].set(arrived)
+    bracket = brackets_of_trials[trial]
+    is_own = bracket_of == bracket
+    is_rung = (is_own & (phases_of == ledger.reported[trial])).any()
+    pauses = is_rung & (ledger.status[trial] < Status.STOPPED)
+    status = ledger.status.at[trial].set(jnp.where(pauses, Status.PAUSED, ledger.status[trial]))
     members = brackets_of_trials == bracket
-    reached = members & (ledger.reported >= phases)
+    waits = members & (status == Status.PAUSED)
+    phases = jnp.min(ledger.reported, initial=ledger.scores.shape[1], where=waits)
+    reached, has_stopped = ledger.reported >= phases, status == Status.STOPPED
 
     def judge_rung() -> Array:
-        rank = ranks(ledger.scores[:, phases - 1], reached)
-        verdict = jnp.where(rank < num_survivors[rung], Status.READY, Status.STOPPED)
-        judged = members & (ledger.reported == phases) & (status == Status.PAUSED)
-        return jnp.where(judged, verdict, status)
+        rank = ranks(ledger.scores[:, phases - 1], members & reached & ~has_stopped)
+        best = rank < num_survivors[jnp.argmax(is_own & (phases_of == phases))]
+        verdict = jnp.where(best, Status.READY, Status.STOPPED)
+        return jnp.where(waits & (ledger.reported == phases), verdict, status)
 
-    is_full = is_here.any() & (reached.sum() >= num_trials[rung])
+    is_full = waits.any() & (reached | has_stopped | ~members).all()
     return jax.lax.cond(is_full, judge_rung, lambda: status)
 
 

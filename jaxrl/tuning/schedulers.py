@@ -89,7 +89,9 @@ class Scheduler(Protocol):
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         """Return the status `[N]` of every trial after `trial` has reported a phase.
 
-        The status that it returns for `trial` is disregarded after the trial's last phase.
+        The status that it returns for `trial` is disregarded after the trial's last phase. If the
+        scheduler pauses trials, it also judges after `trial` was ended by a cap of a sweep, maybe
+        before its first report: its status is STOPPED, which others must not wait for.
         """
         ...
 
@@ -125,6 +127,16 @@ def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> 
     completed = phase + 1 >= scheduler.num_phases
     own = jnp.where(completed, Status.COMPLETED, status[trial])
     return ledger._replace(status=status.at[trial].set(own))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def stop(scheduler: Scheduler, ledger: Ledger, trial: Array) -> Ledger:
+    """Return the ledger with a trial that a cap ended, and what was judged of those that wait."""
+    ledger = ledger._replace(status=ledger.status.at[trial].set(Status.STOPPED))
+    if not scheduler.pauses:
+        return ledger
+    status = scheduler.judge(ledger, trial)
+    return ledger._replace(status=status.at[trial].set(Status.STOPPED))
 
 
 @jax.jit

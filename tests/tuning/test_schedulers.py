@@ -181,6 +181,57 @@ def test_exactly_the_best_of_each_rung_go_on(scheduler):
         first += bracket[0].num_trials
 
 
+def halved(scheduler, scores, most):
+    """Return, by plain Python, how many phases trials report that a cap ends after `most` phases.
+
+    None of these is the number of phases of a rung.
+    """
+    reported, first = most.copy(), 0
+    for bracket in scheduler.brackets:
+        survivors = range(first, first + bracket[0].num_trials)
+        for rung, after in itertools.pairwise(bracket):
+            arrived = [trial for trial in survivors if most[trial] >= rung.num_phases]
+            arrived.sort(key=lambda trial: -scores[trial, rung.num_phases - 1])
+            survivors, out = arrived[: after.num_trials], arrived[after.num_trials :]
+            reported[out] = rung.num_phases
+        first += bracket[0].num_trials
+    return reported
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scheduler", [SuccessiveHalving(18, 9, times=2), HyperBand(9)], ids=str)
+def test_no_rung_waits_for_trials_that_a_cap_has_ended(scheduler, seed):
+    scores = normal_scores(scheduler, seed)
+    often = [0, 2, 5, 9, 9, 9]
+    most = np.random.default_rng(seed).choice(often, scheduler.num_trials)
+    most[[-1, 8]] = 2, 0  # the last trials of brackets, so that no report follows
+    ledger = schedulers.start(scheduler)
+    while (trial := int((found := schedulers.assign(ledger))[1])) >= 0:
+        ledger = found[0]
+        while ledger.status[trial] == Status.RUNNING:
+            phase = int(ledger.reported[trial])
+            if phase == most[trial]:
+                ledger = schedulers.stop(scheduler, ledger, np.int32(trial))
+            else:
+                ledger = schedulers.report(scheduler, ledger, np.int32(trial), scores[trial, phase])
+    reported = np.asarray(ledger.reported)
+    np.testing.assert_array_equal(reported, halved(scheduler, scores, most))
+    expected = np.where(reported == 9, Status.COMPLETED, Status.STOPPED)
+    np.testing.assert_array_equal(ledger.status, expected)
+
+
+def test_asha_and_hypertrick_judge_no_other_trial_when_a_cap_ends_one():
+    for scheduler in (ASHA(9, 9), HyperTrick(9, 9)):
+        ledger = schedulers.start(scheduler)
+        for trial in range(4):
+            ledger = schedulers.report(scheduler, schedulers.begin(ledger, trial), trial, trial)
+        for trial in (0, 3, 8):  # paused or running, READY, and not begun
+            after = schedulers.stop(scheduler, ledger, np.int32(trial))
+            expected = np.array(ledger.status)
+            expected[trial] = Status.STOPPED
+            np.testing.assert_array_equal(after.status, expected)
+
+
 @pytest.mark.parametrize(
     ("scores", "reported"),
     [

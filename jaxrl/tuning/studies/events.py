@@ -87,7 +87,7 @@ def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
         score = np.float32(event.score)
         ledger = _report(scheduler, ledger, np.int32(trial), score)
     elif kind == STOPPED and is_current and not is_over:
-        ledger = ledger._replace(status=ledger.status.at[trial].set(Status.STOPPED))
+        ledger = schedulers.stop(scheduler, ledger, np.int32(trial))
     return Judged(ledger, numbers, count + 1)
 
 

@@ -153,8 +153,7 @@ def sweep(
       max_steps, max_seconds: environment steps of this worker's trials, and seconds, after which it
         stops its trials for good and begins no other. The lanes finish their chunk, and finals
         follow. A sweep that is resumed with a higher cap goes on with new trials only. Rungs of
-        `SuccessiveHalving` and `HyperBand` wait for the stopped ones for ever, so cap neither if
-        you may resume the sweep, or if other workers share its study.
+        `SuccessiveHalving` and `HyperBand` do not wait for trials that a cap has ended.
 
     Raises:
       ValueError: for bad values, or a directory or study of another search.

@@ -153,6 +153,26 @@ def test_a_sweep_that_was_capped_within_a_phase_goes_on_with_new_trials(
     assert len(rows) == sum(updates)
 
 
+def test_successive_halving_goes_on_without_the_trials_that_a_cap_ended(tmp_path):
+    """A chunk is one update, of four steps; the first three trials end in their first phase."""
+    scheduler, directory = SuccessiveHalving(9, 9), tmp_path / "x"
+    arguments = {"num_lanes": 3, "chunk_seconds": 0.0}
+    run(directory, scheduler, max_steps=10, **arguments)
+    resumed = outcome(run(directory, scheduler, resume=True, **arguments))
+    assert [trial["scores"] for trial in resumed[:3]] == [[]] * 3
+    phases = sorted(len(trial["scores"]) for trial in resumed[3:])
+    assert phases == [1, 1, 1, 3, 3, 9]  # three of six, then one of three
+
+
+def test_successive_halving_goes_on_without_the_trials_that_another_workers_cap_ended(tmp_path):
+    shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s", "num_lanes": 2}
+    scheduler = SuccessiveHalving(9, 9)
+    capped = run(tmp_path / "a", scheduler, worker="a", max_steps=5, chunk_seconds=0.0, **shared)
+    assert [(t["scores"], t["status"]) for t in outcome(capped)] == [([], "stopped")] * 2
+    other = outcome(run(tmp_path / "b", scheduler, worker="b", **shared))
+    assert sorted(len(trial["scores"]) for trial in other) == [1, 1, 1, 1, 3, 3, 9]
+
+
 @dataclasses.dataclass(frozen=True)
 class StopBelowMedian:
     """A scheduler whose reports may stop other trials: those below the median of a phase."""
