@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis.video import check_video
+from jaxrl.analysis.video import check_video, write_caption
 from jaxrl.cli.flags.arguments import (
     find_own_modules,
     flags_of,
@@ -195,6 +195,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         try:
             policy = load_policy(run_dir, env=algo.env)
             _, score, length = record_episode(policy, video, args.seed)
+            write_caption(video, f"{length} steps, score {score:g}")
         except (ValueError, ImportError, OSError) as error:
             raise ValueError(f"the agent is trained, but --video failed: {error}") from error
         print(f"video: {video}, {length} steps, score {score:g}")
@@ -230,9 +231,11 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
         algo = make_algorithm(make(args.env_id, num_envs, **env_options | options))
         if joins or devices > 1:
             algo = spread(algo, None if joins else devices)
-        if num_minibatches is None:
-            return algo, args.config
-        return algo, args.config.replace(num_minibatches=num_minibatches)
+        config, updates = args.config, args.config.anneal_updates
+        if num_minibatches is not None:  # `final_entropy_coef` is refused without annealing
+            config = config.replace(num_minibatches=num_minibatches, anneal_updates=updates or 1)
+            config = _set_annealing(config, updates)
+        return algo, config
 
     algo, config = build()
     name = algo.env.id.partition("/")[2].replace("/", "-")

@@ -66,6 +66,24 @@ def test_trials_build_the_settings_that_they_name(monkeypatch):
     assert algo.name == "ppo"
 
 
+def test_trials_know_no_number_of_updates_but_keep_a_final_coefficient(monkeypatch):
+    """It is refused without one, and the number follows from what the trials choose."""
+    configs = []
+
+    def autotune(build, knobs, starts, report):
+        configs.append(build(num_minibatches=4)[1])
+        return AutotuneResult({"num_envs": 8, "num_minibatches": 2}, ())
+
+    monkeypatch.setattr(autotune_flags, "autotune", autotune)
+    monkeypatch.setattr(train, "split_cpu", lambda *_: None)
+    flags = ["--autotune", "--autotune-also", *ALSO, "--final-entropy-coef", "0.001"]
+    flags += ["--num-steps", "5", "--total-steps", "200"]
+    _, config, _ = train.prepare(jaxrl.a2c, train.parse("a2c", flags))
+    assert [(c.num_minibatches, c.anneal_updates) for c in configs] == [(4, 0)]
+    assert (config.num_minibatches, config.anneal_updates) == (2, 5)
+    assert config.final_entropy_coef == 0.001
+
+
 @pytest.mark.slow
 def test_a_run_begins_with_short_trials(jaxrl_command, monkeypatch, tmp_path):
     cache = tmp_path / "autotune.json"

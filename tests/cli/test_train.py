@@ -54,7 +54,11 @@ def test_every_algorithm_is_trained(jaxrl_command, tmp_path, algorithm):
 
 @pytest.mark.slow
 def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "record_episode", lambda *args: (args[1], 0.0, 1))
+    def film(policy, path, seed):
+        path.parent.mkdir()
+        return path, 0.0, 1
+
+    monkeypatch.setattr(train, "record_episode", film)
     finished = jaxrl_command(
         "train", "ppo", "--preset", "laptop", *SMALL, *TINY["ppo"], "--total-steps", 16, "--video",
         "--torso", "mlp", "--hidden-sizes", 4,
@@ -62,6 +66,8 @@ def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch
     assert finished.returncode == 0, finished.stderr
     assert "steps_per_second" in finished.stdout
     assert "video: run/video/seed1.mp4, 1 steps, score 0" in finished.stdout
+    caption = json.loads((tmp_path / "run" / "video" / "seed1.json").read_text())["caption"]
+    assert caption == "1 steps, score 0"
     assert [row["update"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
     manifest = read(tmp_path / "run", "manifest")
     options = manifest["env"]["options"]
