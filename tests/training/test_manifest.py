@@ -56,9 +56,9 @@ def test_what_jaxrl_cannot_make_is_asked_for():
 
 
 @pytest.fixture
-def named_module(tmp_path, monkeypatch):
+def own_module(tmp_path, monkeypatch):
     """Return a manifest whose environment is in a module that writes a file when it is imported."""
-    (tmp_path / "named_module.py").write_text(
+    (tmp_path / "own_module.py").write_text(
         f"import gymnasium, pathlib\n"
         f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
         "def make():\n"
@@ -66,17 +66,17 @@ def named_module(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     manifest = saved(jaxrl.ppo(jaxrl.make("CartPole-v1", 2)))
-    options = {"vectorization_mode": "sync"}
-    return manifest | {"env": {"id": "gymnasium/named_module:make", "num_envs": 2, "options": options}}
+    env = {"id": "gymnasium/own_module:make", "num_envs": 2}
+    return manifest | {"env": env | {"options": {"vectorization_mode": "sync"}}}
 
 
-def test_code_that_a_manifest_names_runs_only_if_it_is_trusted(named_module, tmp_path):
-    message = r"imports the module 'named_module'\. .* env=.* trust_imports=True \(--trust-imports\)"
+def test_code_that_a_manifest_names_runs_only_if_it_is_trusted(own_module, tmp_path):
+    message = r"imports the module 'own_module'\. .* env=.* trust_imports=True \(--trust-imports\)"
     with pytest.raises(ValueError, match=message):
-        manifests.rebuild(named_module)
-    manifests.rebuild(named_module, env=jaxrl.make("CartPole-v1", 2))
+        manifests.rebuild(own_module)
+    manifests.rebuild(own_module, env=jaxrl.make("CartPole-v1", 2))
     assert not (tmp_path / "ran").exists()
-    assert manifests.rebuild(named_module, trust_imports=True)[0].env.num_envs == 2
+    assert manifests.rebuild(own_module, trust_imports=True)[0].env.num_envs == 2
     assert (tmp_path / "ran").exists()
 
 
