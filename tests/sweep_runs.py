@@ -43,6 +43,7 @@ def run(directory, scheduler, space=SPACE, algo=None, config=None, **arguments):
         "strategy": "vmap",
         "progress_bar": False,
         "checkpoint_seconds": 1e9,
+        "keep_best": 0,
         "storage": f"journal:///{directory.parent / (directory.name + '.log')}",
     }
     return sweep(algo, config, space, scheduler, run_dir=directory, **defaults | arguments)

@@ -57,7 +57,7 @@ def train_sweep(directory: Path) -> None:
 
     storage = f"sqlite:///{directory}.db"
     scheduler = RandomSearch(10_000, 2)
-    sweep_runs.run(directory, scheduler, storage=storage, checkpoint_seconds=2.0)
+    sweep_runs.run(directory, scheduler, storage=storage, keep_best=1, checkpoint_seconds=2.0)
 
 
 def train_atari(directory: Path) -> None:

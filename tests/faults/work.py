@@ -118,8 +118,9 @@ class Sweep:
         study = self.study(directory)
         operations = count_file_operations(directory, *(fatal or ()))
         options = {"storage": self.url(directory), "num_lanes": 2, "checkpoint_seconds": 0.0}
+        options |= {"keep_best": 1} | arguments
         result = sweep_runs.run(
-            directory, scheduler, space, study_name="study", resume=True, **options | arguments
+            directory, scheduler, space, study_name="study", resume=True, **options
         )
         return {
             "trials": result.summary["trials"],

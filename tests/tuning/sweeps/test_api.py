@@ -173,7 +173,7 @@ def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
 def test_secrets_of_the_storage_are_written_to_no_file(tmp_path, monkeypatch):
     url = f"sqlite:///file:{tmp_path / 'study.db'}?uri=true&mode=rwc&key=s3kr1t"
     monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", f"--storage={url}"])
-    result = run(tmp_path / "x", RandomSearch(2, 1), storage=url)
+    result = run(tmp_path / "x", RandomSearch(2, 1), storage=url, keep_best=1)
     write_report(result.summary, result.run_dir)
     written = [path for path in (tmp_path / "x").rglob("*") if path.is_file()]
     assert {"sweep.json", "report.html", "manifest.json"} <= {path.name for path in written}

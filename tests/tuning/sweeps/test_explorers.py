@@ -229,10 +229,10 @@ def agents_in(directory):
 def test_a_killed_sweep_resumes_to_the_same_outcome(
     tmp_path, monkeypatch, explorer, checkpoint_seconds
 ):
-    finals = Finals(1, 2, share=1.0)
-    expected = explore(tmp_path / "whole", explorer, finals=finals)
+    arguments = {"finals": Finals(1, 2, share=1.0), "keep_best": 1}
+    expected = explore(tmp_path / "whole", explorer, **arguments)
     cut = functools.partial(
-        explore, tmp_path / "cut", explorer, finals=finals, checkpoint_seconds=checkpoint_seconds
+        explore, tmp_path / "cut", explorer, checkpoint_seconds=checkpoint_seconds, **arguments
     )
     for chunks in (2, 3):
         with monkeypatch.context() as patch:

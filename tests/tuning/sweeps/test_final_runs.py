@@ -20,7 +20,7 @@ RULE = HyperTrick(14, 4)
 
 
 def test_they_are_those_of_one_program(tmp_path):
-    result = run(tmp_path / "x", RULE, finals=FINALS)
+    result = run(tmp_path / "x", RULE, finals=FINALS, keep_best=1)
     program = functools.partial(
         search, toy_algorithm(), ToyConfig(), SPACE, RULE, 4, UPDATES, finals=FINALS
     )

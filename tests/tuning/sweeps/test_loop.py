@@ -460,7 +460,6 @@ def test_a_sweep_that_an_older_version_began_resumes_and_its_state_is_checked(
     summary = sweep_file.read(directory)
     del summary["run_id"]
     sweep_file.write(directory, summary)
-    shutil.rmtree(directory / "best", ignore_errors=True)
     for folder in (newest, before):
         (folder / seal.NAME).unlink()
     path = newest / "progress" / "metadata"
