@@ -1,4 +1,4 @@
-"""Detect the death of a joined process: end the others with one line and a status of its own.
+"""Detect the end of a joined process: end the others with one line, too.
 
 Each process keeps a connection to the first one. The operating system closes it when a process
 dies; a machine that fails sends nothing more. JAX alone waits longer, and ends the process with a
@@ -38,6 +38,7 @@ class Liveness:
         self._connections: list[socket.socket] = []
         self._lock = threading.Lock()
         self._process_id = process_id
+        self._has_failed = False
         if process_id == 0:
             self._listen(store, num_processes)
         else:
@@ -47,8 +48,18 @@ class Liveness:
             self._watch(connection, 0)
         atexit.register(self.leave)
 
+    def fail(self) -> None:
+        """Tell the others that an error will end this process, and should end them."""
+        self._has_failed = True
+        for connection in self._connections:
+            send(connection, "failing")
+
     def leave(self) -> None:
         """Tell the others that this process ends, so that they do not take it for dead."""
+        if self._has_failed:  # JAX would wait here for the others, which wait for this process
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
         for connection in self._connections:
             send(connection, "bye")
 
@@ -82,28 +93,40 @@ class Liveness:
                 time.sleep(PING_SECONDS)
 
         def listen() -> None:
+            end = "lost"
             for line in read_lines(connection):
-                if line == "bye":
+                word, _, number = line.partition(" ")
+                if word == "bye":
                     return
-                if line.startswith("lost "):
-                    self._give_up(line.removeprefix("lost "))
-            self._give_up(str(other))
+                if word == "failing":
+                    end = "failed"
+                elif word in ("lost", "failed"):
+                    self._give_up(word, number)
+            if not self._has_failed:
+                self._give_up(end, str(other))
 
         for function in (ping, listen):
             threading.Thread(target=function, daemon=True).start()
 
-    def _give_up(self, lost: str) -> None:
-        """End this process, and tell the others why."""
-        with self._lock:
-            print(
-                f"error: process {self._process_id} lost process {lost}, which died or cannot be "
-                "reached; start all processes again with --resume",
-                file=sys.stderr,
-                flush=True,
+    def _give_up(self, end: str, other: str) -> None:
+        """End this process, and tell the others why.
+
+        Args:
+          end: of the other process: "lost" or "failed".
+        """
+        this = f"process {self._process_id}"
+        if end == "failed":
+            message = f"{this} ends because process {other} failed, whose output has the error"
+        else:
+            message = (
+                f"{this} lost process {other}, which died or cannot be reached; start all "
+                "processes again with --resume"
             )
+        with self._lock:
+            print(f"error: {message}", file=sys.stderr, flush=True)
             for connection in self._connections:
-                send(connection, f"lost {lost}")
-            os._exit(LOST_STATUS)
+                send(connection, f"{end} {other}")
+            os._exit(1 if end == "failed" else LOST_STATUS)
 
 
 def send(connection: socket.socket, message: str) -> bool:

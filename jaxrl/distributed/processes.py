@@ -34,6 +34,7 @@ NAMED_AFTER_SECONDS = 20.0
 """A process that waits so long for the others says for whom, and whether it can reach them."""
 NOTICE_SECONDS = 3.0
 """So long after a process died, the others know it at the latest, unless its machine failed."""
+_liveness: Liveness | None = None
 
 
 def connect(
@@ -121,16 +122,20 @@ def watch_others() -> None:
     if joined.client is None or joined.num_processes == 1:
         return
     host = str(joined.coordinator_address).rpartition(":")[0].strip("[]")
-    Liveness(joined.client, host, joined.num_processes, joined.process_id)
+    global _liveness
+    _liveness = Liveness(joined.client, host, joined.num_processes, joined.process_id)
 
 
-def await_notice() -> None:
-    """Give this process the time to learn that another one died, which ends it with one line.
+def fail() -> None:
+    """Let the other processes end when this one ends by the error that the caller raises.
 
-    Called for an error of JAX, which may come of that death, and a moment before its notice.
+    The error may come of another one's death, a moment before its notice. So this process first has
+    the time to get the notice, which ends it with one line.
     """
-    if jax.process_count() > 1:
-        time.sleep(NOTICE_SECONDS)
+    if _liveness is not None:
+        # The first process, without which JAX aborts the others, goes last if all have failed.
+        time.sleep(NOTICE_SECONDS + is_first())
+        _liveness.fail()
 
 
 def explain_unreachable(address: str) -> str:

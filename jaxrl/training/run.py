@@ -150,8 +150,8 @@ def run(
         stack.callback(loop.close)
         try:
             return loop.run(init, seed)
-        except jax.errors.JaxRuntimeError:
-            processes.await_notice()
+        except (jax.errors.JaxRuntimeError, OSError):  # maybe on this process only
+            processes.fail()
             raise
 
 

@@ -183,6 +183,42 @@ def test_the_death_of_a_process_ends_the_other_and_is_named(tmp_path, killed):
             process.communicate()
 
 
+FAILING = """
+import sys
+import gymnasium, jaxrl
+from jaxrl.distributed import processes, spread
+address, number, failing = sys.argv[1:]
+class Failing(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+    def step(self, action):
+        self.steps += 1
+        if number == failing and self.steps == 50:
+            raise ZeroDivisionError("a wheel came off")
+        return self.observation_space.sample(), 0.0, False, False, {}
+processes.connect(address, 2, int(number))
+env = jaxrl.make(Failing, 4, vectorization_mode="sync")
+config = jaxrl.A2CConfig(num_steps=4, hidden_sizes=(4,))
+jaxrl.run(spread.spread(jaxrl.a2c(env)), config, total_steps=10**6, num_evaluations=0,
+          progress_bar=False)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_in_one_process_ends_both(failing):
+    address = free_address()
+    both = [begin("-c", FAILING, address, number, failing) for number in (0, 1)]
+    texts = finish(both, status=1)
+    assert "ZeroDivisionError: a wheel came off" in texts[failing]
+    error = f"error: process {1 - failing} ends because process {failing} failed"
+    assert error in texts[1 - failing]
+    assert all("Begin stack trace" not in text for text in texts)
+
+
 @pytest.mark.process
 def test_a_process_that_ends_is_not_taken_for_dead(tmp_path):
     address = free_address()

@@ -345,14 +345,15 @@ def test_algorithms_that_break_the_contract_are_refused_before_anything_is_writt
     assert not (tmp_path / "run").exists()
 
 
-def test_an_error_of_jax_waits_for_the_notice_that_another_process_died(monkeypatch):
-    def fail(*_):
-        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
+@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError("Gloo failed"), OSError("full")])
+def test_an_error_of_one_process_ends_the_others(monkeypatch, error):
+    def raise_error(*_):
+        raise error
 
-    def await_notice():
+    def fail():
         raise SystemExit(75)
 
-    monkeypatch.setattr(loop.TrainingLoop, "run", fail)
-    monkeypatch.setattr(processes, "await_notice", await_notice)
+    monkeypatch.setattr(loop.TrainingLoop, "run", raise_error)
+    monkeypatch.setattr(processes, "fail", fail)
     with pytest.raises(SystemExit, match="75"):
         run(1)
