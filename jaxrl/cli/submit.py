@@ -84,6 +84,10 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         raise ValueError(
             f"{command[0]!r} is not a file; the command after -- starts with jaxrl or a script"
         )
+    if command[0] == "jaxrl":
+        known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
+        if (named := next(iter(command[1:]), "")) not in known:
+            raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
     run_dir, rest = take_flag(command, "--run-dir")
     rest = [word for word in rest if word != "--resume"]
     if rest[0] == "jaxrl":
