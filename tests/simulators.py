@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, OneOf, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 LENGTH = 3
@@ -178,7 +178,12 @@ class Spaced(gymnasium.Env):
                 Dict({"none": Box(0, 1, (0,)), "some": Box(0, 1, (2,))}),
                 {"none": np.zeros(0, np.float32), "some": np.array([0, 1], np.float32)},
             ),
+            "numbered": (
+                Dict(cast(Any, {1: Box(0, 1, (2,)), 2: Discrete(3)})),
+                {1: np.array([0, 1], np.float32), 2: 2},
+            ),
             "text": (Text(4), "abcd"),
+            "one-of": (OneOf((Discrete(2), Box(0, 1, (2,)))), (0, 1)),
             "empty": (Box(0, 1, (0,)), np.zeros(0, np.float32)),
         }[kind]
         self.action_space = Discrete(2, start=3)

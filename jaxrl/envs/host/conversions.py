@@ -46,7 +46,8 @@ def gather(space: Any, raw: PyTree, obs: PyTree) -> PyTree:
       obs: observations `[N, ...]`, as the simulator returns them.
     """
     if isinstance(raw, dict):
-        given = obs if isinstance(obs, dict) else {str(i): part for i, part in enumerate(obs)}
+        items = obs.items() if isinstance(obs, dict) else enumerate(obs)
+        given = {str(name): part for name, part in items}
         return {name: gather(part, raw[name], given[name]) for name, part in _parts(space).items()}
     obs = np.asarray(obs)
     if hasattr(space, "start"):
@@ -169,7 +170,8 @@ def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _parts(space: Any) -> dict[str, Any]:
     """Return the named parts of a Dict or Tuple space that have elements; none for other spaces."""
-    parts = getattr(space, "spaces", {})
+    is_one_of_them = type(space).__name__ == "OneOf"
+    parts = {} if is_one_of_them else getattr(space, "spaces", {})
     named = dict(enumerate(parts) if isinstance(parts, tuple) else parts)
     return {str(name): part for name, part in named.items() if not _is_empty(part)}
 

@@ -55,10 +55,17 @@ def test_integers_out_of_range_are_refused(space, obs):
         step_checks.check(space, obs, "obs")
 
 
-@pytest.mark.parametrize("kind", ["text", "empty"])
+@pytest.mark.parametrize("kind", ["text", "empty", "one-of"])
 def test_observations_without_a_fixed_shape_are_refused(kind):
     with pytest.raises(ValueError, match="Spaced cannot be run: the observation space "):
         jaxrl.make(simulators.Spaced, N, kind=kind)
+
+
+def test_names_of_parts_may_be_numbers():
+    env = jaxrl.make(simulators.Spaced, N, kind="numbered", vectorization_mode="sync")
+    steps = jit_play(env, jax.random.key(0), np.array([[0, 1]], np.int32))
+    np.testing.assert_array_equal(steps.obs["1"][1], [[0, 1]] * N)
+    np.testing.assert_array_equal(steps.obs["2"][1], [[0, 0, 1]] * N)
 
 
 def test_parts_without_an_element_are_left_out():
