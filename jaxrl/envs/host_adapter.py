@@ -59,7 +59,10 @@ class HostAdapter(Adapter, abc.ABC):
         checks.flag("asynchronous", self.asynchronous)
         checks.flag("send_ahead", self.send_ahead)
         if num_envs % num_pools:
-            raise ValueError(f"{num_envs} environments cannot be split over {num_pools} pools")
+            place = "" if self.axis == SINGLE_DEVICE else f" on each of {self.axis.size} devices"
+            raise ValueError(
+                f"{num_envs} environments{place} cannot be split over {num_pools} pools"
+            )
         if self.asynchronous and num_pools == 1:
             raise ValueError("asynchronous=True needs num_pools >= 2, got num_pools=1")
 

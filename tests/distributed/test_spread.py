@@ -237,6 +237,10 @@ def traced(name, config):
             r"num_envs = 3 is not divisible by 2 devices",
         ),
         (
+            lambda: spread(jaxrl.ppo(jaxrl.make("envpool/CartPole-v1", 4, num_pools=4)), 2),
+            r"2 environments on each of 2 devices cannot be split over 4 pools",
+        ),
+        (
             lambda: traced("ppo", jaxrl.PPOConfig(num_steps=5, num_minibatches=8)),
             r"4 \* 5 = 20 on each of 2 devices is not divisible by PPOConfig.num_minibatches = 8",
         ),
