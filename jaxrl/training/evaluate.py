@@ -65,7 +65,8 @@ def evaluate(
     Args:
       algo: the algorithm whose agent plays.
       config: its config.
-      state: a training state; only the learner's part is read.
+      state: a training state; only the learner's part is read. If it lies on several devices, host
+        environments need `jaxrl.distributed.processes.replicated_part(state)`.
       env: environments such as `algo.env.for_evaluation(num_envs)`.
       key: of the environments and actions; the same key gives the same environments.
       episodes_per_env: episodes of each environment.

@@ -18,11 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_algorithms
+from simulators import LENGTH, Counting
 from small_algorithms import train
 from toy_algorithm import toy
 
 import jaxrl
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
+from jaxrl.distributed import processes
 from jaxrl.distributed.spread import describe_unused, spread
 from jaxrl.training import population as populations
 from jaxrl.training.evaluate import evaluate_separately
@@ -160,6 +162,16 @@ def test_a_run_on_several_devices_is_evaluated_in_simulators(tmp_path):
     )  # fmt: skip
     scores = evaluate_separately(algo, config, jaxrl.load_policy(tmp_path).state, 2)
     assert result.summary["eval_return"] == pytest.approx(float(scores.episode_return.mean()))
+
+
+def test_an_agent_on_several_devices_is_evaluated_in_simulators_by_its_copy_on_one():
+    algo = spread(jaxrl.a2c(jaxrl.make(Counting, 8, vectorization_mode="sync")))
+    config = jaxrl.A2CConfig(**SMALL)
+    state = jax.jit(algo.init)(config, jax.random.key(0))
+    evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
+    agent, env = processes.replicated_part(state), algo.env.for_evaluation(3)
+    scores = evaluate(algo, config, agent, env, jax.random.key(1))
+    np.testing.assert_array_equal(scores.episode_length, [LENGTH] * 3)
 
 
 # --- pmap, populations ---------------------------------------------------------------------------
