@@ -12,6 +12,7 @@ With one process, every function here does nothing. `Interrupt` tells a process 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -57,7 +58,7 @@ def connect(
       ConnectionError: if no cluster is found.
       ValueError: for a coordinator without a port or the numbers.
     """
-    if coordinator is not None and ":" not in coordinator:
+    if coordinator is not None and not re.fullmatch(r".+:[0-9]{1,5}", coordinator):
         raise ValueError(f"the coordinator must be address:port, got {coordinator!r}")
     if coordinator is not None and (num_processes is None or process_id is None):
         raise ValueError(

@@ -245,8 +245,9 @@ def test_without_a_cluster_the_error_says_what_to_name(monkeypatch):
 
 
 def test_a_coordinator_needs_a_port_and_numbers():
-    with pytest.raises(ValueError, match="must be address:port, got 'localhost'"):
-        processes.connect("localhost", 2, 0)
+    for bad in ("localhost", "localhost:", "localhost:port", ":1"):
+        with pytest.raises(ValueError, match=f"must be address:port, got {bad!r}"):
+            processes.connect(bad, 2, 0)
     with pytest.raises(ValueError, match="localhost:1 needs the number of processes"):
         processes.connect("localhost:1")
 
