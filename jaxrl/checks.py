@@ -86,7 +86,8 @@ def number(name: str, value: Any, allowed: Range = FINITE) -> float:
 def traced_number(name: str, value: Any, allowed: Range = FINITE) -> Any:
     """Return a number, or an array of numbers, that programs take in single precision.
 
-    Tracers have no value to check. Integers that need more than 32 bits become real numbers.
+    Tracers have no value to check. Integers that need more than 32 bits become real numbers, and
+    NumPy's numbers of double precision such that jax_enable_x64 does not spread to the state.
     """
     if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct):
         return value
@@ -97,8 +98,9 @@ def traced_number(name: str, value: Any, allowed: Range = FINITE) -> Any:
         single = array.astype(np.float32)
     if not np.all(allowed.holds(single)):
         raise refuse(name, f"{allowed.text} in single precision", value)
-    is_integer = jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.integer)
-    if is_integer and np.any(np.abs(array) > MAX_COUNT):
+    kind = getattr(value, "dtype", type(value))
+    is_long = jnp.issubdtype(kind, jnp.integer) and np.any(np.abs(array) > MAX_COUNT)
+    if is_long or kind == np.float64:
         return single if array.ndim else float(array)
     return value
 

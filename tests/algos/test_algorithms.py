@@ -118,12 +118,14 @@ def test_the_state_holds_arrays_that_keep_their_shapes_and_dtypes(name):
     assert described(after) == described(jax.eval_shape(lambda: state))
 
 
+@pytest.mark.parametrize("number", [float, np.float64, np.asarray])
 @quickly_for("ppo-gru", "dqn-prioritized")
-def test_a_program_with_64_bit_numbers_keeps_the_state_s_dtypes(name):
+def test_a_program_with_64_bit_numbers_keeps_the_state_s_dtypes(name, number):
     algo = getattr(jaxrl, algorithm(name).name)(jaxrl.make("probe/Bandit-v0", 2))
+    config = CONFIGS[name].replace(gamma=number(0.9))
     with jax.enable_x64(True):
-        state = jax.eval_shape(algo.init, CONFIGS[name], jax.random.key(0))
-        after, _ = jax.eval_shape(algo.update, CONFIGS[name], state)
+        state = jax.eval_shape(algo.init, config, jax.random.key(0))
+        after, _ = jax.eval_shape(algo.update, config, state)
     jax.tree.map(lambda x, y: np.testing.assert_equal(y.dtype, x.dtype), state, after)
 
 
