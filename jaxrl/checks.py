@@ -76,11 +76,10 @@ def _power(most: int) -> str:
 
 def number(name: str, value: Any, allowed: Range = FINITE) -> float:
     """Return a real number within a range."""
-    plain = value.item() if isinstance(value, np.generic) else value
-    array = _real_array(plain)
+    array = None if isinstance(value, jax.core.Tracer) else _real_array(value)
     if array is None or array.ndim or not allowed.holds(array):
         raise refuse(name, allowed.text, value)
-    return plain
+    return value.item() if hasattr(value, "item") else value
 
 
 def traced_number(name: str, value: Any, allowed: Range = FINITE) -> Any:

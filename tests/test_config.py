@@ -65,6 +65,16 @@ def test_values_at_the_edge_are_accepted(values):
     assert all(getattr(config, name) is value for name, value in values.items())
 
 
+def test_a_number_that_shapes_the_program_cannot_be_traced():
+    with pytest.raises(ValueError, match=r"PPOConfig.initial_std must be a number > 0, got .*"):
+        jax.vmap(lambda std: PPOConfig(initial_std=std).gamma)(jnp.array([0.5, 1.0]))
+
+
+@pytest.mark.parametrize("number", [np.array(0.5), jnp.float32(0.5), np.float16(0.5)])
+def test_a_number_that_shapes_the_program_is_kept_as_a_plain_one(number):
+    assert type(PPOConfig(initial_std=number).initial_std) is float
+
+
 def test_a_config_is_frozen():
     config: Any = PPOConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
