@@ -19,6 +19,7 @@ import numpy as np
 import tyro
 
 import jaxrl
+from jaxrl import checks
 from jaxrl.analysis.records import describe_run, save_runs, uniformly_random
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
@@ -49,23 +50,37 @@ class Args:
 
 
 def read_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str, Any]:
-    """Return a run's manifest, summary, thinned curve and evaluation."""
+    """Return a run's manifest, summary, thinned curve and evaluation.
+
+    Raises:
+      ValueError: if the run was interrupted.
+    """
+    summary = read_summary(run_dir)
+    if summary["interrupted"]:
+        raise ValueError(f"{run_dir} was interrupted; finish it with --resume, or leave it out")
     policy = jaxrl.load_policy(run_dir, trust_imports=trust_imports)
     scores = play_episodes(policy, episodes, seed=0, greedy=True)
     return describe_run(
         manifests.read(run_dir),
-        read_summary(run_dir),
+        summary,
         read_jsonl(run_dir / "metrics.jsonl"),
         np.asarray(scores.episode_return),
     )
 
 
 def add_runs(recorded: list[dict[str, Any]], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return both, ordered by seed; a new run replaces the recorded one of its seed."""
+    """Return both, ordered by seed; a new run replaces the recorded one of its seed.
+
+    Raises:
+      ValueError: if two new runs have the same seed, or runs differ in more than their seeds.
+    """
+    seeds = [run["manifest"]["seed"] for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"the seeds of the runs must differ, got {seeds}; name each run once")
     by_seed = {run["manifest"]["seed"]: run for run in [*recorded, *runs]}
     for name in ("algorithm", "env", "config", "total_steps"):
         if any(run["manifest"][name] != runs[0]["manifest"][name] for run in by_seed.values()):
-            raise ValueError(f"the recorded runs differ in their {name}; record without --add")
+            raise ValueError(f"the runs of the record differ in their {name}; record them apart")
     return [by_seed[seed] for seed in sorted(by_seed)]
 
 
@@ -73,13 +88,15 @@ def main(args: Args) -> None:
     """Write the record and the picture, and print a summary."""
     if not args.run_dirs:
         raise ValueError("there are no runs to record: name their directories")
+    checks.integer("--episodes", args.episodes, 2)
     trust = args.trust_imports
     runs = [read_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
-    note = args.note
+    recorded, note = [], args.note
     if args.add:
         path = args.results / f"{args.name}.json"
-        recorded = with_current_names(json.loads(path.read_text()))
-        runs, note = add_runs(recorded["runs"], runs), note or recorded["note"]
+        record = with_current_names(json.loads(path.read_text()))
+        recorded, note = record["runs"], note or record["note"]
+    runs = add_runs(recorded, runs)
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)
     returns = play_episodes(random_policy, args.episodes, seed=0).episode_return

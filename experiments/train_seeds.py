@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from jaxrl import checks
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import describe_run, save_runs, uniformly_random
 from jaxrl.cli import train as command
@@ -154,6 +155,9 @@ def greedy_returns(algo: Algorithm, config: Any, states: Any, episodes: int) -> 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train, evaluate and record."""
     args, for_train = parse(argv)
+    checks.integer("--episodes", args.episodes, 2)
+    if len(set(args.seeds)) < len(args.seeds):
+        raise ValueError(f"--seeds must differ, got {args.seeds}")
     enable_compilation_cache()
     flags = parse_flags(args.algorithm, for_train)
     algo, config, _ = command.prepare(ALGORITHMS[args.algorithm], flags)

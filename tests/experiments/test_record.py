@@ -46,8 +46,28 @@ def test_runs_of_another_config_are_not_added_to_a_record(experiment):
     manifest = {"algorithm": "ppo", "env": {"id": "CartPole-v1"}, "total_steps": 100}
     first = {"manifest": manifest | {"seed": 0, "config": {"gamma": 0.9}}}
     second = {"manifest": manifest | {"seed": 1, "config": {"gamma": 0.99}}}
-    with pytest.raises(ValueError, match="recorded runs differ in their config"):
-        experiment("record").add_runs([first], [second])
+    add_runs = experiment("record").add_runs
+    for recorded, runs in [([first], [second]), ([], [first, second])]:
+        with pytest.raises(ValueError, match="differ in their config"):
+            add_runs(recorded, runs)
+    with pytest.raises(ValueError, match=r"the seeds of the runs must differ, got \[0, 0\]"):
+        add_runs([], [first, first])
+
+
+def test_unfinished_runs_and_single_episodes_are_not_recorded(experiment, tmp_path):
+    record = experiment("record")
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
+    jaxrl.run(algo, config, total_steps=64, run_dir=tmp_path / "run", num_evaluations=0)
+    path = tmp_path / "run" / "summary.json"
+    summary = json.loads(path.read_text()) | {"interrupted": True}
+    del summary["digest"]
+    path.write_text(json.dumps(summary))
+    with pytest.raises(ValueError, match="run was interrupted; finish it with --resume"):
+        record.main(record.Args("cartpole", (tmp_path / "run",), results=tmp_path))
+    with pytest.raises(ValueError, match="--episodes must be an integer >= 2, got 1"):
+        record.main(record.Args("cartpole", (tmp_path / "run",), episodes=1, results=tmp_path))
+    assert not list(tmp_path.glob("cartpole*"))
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
