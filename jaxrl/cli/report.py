@@ -43,6 +43,11 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
             "--storage goes with the directory of a sweep, but the source is a storage already: "
             "leave --storage out"
         )
+    if is_directory and not (directory / sweep_file.NAME).is_file():
+        raise FileNotFoundError(
+            f"{directory} is not a sweep's directory: it has no {sweep_file.NAME}; give one, or "
+            "the URL of a study's storage"
+        )
     sweep = sweep_file.read(directory) if is_directory else {}
     if is_directory:
         url = args.storage or storage_url(directory, sweep.get("storage"))

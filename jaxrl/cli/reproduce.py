@@ -70,6 +70,10 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     path = Path(args.record)
     if path.suffix != ".json":
         path = args.results / f"{args.record}.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no record {path}; give the name of a file in --results, or a path"
+        )
     if args.trust_imports:
         find_own_modules()
     record = schema.read(path, RECORD)

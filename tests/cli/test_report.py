@@ -57,3 +57,8 @@ def test_a_report_of_nothing_is_refused(workers):
 def test_two_storages_are_refused():
     with pytest.raises(ValueError, match="the source is a storage already: leave --storage out"):
         report.main(["sqlite:///a.db", "--storage", "sqlite:///b.db"])
+
+
+def test_a_directory_without_a_sweep_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"not a sweep's directory: it has no sweep\.json"):
+        report.main([str(tmp_path)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.cli.reproduce import LEAST_MARGIN, agreement
+from jaxrl.cli.reproduce import LEAST_MARGIN, agreement, main
 from jaxrl.training import manifest as manifests
 from jaxrl.training.progress import read_summary
 
@@ -63,6 +63,11 @@ def test_damaged_records_are_refused_by_name(record, jaxrl_command):
         assert "short.json is damaged: a run's manifest: it lacks env" in refused.stderr
     missing = jaxrl_command("reproduce", "nothing")
     assert "nothing.json" in missing.stderr
+
+
+def test_a_record_that_does_not_exist_is_refused_by_its_path(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no record .*none\.json; give the name"):
+        main(["none", "--results", str(tmp_path)])
 
 
 def test_the_interval_has_the_coverage_that_it_claims():
