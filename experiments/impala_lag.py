@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import checks
 from jaxrl.analysis.records import mean_returns_by_part, save_record
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.presets import PRESETS
@@ -62,6 +63,9 @@ def learning_curves(args: Args, config: Any) -> np.ndarray:
 
 def main(args: Args) -> None:
     """Train all settings, print a table, and write a record and a picture."""
+    checks.integer("--seeds", args.seeds)
+    if args.total_steps is not None:
+        checks.integer("--total-steps", args.total_steps)
     preset = PRESETS["impala"][args.preset]
     settings = [(lag, True) for lag in args.lags] + [(max(args.lags), False)]
     table = Table("lag", "correction", "return, last 10% of training, by seed", "mean")
