@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import hmac
+import math
 import os
 import secrets
 import socket
@@ -22,6 +23,9 @@ LOST_STATUS = 75
 """The exit status of a process that lost another one; cluster/slurm.sh has this number too."""
 PING_SECONDS, SILENCE_SECONDS = 3.0, 20.0
 """Time between two messages, and the silence after which a process is taken for dead."""
+CONSEQUENCE_SECONDS = 1.0
+"""An error that came this long before the notice of another one's error is none of its
+consequences."""
 KEY = "jaxrl/liveness"
 """Name of the first process's port and secret in JAX's key-value store."""
 
@@ -38,6 +42,7 @@ class Liveness:
         self._connections: list[socket.socket] = []
         self._lock = threading.Lock()
         self._process_id = process_id
+        self._failed_at = math.inf
         self._has_failed = False
         if process_id == 0:
             self._listen(store, num_processes)
@@ -48,8 +53,14 @@ class Liveness:
             self._watch(connection, 0)
         atexit.register(self.leave)
 
-    def fail(self) -> None:
-        """Tell the others that an error will end this process, and should end them."""
+    def fail(self, after_seconds: float) -> None:
+        """Tell the others, after some time, that an error will end this process and should end them.
+
+        The error may come of another one's end, a moment before its notice. So this process first
+        has the time to get the notice, which ends it with one line.
+        """
+        self._failed_at = time.monotonic()
+        time.sleep(after_seconds)
         self._has_failed = True
         for connection in self._connections:
             send(connection, "failing")
@@ -109,11 +120,13 @@ class Liveness:
             threading.Thread(target=function, daemon=True).start()
 
     def _give_up(self, end: str, other: str) -> None:
-        """End this process, and tell the others why.
+        """End this process, and tell the others why, unless its own error will.
 
         Args:
           end: of the other process: "lost" or "failed".
         """
+        if end == "failed" and time.monotonic() - self._failed_at > CONSEQUENCE_SECONDS:
+            return
         this = f"process {self._process_id}"
         if end == "failed":
             message = f"{this} ends because process {other} failed, whose output has the error"

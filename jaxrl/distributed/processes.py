@@ -58,8 +58,10 @@ def connect(
       ConnectionError: if no cluster is found.
       ValueError: for a coordinator without a port or the numbers.
     """
-    if coordinator is not None and not re.fullmatch(r".+:[0-9]{1,5}", coordinator):
-        raise ValueError(f"the coordinator must be address:port, got {coordinator!r}")
+    if coordinator is not None:
+        port = re.fullmatch(r".+:([0-9]{1,5})", coordinator)
+        if port is None or int(port[1]) > 65535:
+            raise ValueError(f"the coordinator must be address:port, got {coordinator!r}")
     if coordinator is not None and (num_processes is None or process_id is None):
         raise ValueError(
             f"the coordinator {coordinator} needs the number of processes (--num-hosts) and the "
@@ -128,15 +130,10 @@ def watch_others() -> None:
 
 
 def fail() -> None:
-    """Let the other processes end when this one ends by the error that the caller raises.
-
-    The error may come of another one's death, a moment before its notice. So this process first has
-    the time to get the notice, which ends it with one line.
-    """
+    """Let the other processes end when this one ends by the error that the caller raises."""
     if _liveness is not None:
         # The first process, without which JAX aborts the others, goes last if all have failed.
-        time.sleep(NOTICE_SECONDS + is_first())
-        _liveness.fail()
+        _liveness.fail(NOTICE_SECONDS + is_first())
 
 
 def explain_unreachable(address: str) -> str:

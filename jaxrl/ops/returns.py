@@ -163,7 +163,8 @@ def rescale_value(x: Array, eps: float = 1e-3) -> Array:
 
     h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
     """
-    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1) - 1) + eps * x
+    # sqrt(|x| + 1) - 1, without its loss of digits where x is small.
+    return x / (jnp.sqrt(jnp.abs(x) + 1) + 1) + eps * x
 
 
 def unscale_value(x: Array, eps: float = 1e-3) -> Array:
@@ -172,6 +173,7 @@ def unscale_value(x: Array, eps: float = 1e-3) -> Array:
     h^-1(x) = sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)
     """
     root = jnp.sqrt(1 + 4 * eps * (jnp.abs(x) + 1 + eps))
-    # (root - 1) / (2 eps), without its loss of digits where root is near 1.
-    z = 2 * (jnp.abs(x) + 1 + eps) / (root + 1)
-    return jnp.sign(x) * (z**2 - 1)
+    # z = (root - 1) / (2 eps) is near 1 where x is small. So that no digits are lost, z - 1 is
+    # written out, and z^2 - 1 is (z - 1) (z - 1 + 2).
+    z_minus_1 = 2 * x / (root + 1 + 2 * eps)
+    return z_minus_1 * (jnp.abs(z_minus_1) + 2)

@@ -192,9 +192,20 @@ def group_size(algo: Algorithm, num_lanes: int) -> int:
 
 
 def stack(config: Any, num_lanes: int, **values: Array) -> Any:
-    """Return configs `[W]`: copies of `config`, with the fields given as arrays `[W]` replaced."""
+    """Return configs `[W]`: copies of `config`, with the fields given as arrays `[W]` replaced.
+
+    Raises:
+      ValueError: if an array has no value, or more than one, for a lane.
+    """
     checks.instance("config", config, Config, "a config, such as jaxrl.PPOConfig()")
     num_lanes = checks.integer("num_lanes", num_lanes)
+    for name, value in values.items():
+        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
+        if any(shape[:1] != (num_lanes,) for shape in shapes):
+            raise ValueError(
+                f"{name} must have a value for each of num_lanes={num_lanes}, got shape "
+                f"{', '.join(map(str, shapes))}"
+            )
     leaves = jax.tree.map(jnp.asarray, config.replace(**values))
     return jax.tree.map(lambda x: x if x.ndim else jnp.broadcast_to(x, (num_lanes,)), leaves)
 

@@ -196,7 +196,7 @@ class Failing(gymnasium.Env):
         return self.observation_space.sample(), {}
     def step(self, action):
         self.steps += 1
-        if number == failing and self.steps == 50:
+        if failing in (number, "both") and self.steps == 50:
             raise ZeroDivisionError("a wheel came off")
         return self.observation_space.sample(), 0.0, False, False, {}
 processes.connect(address, 2, int(number))
@@ -217,6 +217,15 @@ def test_an_error_in_one_process_ends_both(failing):
     error = f"error: process {1 - failing} ends because process {failing} failed"
     assert error in texts[1 - failing]
     assert all("Begin stack trace" not in text for text in texts)
+
+
+@pytest.mark.process
+def test_processes_that_fail_at_the_same_time_show_their_own_errors():
+    address = free_address()
+    both = [begin("-c", FAILING, address, number, "both") for number in (0, 1)]
+    for text in finish(both, status=1):
+        assert "ZeroDivisionError: a wheel came off" in text
+        assert "error: process" not in text
 
 
 @pytest.mark.process
@@ -245,7 +254,7 @@ def test_without_a_cluster_the_error_says_what_to_name(monkeypatch):
 
 
 def test_a_coordinator_needs_a_port_and_numbers():
-    for bad in ("localhost", "localhost:", "localhost:port", ":1"):
+    for bad in ("localhost", "localhost:", "localhost:port", "localhost:65536", ":1"):
         with pytest.raises(ValueError, match=f"must be address:port, got {bad!r}"):
             processes.connect(bad, 2, 0)
     with pytest.raises(ValueError, match="localhost:1 needs the number of processes"):

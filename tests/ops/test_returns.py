@@ -241,21 +241,15 @@ def test_n_step_returns_follow_their_definition(seed, num_rows, gamma, num_steps
 
 
 def both_signs() -> np.ndarray:
-    """Return numbers of either sign up to 1e6, in ascending order."""
-    positive = np.concatenate([np.linspace(1e-3, 3, 500), np.geomspace(3.01, 1e6, 500)])
+    """Return numbers of either sign from 1e-12 to 1e6, in ascending order."""
+    positive = np.geomspace(1e-12, 1e6, 1000)
     return np.concatenate([-positive[::-1], [0.0], positive]).astype(np.float32)
-
-
-def assert_equal_next_to_one(actual, expected, tolerance):
-    """Compare relative to 1 + |expected|, since values are sums of rewards of the order of 1."""
-    error = np.abs(np.asarray(actual, np.float64) - expected) / (1 + np.abs(expected))
-    assert error.max() < tolerance
 
 
 def test_value_rescaling_and_its_inverse_undo_each_other():
     x = both_signs()
-    assert_equal_next_to_one(unscale_value(rescale_value(jnp.asarray(x))), x, 2e-6)
-    assert_equal_next_to_one(rescale_value(unscale_value(jnp.asarray(x))), x, 2e-6)
+    np.testing.assert_allclose(unscale_value(rescale_value(jnp.asarray(x))), x, rtol=2e-6)
+    np.testing.assert_allclose(rescale_value(unscale_value(jnp.asarray(x))), x, rtol=2e-6)
 
 
 @pytest.mark.parametrize("function", [rescale_value, unscale_value])
@@ -270,10 +264,10 @@ def test_value_rescaling_is_odd_and_increasing(function):
 @pytest.mark.parametrize("eps", [1e-3, 1e-2])
 def test_value_rescaling_agrees_with_rlax(eps):
     x = both_signs()
-    # In float32 rlax's inverse cancels: it is 1e-4 off near 0.
+    x = x[np.abs(x) > 1e-6]  # rlax loses digits near 0: all in float32, half of them in float64
     with jax.enable_x64(True):
         wide = jnp.asarray(x, jnp.float64)
         scaled = np.asarray(rlax.signed_hyperbolic(wide, eps))
         unscaled = np.asarray(rlax.signed_parabolic(wide, eps))
-    assert_equal_next_to_one(rescale_value(jnp.asarray(x), eps), scaled, 1e-6)
-    assert_equal_next_to_one(unscale_value(jnp.asarray(x), eps), unscaled, 2e-6)
+    np.testing.assert_allclose(rescale_value(jnp.asarray(x), eps), scaled, rtol=1e-6)
+    np.testing.assert_allclose(unscale_value(jnp.asarray(x), eps), unscaled, rtol=2e-6)
