@@ -11,7 +11,6 @@ uniformly random policy to compare with.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import tyro
 
 import jaxrl
 from jaxrl import checks
-from jaxrl.analysis.records import describe_run, save_runs, uniformly_random
+from jaxrl.analysis.records import describe_run, read_runs, save_runs, uniformly_random
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
 from jaxrl.config import with_current_names
@@ -93,8 +92,7 @@ def main(args: Args) -> None:
     runs = [read_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
     recorded, note = [], args.note
     if args.add:
-        path = args.results / f"{args.name}.json"
-        record = with_current_names(json.loads(path.read_text()))
+        record = with_current_names(read_runs(args.results / f"{args.name}.json"))
         recorded, note = record["runs"], note or record["note"]
     runs = add_runs(recorded, runs)
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)

@@ -10,13 +10,13 @@ beside it. Of five seeds or more it is their interquartile mean with a 95% boots
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tyro
 
+from jaxrl.analysis.records import read_runs
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.ops import statistics
 
@@ -67,9 +67,8 @@ def row(name: str, record: dict[str, Any]) -> str:
 
 def main(args: Args) -> None:
     """Print the table."""
-    print(HEAD)
-    for name in args.names:
-        print(row(name, json.loads((args.results / f"{name}.json").read_text())))
+    rows = [row(name, read_runs(args.results / f"{name}.json")) for name in args.names]
+    print(HEAD, *rows, sep="\n")
 
 
 if __name__ == "__main__":

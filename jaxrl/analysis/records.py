@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
+from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
 from jaxrl.ops import statistics
 from jaxrl.spaces import Box, MultiDiscrete
@@ -20,6 +21,16 @@ from jaxrl.types import Algorithm, Metrics
 
 CURVE_POINTS = 200
 """Points of a recorded learning curve, at most."""
+RUNS: schema.Table = {
+    "random_policy": schema.Field(schema.object_with({"mean_return": schema.Field(schema.NUMBER)})),
+    "runs": schema.Field(schema.list_of(schema.object_with({
+        "manifest": schema.Field(schema.OBJECT),
+        "summary": schema.Field(
+            schema.object_with({"mean_return": schema.Field(schema.NUMBER)})
+        ),
+    }))),
+}  # fmt: skip
+"""A record of runs, as `save_runs` writes it."""
 
 
 def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
@@ -54,6 +65,25 @@ def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:
     unfinished.write_text(json.dumps(record, indent=1) + "\n")
     unfinished.replace(directory / f"{name}.json")
     return directory / f"{name}.png"
+
+
+def read_runs(path: Path) -> dict[str, Any]:
+    """Return a record of runs, as `save_runs` wrote it.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if it is damaged, or a record of something else.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no record {path}; give the name of a file in --results, or a path"
+        )
+    if missing := [name for name in RUNS if name not in schema.read(path, {})]:
+        raise ValueError(
+            f"{path} is no record of runs, which experiments/record.py writes: it has no "
+            f"{' and no '.join(missing)}"
+        )
+    return schema.read(path, RUNS)
 
 
 def keep_record(

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from jaxrl.analysis.records import read_runs
 from jaxrl.cli.flags.arguments import find_own_modules
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
@@ -27,17 +28,6 @@ from jaxrl.training.run import run
 LEAST_MARGIN = 0.01
 """Least half width of an interval, as a share of the score above the random policy's: seeds that
 all reach the best score have no spread, but other versions of packages round differently."""
-
-RECORD: schema.Table = {
-    "random_policy": schema.Field(schema.object_with({"mean_return": schema.Field(schema.NUMBER)})),
-    "runs": schema.Field(schema.list_of(schema.object_with({
-        "manifest": schema.Field(schema.OBJECT),
-        "summary": schema.Field(
-            schema.object_with({"mean_return": schema.Field(schema.NUMBER)})
-        ),
-    }))),
-}  # fmt: skip
-"""A record of `experiments/record.py`."""
 
 
 @dataclasses.dataclass
@@ -70,13 +60,9 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     path = Path(args.record)
     if path.suffix != ".json":
         path = args.results / f"{args.record}.json"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"there is no record {path}; give the name of a file in --results, or a path"
-        )
     if args.trust_imports:
         find_own_modules()
-    record = schema.read(path, RECORD)
+    record = read_runs(path)
     recorded = recorded_scores(record, path)
     seeds = args.seeds or tuple(recorded)
     if unknown := sorted(set(seeds) - set(recorded)):

@@ -70,6 +70,12 @@ def test_a_record_that_does_not_exist_is_refused_by_its_path(tmp_path):
         main(["none", "--results", str(tmp_path)])
 
 
+def test_a_record_of_something_else_is_refused(tmp_path):
+    (tmp_path / "lags.json").write_text(json.dumps({"manifest": {}, "settings": []}))
+    with pytest.raises(ValueError, match=r"lags\.json is no record of runs, .* it has no random"):
+        main(["lags", "--results", str(tmp_path)])
+
+
 def test_the_interval_has_the_coverage_that_it_claims():
     """Of 2,000 pairs of normal samples, the mean of the second lies within the first's interval."""
     rng = np.random.default_rng(0)
