@@ -54,7 +54,7 @@ class Liveness:
         atexit.register(self.leave)
 
     def fail(self, after_seconds: float) -> None:
-        """Tell the others, after some seconds, that an error ends this process, so that they end too.
+        """Tell the others, after some time, that an error ends this process; they end, too.
 
         The error may come of another one's end, a moment before its notice. So this process first
         has the time to get the notice, which ends it with one line.
