@@ -136,6 +136,7 @@ def test_the_scheduler_stops_trials_below_the_median():
     assert scores[~stopped, 0].mean() > scores[stopped, 0].mean()
 
 
+@pytest.mark.slow
 def test_the_explorer_copies_the_best():
     scope = run_snippet("own explorer", ("CopyTheBest(16, 4), 16, 8", "CopyTheBest(4, 2), 4, 1"))
     scores = np.asarray(scope["result"].ledger.scores)[:, 0]
@@ -145,6 +146,7 @@ def test_the_explorer_copies_the_best():
     assert scope["schedule"].shape == (4, 2)
 
 
+@pytest.mark.slow
 def test_later_trials_of_the_sampler_begin_near_the_best_one():
     scope = run_snippet("own sampler", ("RandomSearch(16, 4), 4, 8", "RandomSearch(6, 2), 2, 1"))
     result = scope["result"]
@@ -190,6 +192,7 @@ def test_a_run_that_is_extended_equals_one_of_that_length(tmp_path, monkeypatch)
     assert scope["longer"].summary["updates"] == scope["once"].summary["updates"] == 4
 
 
+@pytest.mark.slow
 def test_the_snippet_of_wandb_sends_rows(tmp_path, monkeypatch):
     calls: list[Any] = []
 

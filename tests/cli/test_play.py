@@ -47,6 +47,7 @@ def test_episodes_that_were_cut_short_are_counted(jaxrl_command, run_dir, monkey
     assert "1 of 2 episodes did not end within 100,000 steps for each on average" in played.stderr
 
 
+@pytest.mark.slow
 def test_an_agent_whose_environment_does_not_draw_is_evaluated(jaxrl_command, tmp_path):
     (tmp_path / "plain_task.py").write_text(
         "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"

@@ -33,6 +33,7 @@ def record(tmp_path):
     return path, content
 
 
+@pytest.mark.slow
 def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_command, tmp_path):
     path, content = record
     repeated = jaxrl_command("reproduce", "short")

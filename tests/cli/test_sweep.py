@@ -65,6 +65,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     assert line in again.stdout
 
 
+@pytest.mark.slow
 def test_population_based_training_leaves_the_schedule_of_its_winner(jaxrl_command, tmp_path):
     words = [
         "sweep", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 2, "--scheduler", "pbt",
@@ -226,6 +227,7 @@ def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
     assert arguments.parse_env_options(trained.env_options) == options
 
 
+@pytest.mark.slow
 def test_values_that_are_not_searched_come_from_the_preset_or_the_resumed_sweep(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
     base = functools.partial(sweep.base_config, algo=algo, run_dir=tmp_path)

@@ -134,6 +134,7 @@ def test_bad_flags_end_in_one_line(monkeypatch, capsys, tmp_path, arguments, mes
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_failing_simulator_is_one_message(jaxrl_command, monkeypatch, tmp_path):
     (tmp_path / "own.py").write_text(
         "import gymnasium\n"

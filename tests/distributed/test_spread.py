@@ -79,6 +79,7 @@ def learner(state):
 # --- the same agent ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name if name == "ppo" else pytest.param(name, marks=pytest.mark.exhaustive) for name in SAME],

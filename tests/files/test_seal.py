@@ -42,6 +42,7 @@ def test_a_seal_says_what_the_folder_holds(sealed):
     assert record["files"]["progress/metadata"]["size"] == len('{"update": 40, "loss": 1e-05}')
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found_and_its_file_named(folder):
     flips = 0
     for path in files(folder):

@@ -167,6 +167,7 @@ def test_blocks_of_images_give_what_the_whole_batch_does(monkeypatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "population", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["two", "alone"]
 )

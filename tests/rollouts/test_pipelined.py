@@ -108,6 +108,7 @@ def test_a_population_over_two_pools_is_its_members(asynchronous):
         assert_close(jax.tree.map(lambda x, m=member: x[m], population), one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"num_pools": 2}, pytest.param({"send_ahead": True}, marks=pytest.mark.exhaustive)]
 )
@@ -168,6 +169,7 @@ def test_a_restart_forgets_the_numbers_of_a_diverged_agent():
     assert fresh.is_pending.all()
 
 
+@pytest.mark.slow
 def test_a_search_refills_lanes_whose_environments_simulate():
     algo, space = (
         algorithm("a2c", send_ahead=True),

@@ -85,6 +85,7 @@ def test_a_program_is_measured_once_on_a_machine(tmp_path):
     assert list(found.trials) == seen
 
 
+@pytest.mark.slow
 def test_lanes_are_measured_together():
     found = autotune(
         lambda lanes: (toy(), jaxrl.population.stack(ToyConfig(), lanes)),

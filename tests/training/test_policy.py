@@ -12,6 +12,7 @@ from jaxrl.training import manifest as manifests
 CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
 
 
+@pytest.mark.slow
 def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
     result = jaxrl.run(algo, CONFIG, total_steps=32, run_dir=tmp_path, progress_bar=False)

@@ -50,6 +50,7 @@ def test_every_scheduler_keeps_the_contract(scheduler):
     check_scheduler(scheduler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("explorer", "space"),
     [

@@ -48,6 +48,7 @@ def late_scores(ledger):
     return np.array([scores[max(number - 2, 0) : number].mean() for scores, number in rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheduler",
     [
@@ -81,6 +82,7 @@ def test_the_best_settings_train_again_with_new_seeds(scheduler):
     np.testing.assert_allclose(result.best_state.params, agents[winner, 0].params, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_finals_take_as_many_rounds_as_their_lanes_need():
     scheduler = RandomSearch(12, 2)
     extra = searched(scheduler, FINALS).num_rounds - searched(scheduler, None).num_rounds
@@ -94,6 +96,7 @@ def test_finals_that_cost_more_than_their_share_are_refused():
         searched(RandomSearch(8, 2), Finals(top=9, repeats=1, share=9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", pytest.param("map", marks=pytest.mark.exhaustive)])
 def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):
     scheduler = SuccessiveHalving(9, 9)  # its trials pause, and resume with all their agents

@@ -205,6 +205,7 @@ def test_hypertrick_finds_more_than_random_search_of_the_same_budget():
     assert gain.mean() > 3 * gain.std() / np.sqrt(len(gain))
 
 
+@pytest.mark.slow
 def test_several_objectives_are_stored_and_the_first_one_decides():
     several = {"z": objectives.lowest_return, "a": objectives.mean_return}
     rule, finals = HyperTrick(10, 3), Finals(top=2, repeats=2, share=0.5)

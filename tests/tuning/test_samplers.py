@@ -43,6 +43,7 @@ def search_of(sampler, scheduler=SCHEDULER, num_lanes=3, **arguments):
     )
 
 
+@pytest.mark.slow
 def test_sobol_gives_each_trial_its_point_on_any_number_of_lanes():
     planned = Sobol().plan(sampler_key(KEY), 12, SPACE)
     for num_lanes in (3, 12):
@@ -79,6 +80,7 @@ def test_trials_of_several_agents_train_with_the_values_that_are_chosen():
     np.testing.assert_allclose(result.best_state.params, params, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_trials_may_pause_and_finals_follow():
     result = jax.jit(search_of(IMPROVEMENT, ASHA(12, 3), finals=Finals(1, 2, 0.5)))(KEY)
     check_values(result)
@@ -101,6 +103,7 @@ def quadratic(config):
     return -(rate**2) - ((config.gamma - 0.75) / 0.6) ** 2
 
 
+@pytest.mark.slow
 def test_the_best_of_its_trials_beats_the_best_random_one():
     algo = toy_algorithm()
 

@@ -63,6 +63,7 @@ def test_explored_values_are_moved_or_drawn_again():
     assert shares[0.9] == pytest.approx(shares[0.999], abs=0.06)
 
 
+@pytest.mark.slow
 def test_finals_replay_the_schedule_with_new_seeds():
     result = searched(finals=Finals(2, 2, 0.5))
     for found, expected in zip(result.ledger, searched().ledger, strict=True):

@@ -35,6 +35,7 @@ def test_sobol_keeps_the_contract():
     check_sampler(Sobol(), ALL)
 
 
+@pytest.mark.slow
 def test_expected_improvement_keeps_the_contract():
     check_sampler(ExpectedImprovement(initial=3, candidates=16), ALL, num_trials=N)
 

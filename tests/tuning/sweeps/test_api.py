@@ -141,6 +141,7 @@ def test_a_study_that_no_sweep_made_is_refused(tmp_path):
         run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
 
 
+@pytest.mark.slow
 def test_a_new_study_takes_no_events_of_a_deleted_one(tmp_path):
     rule, url = RandomSearch(3, 2), f"sqlite:///{tmp_path / 'study.db'}"
     run(tmp_path / "a", rule, storage=url, study_name="s")
@@ -218,6 +219,7 @@ def test_processes_that_train_one_agent_do_not_sweep(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheduler",
     [

@@ -35,6 +35,7 @@ def check(trials):
         assert trial["scores"][0] - values.get("num_steps", 2) == pytest.approx(19, abs=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_trials_have_values_of_their_active_fields(tmp_path, sampler):
     url = file_url(tmp_path / "study.db")

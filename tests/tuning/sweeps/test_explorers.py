@@ -67,6 +67,7 @@ def searched(explorer, **arguments):
     return jax.jit(program)(jax.random.key(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("explorer", "arguments"),
     [
@@ -137,6 +138,7 @@ def arrays(tree):
     return [array(x) for x in jax.tree.leaves(tree)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", "envpool/CartPole-v1"])
 def test_copies_are_exact_but_for_keys_and_environments_on_the_host(env):
     algo, config = small_ppo(jaxrl.make(env, num_envs=2))
@@ -181,6 +183,7 @@ def test_lanes_without_copies_take_their_new_configs_and_keep_their_states():
     np.testing.assert_allclose(after - before, [[0.25] * 3, [0.125] * 3], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_environments_on_the_host_stay_in_one_pool(tmp_path):
     env = jaxrl.make("envpool/CartPole-v1", num_envs=2, num_threads=1, max_episode_steps=5)
     space = {"learning_rate": LogUniform(1e-4, 1e-2), "gamma": Choice((0.9, 0.99))}
@@ -216,6 +219,7 @@ def agents_in(directory):
     return {name: (p.config, p.state.params.tolist()) for name, p in policies.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("explorer", "checkpoint_seconds"),
     [
@@ -275,6 +279,7 @@ def test_an_interrupted_sweep_shows_its_schedule_so_far_and_goes_on(tmp_path, mo
     assert outcome(explore(tmp_path / "cut", resume=True)) == outcome(expected)
 
 
+@pytest.mark.slow
 def test_a_population_that_was_taken_for_dead_begins_anew(tmp_path, monkeypatch):
     expected, url = explore(tmp_path / "whole"), f"sqlite:///{tmp_path / 'study.db'}"
     shared = {"storage": url, "study_name": "s"}
@@ -313,6 +318,7 @@ def test_arguments_that_no_explorer_can_have_are_refused(tmp_path, arguments, me
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_second_worker_is_refused(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     shared = {"storage": url, "study_name": "s", "heartbeat_seconds": 1}

@@ -19,6 +19,7 @@ FINALS = Finals(top=2, repeats=3, share=0.5)
 RULE = HyperTrick(14, 4)
 
 
+@pytest.mark.slow
 def test_they_are_those_of_one_program(tmp_path):
     result = run(tmp_path / "x", RULE, finals=FINALS, keep_best=1)
     program = functools.partial(
@@ -39,6 +40,7 @@ def test_they_are_those_of_one_program(tmp_path):
     assert (tmp_path / "x" / "finals" / "best").is_dir()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatch):
     expected = run(tmp_path / "whole", RULE, finals=FINALS)
     original, reports = loop.SweepLoop._report, []
@@ -70,6 +72,7 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
     assert sweep_file.read(tmp_path / "without")["finals"] == expected.summary["finals"]
 
 
+@pytest.mark.slow
 def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
     other = Finals(3, 2, 0.5)
     run(tmp_path / "x", RULE, finals=FINALS, storage=None)
@@ -95,6 +98,7 @@ def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
     assert again.summary["finals"] == alone.summary["finals"]
 
 
+@pytest.mark.slow
 def test_workers_share_them(tmp_path):
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
     first = run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
@@ -119,6 +123,7 @@ def test_bad_finals_are_refused_before_any_work(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_they_follow_a_capped_search(tmp_path):
     result = run(tmp_path / "x", RULE, finals=FINALS, max_steps=200, storage=None)
     assert sum(len(trial["scores"]) for trial in outcome(result)) < 4 * 14

@@ -38,6 +38,7 @@ def test_lanes_change_between_the_programs_of_static_fields(tmp_path):
     assert max(len(programs) for programs in programs_of_lane.values()) > 1
 
 
+@pytest.mark.slow
 def test_lanes_on_several_devices_find_what_they_find_on_one(tmp_path, monkeypatch):
     used = set()
     original = LaneGroup.train

@@ -67,6 +67,7 @@ def searched(scheduler, **scoring):
 THREE_SEEDS = {"seeds_per_trial": 3, "objective": objectives.lowest_return}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "scoring"),
     [
@@ -114,6 +115,7 @@ def test_phases_are_counted_in_updates_steps_or_episodes(tmp_path, phase, update
     assert max(r["trial_update"] for r in rows if r["phase"] == 1) == 2 * updates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", [HyperTrick(12, 4), SuccessiveHalving(9, 9)], ids=str)
 def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     """An update has four steps, and a chunk of four lanes at most a phase of three updates."""
@@ -135,6 +137,7 @@ def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     assert outcome(late) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_seconds", [1e9, 0.0], ids=["unsaved", "saved"])
 def test_a_sweep_that_was_capped_within_a_phase_goes_on_with_new_trials(
     tmp_path, checkpoint_seconds
@@ -153,6 +156,7 @@ def test_a_sweep_that_was_capped_within_a_phase_goes_on_with_new_trials(
     assert len(rows) == sum(updates)
 
 
+@pytest.mark.slow
 def test_successive_halving_goes_on_without_the_trials_that_a_cap_ended(tmp_path):
     """A chunk is one update, of four steps; the first three trials end in their first phase."""
     scheduler, directory = SuccessiveHalving(9, 9), tmp_path / "x"
@@ -164,6 +168,7 @@ def test_successive_halving_goes_on_without_the_trials_that_a_cap_ended(tmp_path
     assert phases == [1, 1, 1, 3, 3, 9]  # three of six, then one of three
 
 
+@pytest.mark.slow
 def test_successive_halving_goes_on_without_the_trials_that_another_workers_cap_ended(tmp_path):
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s", "num_lanes": 2}
     scheduler = SuccessiveHalving(9, 9)
@@ -190,6 +195,7 @@ class StopBelowMedian:
         return jnp.where(is_worse, Status.STOPPED, ledger.status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", [ASHA(4, 2, 2), SuccessiveHalving(4, 2, 2)])
 def test_a_sweep_that_is_killed_while_it_ends_a_paused_trial_ends_it_later(
     tmp_path, monkeypatch, scheduler
@@ -208,6 +214,7 @@ def test_a_sweep_that_is_killed_while_it_ends_a_paused_trial_ends_it_later(
     assert {trial["status"] for trial in stored} == {"stopped", "completed"}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_trains_the_paused_trials_on_that_it_had_continued(tmp_path, monkeypatch):
     def stored_after(name, is_killed):
         url = file_url(tmp_path / f"{name}.db")
@@ -385,6 +392,7 @@ def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
     assert found == outcome(expected)
 
 
+@pytest.mark.slow
 def test_a_sweep_resumes_with_its_own_study(tmp_path, monkeypatch):
     scheduler = HyperTrick(6, 3)
     shared = {"storage": f"sqlite:///{tmp_path / 'shared.db'}", "study_name": "s"}

@@ -39,6 +39,7 @@ SCORING = {"objective": SEVERAL, "seeds_per_trial": 2}
 RULE = HyperTrick(10, 3)
 
 
+@pytest.mark.slow
 def test_they_are_those_of_one_program(tmp_path):
     finals = Finals(top=2, repeats=2, share=0.5)
     program = functools.partial(
@@ -88,6 +89,7 @@ def test_a_killed_sweep_resumes_with_them_and_refuses_others(tmp_path, monkeypat
     assert outcome(result) == outcome(expected)
 
 
+@pytest.mark.slow
 def test_another_worker_knows_those_of_the_trials_that_it_continues(tmp_path, monkeypatch):
     scheduler, shared = SuccessiveHalving(6, 4, 2), f"sqlite:///{tmp_path / 'study.db'}"
     arguments = SCORING | {"num_lanes": 2, "storage": shared, "study_name": "s"}
