@@ -29,6 +29,7 @@ from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
+from jaxrl.ops import normalization
 from jaxrl.ops.masks import masked_sum, zero_invalid
 from jaxrl.replay import ring, transitions
 from jaxrl.replay.ring import Replay
@@ -76,6 +77,7 @@ class DQNState(NamedTuple):
     max_priority: Array | None
     key: Array
     num_updates: Array
+    obs_statistics: normalization.RunningStatistics | None
 
 
 QValues = Callable[[PyTree, PyTree], Array]
@@ -104,11 +106,12 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             memory=memory,
             key=key,
             num_updates=jnp.int32(0),
+            obs_statistics=normalization.init_obs_statistics(config, env.observation_space),
         )
 
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
-        apply = agent.apply(config)
+        apply = agent.apply(config, state.obs_statistics)
         epsilon = q_learning.annealed_epsilon(config, env, state.num_updates)
         # Rollout
         simulation, trajectory = epsilon_greedy.collect(
@@ -123,6 +126,9 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             priorities=transitions.prioritize(layout, state.priorities, state.max_priority, memory),
             key=key,
             num_updates=state.num_updates + 1,
+            obs_statistics=normalization.update_obs_statistics(
+                state.obs_statistics, trajectory, axis
+            ),
         )
         # Learning
         is_ready = q_learning.has_started(config, env, state.num_updates)

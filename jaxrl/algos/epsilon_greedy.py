@@ -63,7 +63,7 @@ def act(
 
     Args:
       epsilon_of: `epsilon_of(config)`, the probability of a random action unless `greedy`.
-      state: the algorithm's, with `params`, and with `obs_statistics` if it standardizes.
+      state: the algorithm's, with `params` and `obs_statistics`.
       memory: a `Memory`, or `()` at the start of episodes.
     """
 
@@ -73,8 +73,7 @@ def act(
         draw = exploration_noise(agent.env.action_space, len(q_values), epsilon_of(config))
         return explore(q_values, draw(key))
 
-    obs_statistics = getattr(state, "obs_statistics", None)
-    return agent.act(config, state.params, memory, obs, choose, obs_statistics)
+    return agent.act(config, state.params, memory, obs, choose, state.obs_statistics)
 
 
 def collect(

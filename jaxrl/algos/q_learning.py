@@ -62,6 +62,9 @@ class QLearningConfig(build.NetworkConfig):
     layer_norm: bool = fields.static(True)
     dueling: bool = fields.static(False)
     """Whether the head is a dueling one (Wang et al. 2016)."""
+    normalize_observations: bool = fields.static(False)
+    """Standardize observations by the running mean and variance of each element, of images each
+    pixel. The replay keeps them as they are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +79,7 @@ class QLearningConfig(build.NetworkConfig):
             self, checks.integer, "num_steps", "num_gradient_steps", "batch_size", "replay_size"
         )
         checks.fields(self, checks.integer, "frame_stack", "n_step")
-        checks.fields(self, checks.flag, "dueling")
+        checks.fields(self, checks.flag, "dueling", "normalize_observations")
 
 
 def q_network(

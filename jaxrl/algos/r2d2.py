@@ -30,7 +30,7 @@ from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
-from jaxrl.ops import returns
+from jaxrl.ops import normalization, returns
 from jaxrl.ops.masks import masked_sum, zero_invalid
 from jaxrl.replay import ring, sequences
 from jaxrl.replay.ring import Replay
@@ -93,6 +93,7 @@ class R2D2State(NamedTuple):
     max_priority: Array
     key: Array
     num_updates: Array
+    obs_statistics: normalization.RunningStatistics | None
 
 
 def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
@@ -118,11 +119,12 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             cores=ring.start(simulation.core, num_rollouts, 1),
             key=key,
             num_updates=jnp.int32(0),
+            obs_statistics=normalization.init_obs_statistics(config, env.observation_space),
         )
 
     def update(config: R2D2Config, state: R2D2State) -> tuple[R2D2State, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
-        apply = agent.apply(config)
+        apply = agent.apply(config, state.obs_statistics)
         epsilon = epsilons(config, env.num_envs * axis.size)
         # Rollout
         simulation, trajectory = epsilon_greedy.collect(
@@ -138,6 +140,9 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             priorities=sequences.prioritize(layout, state.priorities, state.max_priority, cores),
             key=key,
             num_updates=state.num_updates + 1,
+            obs_statistics=normalization.update_obs_statistics(
+                state.obs_statistics, trajectory, axis
+            ),
         )
         # Learning
         is_ready = q_learning.has_started(config, env, state.num_updates)

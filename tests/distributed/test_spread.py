@@ -47,7 +47,7 @@ SAME: dict[str, Any] = {
     "impala": jaxrl.ImpalaConfig(**SMALL, lag=2, normalize_observations=True),
     "impala-lstm": jaxrl.ImpalaConfig(**SMALL | GRU | {"core": "lstm"}, sum_losses=True,
                                       learning_rate=1e-5),
-    "dqn": jaxrl.DQNConfig(**REPLAY, n_step=2, double=True),
+    "dqn": jaxrl.DQNConfig(**REPLAY, n_step=2, double=True, normalize_observations=True),
     "pqn": jaxrl.PQNConfig(**SMALL, num_minibatches=1, normalize_observations=True),
 }  # fmt: skip
 DRAWN: dict[str, Any] = {
