@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.cli.reproduce import RECORD, manifests_by_seed
-from jaxrl.files import schema
+from jaxrl.analysis.records import read_runs
+from jaxrl.cli.reproduce import manifests_by_seed
 from jaxrl.training.loggers import read_jsonl
 
 FLAGS = [
@@ -23,7 +23,7 @@ def test_seeds_side_by_side_have_the_scores_of_single_runs(experiment, tmp_path)
         ["cartpole", *FLAGS, "--seeds", "3", "5", "--episodes", "4", "--results", str(tmp_path)]
     )
     path = tmp_path / "cartpole.json"
-    record = schema.read(path, RECORD)
+    record = read_runs(path)
     assert list(manifests_by_seed(record, path)) == [3, 5]
     assert record["random_policy"]["episodes"] == 4
     assert all(run["evaluation"]["greedy"] for run in record["runs"])
