@@ -150,7 +150,7 @@ def run(
         stack.callback(loop.close)
         try:
             return loop.run(init, seed)
-        except (jax.errors.JaxRuntimeError, OSError):  # maybe on this process only
+        except Exception:  # maybe on this process only
             processes.fail()
             raise
 

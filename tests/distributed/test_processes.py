@@ -187,7 +187,10 @@ FAILING = """
 import sys
 import gymnasium, jaxrl
 from jaxrl.distributed import processes, spread
-address, number, failing = sys.argv[1:]
+address, number, failing, place = sys.argv[1:]
+def check(name, steps):
+    if failing in (number, "both") and place == name and steps >= 50:
+        raise ZeroDivisionError("a wheel came off")
 class Failing(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -196,22 +199,21 @@ class Failing(gymnasium.Env):
         return self.observation_space.sample(), {}
     def step(self, action):
         self.steps += 1
-        if failing in (number, "both") and self.steps == 50:
-            raise ZeroDivisionError("a wheel came off")
+        check("step", self.steps)
         return self.observation_space.sample(), 0.0, False, False, {}
 processes.connect(address, 2, int(number))
 env = jaxrl.make(Failing, 4, vectorization_mode="sync")
 config = jaxrl.A2CConfig(num_steps=4, hidden_sizes=(4,))
 jaxrl.run(spread.spread(jaxrl.a2c(env)), config, total_steps=10**6, num_evaluations=0,
-          progress_bar=False)
+          progress_bar=False, callbacks=[lambda update, state, row: check("callback", update)])
 """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("failing", [0, 1])
-def test_an_error_in_one_process_ends_both(failing):
+@pytest.mark.parametrize(("failing", "place"), [(0, "step"), (1, "step"), (1, "callback")])
+def test_an_error_in_one_process_ends_both(failing, place):
     address = free_address()
-    both = [begin("-c", FAILING, address, number, failing) for number in (0, 1)]
+    both = [begin("-c", FAILING, address, number, failing, place) for number in (0, 1)]
     texts = finish(both, status=1)
     assert "ZeroDivisionError: a wheel came off" in texts[failing]
     error = f"error: process {1 - failing} ends because process {failing} failed"
@@ -222,7 +224,7 @@ def test_an_error_in_one_process_ends_both(failing):
 @pytest.mark.process
 def test_processes_that_fail_at_the_same_time_show_their_own_errors():
     address = free_address()
-    both = [begin("-c", FAILING, address, number, "both") for number in (0, 1)]
+    both = [begin("-c", FAILING, address, number, "both", "step") for number in (0, 1)]
     for text in finish(both, status=1):
         assert "ZeroDivisionError: a wheel came off" in text
         assert "error: process" not in text
