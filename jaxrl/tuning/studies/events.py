@@ -18,11 +18,18 @@ import jax
 import numpy as np
 
 from jaxrl.files import schema
+from jaxrl.files.urls import redact_url
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError
-from jaxrl.tuning.studies.storage import close_storage, open_storage, trial_id, trials_since
+from jaxrl.tuning.studies.storage import (
+    check_file,
+    close_storage,
+    open_storage,
+    trial_id,
+    trials_since,
+)
 
 BEGUN, REPORTED, STOPPED = "begun", "reported", "stopped"
 EVENT = "event"
@@ -158,12 +165,22 @@ def read_events(url: str, study_name: str) -> list[Event]:
       url: of its storage.
 
     Raises:
-      KeyError: if the storage has no such events.
+      FileNotFoundError: if the storage is a file that is not there.
+      ValueError: if the storage has no such events.
       DamagedStudyError: if they are damaged.
     """
+    optuna = import_optuna()
+    check_file(url)
     storage = open_storage(url, heartbeat_seconds=60)
     try:
-        log = import_optuna().load_study(study_name=log_name(study_name), storage=storage)
+        found = optuna.get_all_study_names(storage)
+        if log_name(study_name) not in found:
+            names = sorted(name for name in found if log_name(name) in found)
+            raise ValueError(
+                f"study_name must be one of {names}, the studies with events at "
+                f"{redact_url(url)}, got {study_name!r}"
+            )
+        log = optuna.load_study(study_name=log_name(study_name), storage=storage)
         return [event_of(trial) for trial in log.get_trials(deepcopy=False)]
     finally:
         close_storage(storage)

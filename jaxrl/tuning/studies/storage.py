@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxrl.config import with_current_names
 from jaxrl.files.changes import changed_settings
-from jaxrl.files.urls import JOURNAL, parse_url, redact_url
+from jaxrl.files.urls import JOURNAL, parse_url, redact_url, storage_file
 from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage, guard
 from jaxrl.tuning.studies.stored_trials import check_trial
@@ -30,6 +30,17 @@ waits so many seconds for other workers."""
 
 SEARCH = "search"
 """User attribute of a study: what all its workers must have in common."""
+
+
+def check_file(url: str) -> None:
+    """Raise `FileNotFoundError` if the storage is a file that is not there: opening would make it.
+
+    Raises:
+      ValueError: if the URL cannot be parsed.
+    """
+    path = storage_file(url)
+    if path is not None and not Path(path).is_file():
+        raise FileNotFoundError(f"there is no study in {path}: no such file")
 
 
 def open_storage(url: str, heartbeat_seconds: int) -> Any:

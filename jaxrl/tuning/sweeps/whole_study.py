@@ -7,7 +7,6 @@ bar, on the first lane of its worker that was free.
 from __future__ import annotations
 
 import collections
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ import numpy as np
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json
-from jaxrl.files.urls import redact_url, storage_file
+from jaxrl.files.urls import redact_url
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.events import log_name
-from jaxrl.tuning.studies.storage import SEARCH, close_storage, open_storage
+from jaxrl.tuning.studies.storage import SEARCH, check_file, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import (
     WORKER,
     changes,
@@ -70,7 +69,7 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
       ImportError: without Optuna, or the database's driver.
     """
     optuna = import_optuna()
-    _check_file(url)
+    check_file(url)
     storage = open_storage(url, heartbeat_seconds=60)
     try:
         with explain_storage_failure(url, name or "?"):
@@ -88,17 +87,6 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
             return _describe(study) | {"study": name, "storage": redact_url(url)}
     finally:
         close_storage(storage)
-
-
-def _check_file(url: str) -> None:
-    """Raise `FileNotFoundError` if the storage is a file that is not there: opening would make it.
-
-    Raises:
-      ValueError: if the URL cannot be parsed.
-    """
-    path = storage_file(url)
-    if path is not None and not Path(path).is_file():
-        raise FileNotFoundError(f"there is no study in {path}: no such file")
 
 
 def _describe(study: Any) -> dict[str, Any]:

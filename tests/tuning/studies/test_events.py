@@ -83,3 +83,13 @@ def test_workers_that_append_at_once_read_the_same_order(tmp_path):
         study.log.read()
         np.testing.assert_equal(study.log.events, expected)
         study.close()
+
+
+def test_events_of_a_file_or_study_that_does_not_exist_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no study in .*typo\.db"):
+        read_events(f"sqlite:///{tmp_path / 'typo.db'}", "s")
+    assert not list(tmp_path.iterdir())
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    open_study(url, "a").close()
+    with pytest.raises(ValueError, match=r"study_name must be one of \['s'\].*got 'typo'"):
+        read_events(url, "typo")
