@@ -27,8 +27,8 @@ def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
     """Return how much each hyperparameter decides whether a trial is among the best.
 
     PED-ANOVA (arXiv 2304.10255) compares the distribution of values among the best trials with
-    that among all trials. The best are a tenth, but at least five. Only ranks matter, so trials
-    that diverged take part as the worst.
+    that among all trials. The best are a tenth, but at least five, or half of fewer than ten. Only
+    ranks matter, so trials that diverged take part as the worst.
 
     Args:
       sweep: the content of `sweep.json`.
