@@ -55,7 +55,8 @@ def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
     """Return the score that trials are compared by, and all scores by name if there are several.
 
     Raises:
-      ValueError: for an objective that looks for another metric, or returns no number.
+      ValueError: for an objective that looks for another metric, returns no number, or cannot be
+        compiled.
     """
     if callable(objective):
         try:
@@ -64,6 +65,14 @@ def score(objective: Objectives, metrics: Metrics) -> tuple[Array, Scores]:
             raise ValueError(
                 f"objective {objective} finds no {error}; the metrics of a phase are "
                 f"{sorted(metrics)}"
+            ) from error
+        except (
+            jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+        ) as error:
+            raise ValueError(
+                f"objective {objective} must compute by jax.numpy, since it is compiled: metrics "
+                "take no float(), .item(), NumPy function or Python `if`"
             ) from error
         try:
             found = jnp.asarray(found).astype(jnp.float32)

@@ -151,6 +151,20 @@ def test_a_score_is_one_number_below_infinity():
         objectives.score({"a": objectives.mean_return, "b": lambda x: x["returns"].sum()}, metrics)
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda metrics: float(metrics["episode_return_sum"].sum()),
+        lambda metrics: 1.0 if metrics["episode_count"].sum() > 0 else 0.0,
+        lambda metrics: np.asarray(metrics["loss"]).mean(),
+    ],
+    ids=["float", "if", "numpy"],
+)
+def test_an_objective_that_cannot_be_compiled_is_refused(objective):
+    with pytest.raises(ValueError, match=r"objective .* must compute by jax\.numpy"):
+        jax.jit(lambda metrics: objectives.score(objective, metrics))(metrics_of(RETURNS[1]))
+
+
 def test_an_objective_is_checked_by_the_metrics_that_a_sweep_gives_it():
     """Without training, and of an agent that is evaluated with the metrics of that too."""
     algo, seen = toy(), []
