@@ -21,7 +21,7 @@ from PIL import Image
 from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
-from jaxrl.types import Env, HostEnv
+from jaxrl.types import Env
 
 CLASSIC_CONTROL_FPS = {
     "CartPole-v1": 50,
@@ -111,11 +111,8 @@ def check_video(env: Env, path: Path) -> None:
     checked_suffix(path)
     env = env.for_rendering()
     state, _ = jax.jit(env.init)(jax.random.key(0))
-    try:
+    with callback.closing(state):
         env.render(state)
-    finally:
-        if isinstance(env, HostEnv):
-            callback.release(state)
 
 
 def frames_per_second(env: Env) -> int:

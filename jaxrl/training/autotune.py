@@ -23,7 +23,6 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.checks import POSITIVE
 from jaxrl.envs.host import callback
-from jaxrl.envs.host.callback import HostState
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.compilation import MAX_CHUNK, cache_directory, compile_chunk
@@ -176,20 +175,19 @@ def climb(
 def steps_per_second(algo: Algorithm, config: Any, seconds: float) -> float:
     """Measure valid environment steps per second of whole updates, for about `seconds`."""
     state = jax.jit(algo.init)(config, jax.random.key(0))
-    program = compile_chunk(algo, config, state)
-    state, metrics = program(config, state, jnp.int32(1))
-    jax.block_until_ready(metrics)
-    rates, began, updates = [], time.perf_counter(), 1
-    while not rates or time.perf_counter() - began < seconds:
-        start = time.perf_counter()
-        state, metrics = program(config, state, jnp.int32(updates))
-        steps = float(np.asarray(metrics["valid_steps"]).sum())
-        elapsed = time.perf_counter() - start
-        rates.append(steps / elapsed)
-        # About eight measurements, because a short disturbance does not move their median.
-        updates = min(max(int(updates * seconds / 8 / elapsed), 1), MAX_CHUNK)
-    if isinstance(state.simulation.env_state, HostState):
-        callback.release(state.simulation.env_state)
+    with callback.closing(state):
+        program = compile_chunk(algo, config, state)
+        state, metrics = program(config, state, jnp.int32(1))
+        jax.block_until_ready(metrics)
+        rates, began, updates = [], time.perf_counter(), 1
+        while not rates or time.perf_counter() - began < seconds:
+            start = time.perf_counter()
+            state, metrics = program(config, state, jnp.int32(updates))
+            steps = float(np.asarray(metrics["valid_steps"]).sum())
+            elapsed = time.perf_counter() - start
+            rates.append(steps / elapsed)
+            # About eight measurements, because a short disturbance does not move their median.
+            updates = min(max(int(updates * seconds / 8 / elapsed), 1), MAX_CHUNK)
     return float(np.median(rates))
 
 

@@ -124,13 +124,11 @@ def evaluate_separately(algo: Algorithm, config: Any, state: Any, num_episodes: 
     if isinstance(env, HostEnv):  # made here, so that its simulators can be closed here
         core = algo.initial_core(config, num_envs)
         simulation = jax.jit(start, static_argnums=0)(env, key, core)
-    scores = jax.jit(evaluate, static_argnums=(0, 3, 5))(
-        algo, config, state, env, key, episodes_per_env, simulation=simulation
-    )
-    scores = jax.tree.map(lambda x: np.asarray(x)[:num_episodes], scores)
-    if simulation is not None:
-        callback.release(simulation.env_state)
-    return scores
+    with callback.closing(simulation):
+        scores = jax.jit(evaluate, static_argnums=(0, 3, 5))(
+            algo, config, state, env, key, episodes_per_env, simulation=simulation
+        )
+        return jax.tree.map(lambda x: np.asarray(x)[:num_episodes], scores)
 
 
 def split_episodes(num_episodes: int) -> tuple[int, int]:
@@ -229,13 +227,14 @@ def frames(
     start_key, key = jax.random.split(key)
     simulation = jax.jit(start, static_argnums=0)(env, start_key, algo.initial_core(config, 1))
     step = jax.jit(_play_step, static_argnums=(0, 3, 5))
-    yield env.render(simulation.env_state), 0.0
-    for _ in range(max_steps):
-        key, step_key = jax.random.split(key)
-        simulation = step(algo, config, state, env, simulation, greedy, step_key)
-        statistics = simulation.episodes
-        is_over = bool(statistics.count[0] > 0)
-        score = statistics.return_sum[0] if is_over else statistics.running_return[0]
-        yield env.render(simulation.env_state), float(score)
-        if is_over:
-            return
+    with callback.closing(simulation):
+        yield env.render(simulation.env_state), 0.0
+        for _ in range(max_steps):
+            key, step_key = jax.random.split(key)
+            simulation = step(algo, config, state, env, simulation, greedy, step_key)
+            statistics = simulation.episodes
+            is_over = bool(statistics.count[0] > 0)
+            score = statistics.return_sum[0] if is_over else statistics.running_return[0]
+            yield env.render(simulation.env_state), float(score)
+            if is_over:
+                return

@@ -9,6 +9,7 @@ groups, whose buffers fit in the processor's caches. `choose` measures which str
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -23,7 +24,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxrl import checks
 from jaxrl.checks import BOUND, POSITIVE
 from jaxrl.config import Config
-from jaxrl.envs.host.callback import max_groups
+from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import restart
 from jaxrl.training.compilation import compiler_options, run_chunk
 from jaxrl.types import Algorithm, Array, Metrics, PyTree, check_agent
@@ -94,10 +95,10 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
             "them already; use 'vmap' or 'map', and `num_lane_devices` of "
             "`jaxrl.distributed.spread.spread`"
         )
-    if chosen.within == "map" and not env.checkpointable and num_lanes > max_groups():
+    if chosen.within == "map" and not env.checkpointable and num_lanes > callback.max_groups():
         raise ValueError(
             f"strategy 'map' needs a pool of host environments for each of {num_lanes} lanes, and "
-            f"only {max_groups()} can be open; use 'vmap' or fewer lanes"
+            f"only {callback.max_groups()} can be open; use 'vmap' or fewer lanes"
         )
 
     def init(configs: PyTree, keys: Array) -> PyTree:
@@ -250,31 +251,34 @@ def choose(
     num_lanes = len(jax.tree.leaves(configs)[0])
 
     def stopwatch(name: str) -> _Stopwatch:
-        return _Stopwatch(algo, population(algo, num_lanes, name), configs, seconds)
+        return _Stopwatch(algo, population(algo, num_lanes, name), configs, seconds, pools)
 
-    began = time.perf_counter()
-    made = {"vmap": stopwatch("vmap")}
-    preparation = time.perf_counter() - began
-    rate = made["vmap"].steps_per_second()
-    if planned_steps < SHORT_WORK * preparation * rate:
-        return MeasuredStrategy(as_strategy("vmap", num_lanes), {"vmap": rate})
-    one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
-    names = STRATEGIES[:2] if one_device else STRATEGIES
-    # Strategies of pure environments take turns, so that a busy moment of the machine slows all
-    # alike. Together, the pools of host environments would be too many.
-    groups: list[tuple[str, ...]] = [names]
-    if not algo.env.checkpointable:
-        few = num_lanes <= max_groups()
-        groups = [(name,) for name in names if few or name.endswith("vmap")]
-    medians = {}
-    for group in groups:
-        clocks = {name: made.pop(name, None) or stopwatch(name) for name in group}
-        rates = _measure_in_turns(clocks, repeats)
-        # The fastest ones are often close and change places from run to run: measure them again.
-        close = {name: clocks[name] for name in group if rates[name] > 0.75 * max(rates.values())}
-        if len(close) > 1:
-            rates |= _measure_in_turns(close, 3 * repeats)
-        medians |= rates
+    with contextlib.ExitStack() as pools:
+        began = time.perf_counter()
+        made = {"vmap": stopwatch("vmap")}
+        preparation = time.perf_counter() - began
+        rate = made["vmap"].steps_per_second()
+        if planned_steps < SHORT_WORK * preparation * rate:
+            return MeasuredStrategy(as_strategy("vmap", num_lanes), {"vmap": rate})
+        one_device = num_shards(num_lanes) == 1 or algo.lane_axis is not None
+        names = STRATEGIES[:2] if one_device else STRATEGIES
+        # Strategies of pure environments take turns, so that a busy moment of the machine slows all
+        # alike. Together, the pools of host environments would be too many.
+        groups: list[tuple[str, ...]] = [names]
+        if not algo.env.checkpointable:
+            few = num_lanes <= callback.max_groups()
+            groups = [(name,) for name in names if few or name.endswith("vmap")]
+        medians = {}
+        for group in groups:
+            clocks = {name: made.pop(name, None) or stopwatch(name) for name in group}
+            rates = _measure_in_turns(clocks, repeats)
+            # The fastest are often close and change places from run to run: measure them again.
+            fastest = max(rates.values())
+            close = {name: clocks[name] for name in group if rates[name] > 0.75 * fastest}
+            if len(close) > 1:
+                rates |= _measure_in_turns(close, 3 * repeats)
+            medians |= rates
+            pools.close()
     best = max(medians, key=medians.__getitem__)
     return MeasuredStrategy(as_strategy(best, num_lanes), medians)
 
@@ -286,12 +290,24 @@ def _measure_in_turns(clocks: dict[str, _Stopwatch], repeats: int) -> dict[str, 
 
 
 class _Stopwatch:
-    """The compiled program of a strategy, to be timed."""
+    """The compiled program of a strategy, to be timed.
 
-    def __init__(self, algo: Algorithm, lanes: Population, configs: PyTree, seconds: float):
+    Args:
+      pools: closes the pools of host environments when it ends.
+    """
+
+    def __init__(
+        self,
+        algo: Algorithm,
+        lanes: Population,
+        configs: PyTree,
+        seconds: float,
+        pools: contextlib.ExitStack,
+    ):
         self._configs = configs
         keys = jax.random.split(jax.random.key(0), lanes.num_lanes)
         self._states = jax.jit(lanes.init)(configs, keys)
+        pools.enter_context(callback.closing(self._states))
         self._size = 64
 
         def update(configs: PyTree, states: PyTree, num_updates: Array) -> Any:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.envs.host import callback
-from jaxrl.envs.host.callback import HostState
 from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
 from jaxrl.training.compilation import MAX_CHUNK
@@ -167,11 +166,7 @@ def simulator_time(state: Any) -> HostTime | None:
 
     The sum over this machine's pools; call it outside `jit` only.
     """
-    env_state = getattr(getattr(state, "simulation", None), "env_state", None)
-    if not isinstance(env_state, HostState):
-        return None
-    shards = [np.asarray(shard.data).reshape(-1) for shard in env_state.pool.addressable_shards]
-    times = callback.host_times(set(np.concatenate(shards).tolist()))
+    times = callback.host_times(callback.pools_of(state))
     if not times:
         return None
     return HostTime(*(sum(seconds) for seconds in zip(*times, strict=True)))

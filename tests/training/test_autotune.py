@@ -9,7 +9,8 @@ import pytest
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl.training.autotune import autotune, climb, lanes_per_second
+from jaxrl.envs.host import callback
+from jaxrl.training.autotune import autotune, climb, lanes_per_second, steps_per_second
 
 KNOBS = {
     "num_envs": [8, 16, 32, 64, 128, 256],
@@ -112,6 +113,17 @@ def test_only_settings_without_enough_memory_are_left_out():
     assert [trial.steps_per_second for trial in found.trials] == [1.0, 0.0]
     with pytest.raises(jax.errors.JaxRuntimeError, match="broken"):
         find("INTERNAL: broken")
+
+
+def test_the_simulators_of_refused_settings_are_closed():
+    def update(config, state):
+        raise ValueError("refused")
+
+    algo = toy(jaxrl.make("envpool/CartPole-v1", 2))._replace(update=update)
+    before = set(callback._groups)
+    with pytest.raises(ValueError, match="refused"):
+        steps_per_second(algo, ToyConfig(), 0.01)
+    assert set(callback._groups) <= before
 
 
 SIZES = (

@@ -9,9 +9,10 @@ from small_algorithms import CONFIGS
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
+from jaxrl.envs.host import callback
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
-from jaxrl.training.evaluate import BestAgent, Evaluation
+from jaxrl.training.evaluate import BestAgent, Evaluation, frames
 
 CONFIG = CONFIGS["ppo"]
 
@@ -25,6 +26,17 @@ def test_each_environment_counts_the_same_number_of_episodes():
     assert scores.episode_length.tolist() == [7.0] * 6
     cut = jaxrl.evaluate(algo, config, state, env, key, 2, False, 5)  # 10 steps of each
     assert np.isnan(np.asarray(cut.episode_return)).tolist() == [False, True] * 3
+
+
+def test_the_simulator_of_pictures_is_closed():
+    algo, config, key = toy(), ToyConfig(), jax.random.key(0)
+    state, before = algo.init(config, key), set(callback._groups)
+    env = jaxrl.make("gymnasium/CartPole-v1", 1, vectorization_mode="sync").for_rendering()
+    pictures = frames(algo, config, state, env, key)
+    assert next(pictures)[0].shape == (400, 600, 3)
+    assert set(callback._groups) - before
+    pictures.close()
+    assert set(callback._groups) <= before
 
 
 @pytest.fixture

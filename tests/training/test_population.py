@@ -12,6 +12,7 @@ import pytest
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
+from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import advance
 from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, STRATEGIES, Strategy, population
@@ -173,6 +174,14 @@ def test_the_fastest_strategy_is_chosen_by_measurement():
     fastest = max(choice.steps_per_second, key=choice.steps_per_second.__getitem__)
     assert str(choice.strategy) == fastest
     assert all(rate > 0 for rate in choice.steps_per_second.values())
+
+
+@pytest.mark.parametrize("planned_steps", [1, float("inf")])
+def test_the_simulators_of_a_measurement_are_closed(planned_steps):
+    algo, before = toy(jaxrl.make("envpool/CartPole-v1", 2)), set(callback._groups)
+    configs = populations.stack(CONFIGS["toy"], 2)
+    populations.choose(algo, configs, 0.001, 1, planned_steps)
+    assert set(callback._groups) <= before
 
 
 def test_short_work_is_not_measured():

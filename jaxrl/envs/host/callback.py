@@ -17,11 +17,12 @@ member's environments are seeded from its own key, so a member sees what it woul
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -196,13 +197,31 @@ def group_of(state: HostState) -> PoolGroup:
     return _find(np.asarray(state.pool).reshape(-1), np.asarray(state.calls).reshape(-1))
 
 
-def release(state: HostState) -> None:
-    """Close the pools of a state that is no longer needed."""
-    numbers = set(np.asarray(state.pool).reshape(-1).tolist())
-    with _lock:
-        removed = [_groups.pop(number, None) for number in numbers]
-    for group in filter(None, removed):
-        group.close()
+def pools_of(tree: PyTree) -> set[int]:
+    """Return the numbers of this process's pool groups, of all host environments in a tree."""
+    nodes = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, HostState))
+    pools = [node.pool for node in nodes if isinstance(node, HostState)]
+    shards = [np.ravel(shard.data) for pool in pools for shard in pool.addressable_shards]
+    return {int(number) for shard in shards for number in shard}
+
+
+@contextlib.contextmanager
+def closing(tree: PyTree) -> Iterator[None]:
+    """Close the pools of all host environments in a tree when the block ends, also by an error."""
+    numbers = pools_of(tree)  # now, since the block's programs may take the arrays
+    try:
+        yield
+    finally:
+        with _lock:
+            removed = [_groups.pop(number, None) for number in numbers]
+        for group in filter(None, removed):
+            group.close()
+
+
+def release(tree: PyTree) -> None:
+    """Close the pools of all host environments in a tree, which are no longer needed."""
+    with closing(tree):
+        pass
 
 
 def host_times(numbers: set[int]) -> list[HostTime]:
