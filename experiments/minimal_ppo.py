@@ -98,8 +98,8 @@ def loss(params: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
     def mean(x: jax.Array) -> jax.Array:
         return jnp.mean(x, where=trajectory.valid)
 
-    advantage = batch.advantage[0]
-    advantage = (advantage - mean(advantage)) / jnp.sqrt(mean(advantage**2) + 1e-8)
+    advantage = batch.advantage[0] - mean(batch.advantage[0])
+    advantage = advantage / (jnp.sqrt(mean(advantage**2)) + 1e-8)
     ratio = jnp.exp(distribution.log_prob(trajectory.action) - log_prob)
     clipped_ratio = jnp.clip(ratio, 1 - CLIP, 1 + CLIP)
     surrogate = mean(jnp.minimum(ratio * advantage, clipped_ratio * advantage))
