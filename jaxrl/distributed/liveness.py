@@ -38,14 +38,14 @@ class Liveness:
       host: machine of the first process.
     """
 
-    def __init__(self, store: Any, host: str, num_processes: int, process_id: int):
+    def __init__(self, store: Any, host: str, process_id: int):
         self._connections: list[socket.socket] = []
         self._lock = threading.Lock()
         self._process_id = process_id
         self._failed_at = math.inf
         self._has_failed = False
         if process_id == 0:
-            self._listen(store, num_processes)
+            self._listen(store)
         else:
             port, secret = store.blocking_key_value_get(KEY, 60_000).split()
             connection = socket.create_connection((host, int(port)), timeout=SILENCE_SECONDS)
@@ -74,22 +74,22 @@ class Liveness:
         for connection in self._connections:
             send(connection, "bye")
 
-    def _listen(self, store: Any, num_processes: int) -> None:
+    def _listen(self, store: Any) -> None:
         server, secret = socket.create_server(("", 0)), secrets.token_hex(16)
         store.key_value_set(KEY, f"{server.getsockname()[1]} {secret}")
 
+        def greet(connection: socket.socket) -> None:
+            connection.settimeout(SILENCE_SECONDS)
+            words = next(read_lines(connection), "").split()
+            if len(words) == 2 and hmac.compare_digest(words[0], secret):
+                self._watch(connection, int(words[1]))
+            else:
+                connection.close()
+
         def accept() -> None:
-            absent = set(range(1, num_processes))
-            while absent:
+            while True:  # each in a thread, since a stranger that says nothing holds it up
                 connection, _ = server.accept()
-                connection.settimeout(SILENCE_SECONDS)
-                words = next(read_lines(connection), "").split()
-                if len(words) == 2 and hmac.compare_digest(words[0], secret):
-                    absent.discard(int(words[1]))
-                    self._watch(connection, int(words[1]))
-                else:
-                    connection.close()
-            server.close()
+                threading.Thread(target=greet, args=(connection,), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
 

@@ -126,7 +126,7 @@ def watch_others() -> None:
         return
     host = str(joined.coordinator_address).rpartition(":")[0].strip("[]")
     global _liveness
-    _liveness = Liveness(joined.client, host, joined.num_processes, joined.process_id)
+    _liveness = Liveness(joined.client, host, joined.process_id)
 
 
 def fail() -> None:

@@ -247,6 +247,31 @@ def test_a_silent_connection_ends_the_lines(monkeypatch):
         assert list(liveness.read_lines(one)) == ["alive"]
 
 
+class Store(dict):
+    """A stand-in for the key-value store of JAX's processes."""
+
+    key_value_set = dict.__setitem__
+
+    def blocking_key_value_get(self, key, milliseconds):
+        return self[key]
+
+
+def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch):
+    store, given_up = Store(), []
+    monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(liveness.atexit, "register", lambda _: None)
+    monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
+    first = liveness.Liveness(store, "localhost", 0)
+    address = ("localhost", int(store[liveness.KEY].split()[0]))
+    with socket.create_connection(address), socket.create_connection(address):
+        other = liveness.Liveness(store, "localhost", 1)
+        time.sleep(2)
+        assert given_up == []
+    for process in (other, first):
+        process.leave()
+
+
 def test_without_a_cluster_the_error_says_what_to_name(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("SLURM", "OMPI", "KUBERNETES", "TPU")):
