@@ -31,11 +31,12 @@ import jaxrl
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
+from jaxrl.envs.host import callback
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.presets import PRESETS
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
-from jaxrl.training.evaluate import split_episodes
+from jaxrl.training.evaluate import evaluate_separately
 
 UNSEEN = 100_000
 """Number of test levels; no agent trains on them."""
@@ -241,14 +242,12 @@ def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[f
     if result.interrupted:
         print("interrupted; --resume continues from here", file=sys.stderr)
         sys.exit(130)
-    state = result.state._replace(simulation=None)
     # Each environment of MiniWorld is a process, with a quarter of a gigabyte.
-    num_envs, episodes_each = split_episodes(args.episodes)
-    evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5))
-    scores = []
+    callback.release(result.state)
+    state, scores = result.state._replace(simulation=None), []
     for levels in (training, unseen_levels(args, seed)):
-        env = make_levels(args, *levels).for_evaluation(num_envs)
-        episodes = evaluate(algo, config, state, env, jax.random.key(0), episodes_each)
+        on_levels = algo._replace(env=make_levels(args, *levels))
+        episodes = evaluate_separately(on_levels, config, state, args.episodes)
         scores.append(float(episodes.episode_return.mean()))
     return scores
 

@@ -1,5 +1,6 @@
 """The study of training and unseen levels, at a small size."""
 
+import functools
 import json
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.envs.host import callback
 
 SMALL = {"num_steps": 32, "num_epochs": 1, "hidden_sizes": (8,)}
 
@@ -103,6 +105,17 @@ def test_miniworld_is_studied_by_its_layouts(
     assert result["manifest"]["config"]["core"] == ("lstm" if memory else None)
     assert [row["num_levels"] for row in result["settings"]] == list(levels)
     assert result["manifest"]["env"]["options"]["env_id"] == "MiniWorld-OneRoomS6Fast-v0"
+
+
+def test_the_simulators_of_an_agent_are_closed(study, monkeypatch, tmp_path):
+    config = jaxrl.PPOConfig(num_minibatches=2, **SMALL)
+    make = functools.partial(jaxrl.make, "envpool/CartPole-v1", 2)
+    monkeypatch.setattr(study, "make_levels", lambda *_: make())
+    before = set(callback._groups)
+    args = study.Procgen(total_steps=64, episodes=2, runs=tmp_path, config=config)
+    scores = study.scores_of_agent(args, 1, 0)
+    assert len(scores) == 2
+    assert set(callback._groups) <= before
 
 
 def test_bad_flags_are_refused(study):
