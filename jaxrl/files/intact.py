@@ -118,5 +118,7 @@ def move_aside(folder: Path) -> Path:
     """Move a damaged folder to `damaged-...` beside its parent; return its new path."""
     aside = folder.parent.with_name(f"damaged-{folder.parent.name}")
     aside.mkdir(exist_ok=True)
-    taken = sum(1 for path in aside.iterdir() if path.name.rpartition("-")[0] == folder.name)
-    return folder.rename(aside / f"{folder.name}-{taken + 1}")
+    number = 1
+    while (path := aside / f"{folder.name}-{number}").exists():
+        number += 1
+    return folder.rename(path)

@@ -28,6 +28,19 @@ def test_the_newest_is_found_among_other_folders(tmp_path):
     assert newest_intact(tmp_path / "none", RUN)[:3] == (None, {}, "")
 
 
+def test_those_moved_aside_keep_apart(tmp_path):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    for _ in range(2):
+        save(directory, 3)
+        last = intact.move_aside(directory / "3")
+    (tmp_path / "damaged-checkpoints" / "3-1").rename(tmp_path / "elsewhere")
+    save(directory, 3)
+    moved = intact.move_aside(directory / "3")
+    assert moved != last
+    assert {path.name for path in (tmp_path / "damaged-checkpoints").iterdir()} == {"3-1", "3-2"}
+
+
 def test_damaged_ones_give_way_to_the_one_before(tmp_path):
     save(tmp_path, 1, 2, 3)
     (tmp_path / "3" / "data").write_text("4")
