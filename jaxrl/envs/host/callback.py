@@ -91,9 +91,9 @@ def call(
     def on_host(numbers: Any, calls: Any, *args: Any) -> tuple[np.ndarray, Any]:
         numbers = np.asarray(numbers)
         group = _find(numbers, np.asarray(calls))
-        if len(numbers) != group.members:
-            group.copy_for_members(len(numbers))
         try:
+            if len(numbers) != group.members:
+                group.copy_for_members(len(numbers))
             answer = method(group, *(np.asarray(x) for x in args))
         except SimulatorError:  # its pools are closed
             with _lock:

@@ -1,8 +1,10 @@
 """States of host environments: each has one pool group, and can be used once."""
 
 import functools
+import itertools
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import pytest
@@ -46,6 +48,22 @@ def test_a_population_may_share_its_key(cartpole):
     assert differ(population.obs[0], population.obs[1])
     for i in range(P):
         assert_same(member(population, i), jit_play(cartpole, key, jnp.asarray(actions[i])))
+
+
+def test_a_population_whose_simulators_cannot_be_made_leaves_no_pool():
+    made = itertools.count()
+
+    def make():
+        if next(made) == 3:  # one to read the spaces, and one of the first two, were before it
+            raise ValueError("no more")
+        return gymnasium.make("CartPole-v1")
+
+    env, key = jaxrl.make(make, 1, vectorization_mode="sync"), jax.random.key(0)
+    before = set(callback._groups)
+    state, _ = env.init(key)
+    with refused("no more"):
+        jax.vmap(lambda action: env.step(key, state, action))(jnp.zeros((P, 1), jnp.int32))
+    assert set(callback._groups) == before
 
 
 def test_a_running_environment_cannot_become_a_population_nor_be_split(cartpole):
