@@ -29,9 +29,8 @@ from jaxrl.envs.host.errors import SimulatorError, message_in
 from jaxrl.training.evaluate import (
     MAX_EPISODE_STEPS,
     Evaluation,
-    evaluate,
+    evaluate_separately,
     frames,
-    split_episodes,
 )
 from jaxrl.training.policy import LoadedPolicy, load_policy
 
@@ -104,17 +103,7 @@ def play_episodes(
     policy: LoadedPolicy, episodes: int, seed: int, greedy: bool = False
 ) -> Evaluation:
     """Return the scores of whole episodes, leaves `[episodes]`, as many from each environment."""
-    num_envs, episodes_each = split_episodes(episodes)
-    scores = jax.jit(evaluate, static_argnums=(0, 3, 5, 6))(
-        policy.algo,
-        policy.config,
-        policy.state,
-        policy.algo.env.for_evaluation(num_envs),
-        jax.random.key(seed),
-        episodes_each,
-        greedy,
-    )
-    return jax.tree.map(lambda x: np.asarray(x)[:episodes], scores)
+    return evaluate_separately(policy.algo, policy.config, policy.state, episodes, seed, greedy)
 
 
 def record_episode(

@@ -112,21 +112,29 @@ def evaluate(
     return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
 
 
-def evaluate_separately(algo: Algorithm, config: Any, state: Any, num_episodes: int) -> Evaluation:
-    """Evaluate on separate environments with fixed seeds, and close their simulators.
+def evaluate_separately(
+    algo: Algorithm,
+    config: Any,
+    state: Any,
+    num_episodes: int,
+    seed: int = EVALUATION_SEED,
+    greedy: bool = False,
+) -> Evaluation:
+    """Evaluate on separate environments, and close their simulators.
 
     Returns:
-      NumPy arrays `[num_episodes]`.
+      NumPy arrays `[num_episodes]`: the scores of `evaluate` with the key of this seed.
     """
     num_envs, episodes_per_env = split_episodes(num_episodes)
     env = algo.env.for_evaluation(num_envs)
-    key, simulation = jax.random.key(EVALUATION_SEED), None
+    key, simulation = jax.random.key(seed), None
     if isinstance(env, HostEnv):  # made here, so that its simulators can be closed here
+        start_key, _ = jax.random.split(key)
         core = algo.initial_core(config, num_envs)
-        simulation = jax.jit(start, static_argnums=0)(env, key, core)
+        simulation = jax.jit(start, static_argnums=0)(env, start_key, core)
     with callback.closing(simulation):
-        scores = jax.jit(evaluate, static_argnums=(0, 3, 5))(
-            algo, config, state, env, key, episodes_per_env, simulation=simulation
+        scores = jax.jit(evaluate, static_argnums=(0, 3, 5, 6))(
+            algo, config, state, env, key, episodes_per_env, greedy, simulation=simulation
         )
         return jax.tree.map(lambda x: np.asarray(x)[:num_episodes], scores)
 

@@ -9,6 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl.cli import play
+from jaxrl.envs.host import callback
 from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import Evaluation
 
@@ -98,6 +99,17 @@ def test_bad_flags_end_in_one_line(jaxrl_command, command, message):
     finished = jaxrl_command(*command)
     assert finished.returncode == 1
     assert message in finished.stderr
+
+
+def test_the_simulators_of_an_agent_that_played_are_closed():
+    algo = jaxrl.ppo(jaxrl.make("envpool/CartPole-v1", 2))
+    policy = jaxrl.LoadedPolicy(algo, CONFIG, jax.jit(algo.init)(CONFIG, jax.random.key(0)))
+    before = set(callback._groups)
+    returns = play.play_episodes(policy, 3, 1, greedy=True).episode_return
+    assert set(callback._groups) <= before
+    env, key = algo.env.for_evaluation(3), jax.random.key(1)
+    evaluated = jaxrl.evaluate(algo, CONFIG, policy.state, env, key, greedy=True)
+    assert returns.tolist() == evaluated.episode_return.tolist()
 
 
 @pytest.mark.parametrize("episodes", [3, 20])
