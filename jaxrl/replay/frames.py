@@ -30,7 +30,8 @@ def restack(frames: Frame, slots: Array, envs: Array, num_frames: int) -> Array:
     life is lost, or begin as copies of the first image.
 
     Args:
-      frames: leaves `[capacity, N, ...]`.
+      frames: the ring, leaves `[capacity, N, ...]`.
+      slots, envs: int32, of shapes that broadcast to the leading axes of the result.
     """
     history = [slots]
     for _ in range(num_frames - 1):

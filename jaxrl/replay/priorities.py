@@ -57,5 +57,11 @@ def _find(weights: Array, wanted: Array) -> tuple[Array, Array]:
 
 
 def importance_weights(probability: Array, count: Array, beta: Array | float) -> Array:
-    """Return `(1 / (count P))^beta`, to be divided by the largest of the batch (section 3.4)."""
+    """Return `(1 / (count P))^beta`, to be divided by the largest of the batch (section 3.4).
+
+    Args:
+      probability: P of each draw, `[B]`.
+      count: how many entries can be drawn.
+      beta: 0 for no correction, 1 for a full one.
+    """
     return (1.0 / jnp.maximum(count * probability, 1e-12)) ** beta

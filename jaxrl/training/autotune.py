@@ -74,7 +74,7 @@ def autotune(
         agent by default, or `lanes_per_second`, which takes the configs `[W]` of a population.
         Results of a function of your own are not cached.
       seconds: time of one measurement, without compilation.
-      max_trials: measurements, at most.
+      max_trials: measurements, at most; all starts are measured.
       cache: a file that keeps results by hardware, versions and program; True for one beside the
         compiled programs, False for none.
       report: called after each measurement, but not for cached ones.
@@ -143,7 +143,7 @@ def climb(
       measure: returns the speed of settings; called once for each.
       knobs, starts: as for `autotune`.
       noise: relative difference of speeds that means nothing.
-      max_trials: measurements, at most.
+      max_trials: measurements, at most; all starts are measured.
     """
     measured: dict[tuple[Any, ...], Measurement] = {}
 
