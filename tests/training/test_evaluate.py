@@ -1,5 +1,7 @@
 """Evaluation: whole episodes, as many of each environment; the best agent by it."""
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -32,7 +34,7 @@ def test_the_simulator_of_pictures_is_closed():
     algo, config, key = toy(), ToyConfig(), jax.random.key(0)
     state, before = algo.init(config, key), set(callback._groups)
     env = jaxrl.make("gymnasium/CartPole-v1", 1, vectorization_mode="sync").for_rendering()
-    pictures = frames(algo, config, state, env, key)
+    pictures: Any = frames(algo, config, state, env, key)
     assert next(pictures)[0].shape == (400, 600, 3)
     assert set(callback._groups) - before
     pictures.close()
