@@ -59,6 +59,8 @@ class Liveness:
         The error may come of another one's end, a moment before its notice. So this process first
         has the time to get the notice, which ends it with one line.
         """
+        if self._has_failed:
+            return
         self._failed_at = time.monotonic()
         time.sleep(after_seconds)
         self._has_failed = True

@@ -11,6 +11,7 @@ With one process, every function here does nothing. `Interrupt` tells a process 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -129,11 +130,19 @@ def watch_others() -> None:
     _liveness = Liveness(joined.client, host, joined.process_id)
 
 
-def fail() -> None:
-    """Let the other processes end when this one ends by the error that the caller raises."""
-    if _liveness is not None:
-        # The first process, without which JAX aborts the others, goes last if all have failed.
-        _liveness.fail(NOTICE_SECONDS + is_first())
+@contextlib.contextmanager
+def failing_together(*kinds: type[Exception]) -> Iterator[None]:
+    """Let errors of these kinds in the block end the other processes too, which may not have them.
+
+    Without it they would wait for this process. Other errors are the same on all processes.
+    """
+    try:
+        yield
+    except kinds:
+        if _liveness is not None:
+            # The first process, without which JAX aborts the others, goes last if all have failed.
+            _liveness.fail(NOTICE_SECONDS + is_first())
+        raise
 
 
 def explain_unreachable(address: str) -> str:

@@ -170,10 +170,11 @@ class TrainingLoop:
                 updates = int(processes.broadcast(np.int32(length)))
                 state, seconds = self.do_chunk(program, state, updates)
                 seconds_per_update = seconds / updates
-                if progress.update == evaluate_at and processes.is_first():
-                    self.evaluate(processes.replicated_part(state))
-                for callback in self.callbacks:
-                    callback(progress.update, state, self.newest_row)
+                with processes.failing_together(Exception):
+                    if progress.update == evaluate_at and processes.is_first():
+                        self.evaluate(processes.replicated_part(state))
+                    for callback in self.callbacks:
+                        callback(progress.update, state, self.newest_row)
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
                     began = time.perf_counter()
                     self.save(state)
@@ -260,8 +261,9 @@ class TrainingLoop:
     def write(self, row: Row) -> None:
         """Give a row to every sink."""
         self.newest_row = row
-        for sink in self.sinks:
-            sink.write(row)
+        with processes.failing_together(Exception):
+            for sink in self.sinks:
+                sink.write(row)
 
     def save(self, state: Any) -> None:
         """Save a checkpoint, unless the run keeps none or has this one already."""

@@ -148,11 +148,8 @@ def run(
             stack.enter_context(open_run_dir(directory, manifest, resume))
         loop = TrainingLoop(algo, config, settings, directory, sinks, callbacks, progress_bar)
         stack.callback(loop.close)
-        try:
+        with processes.failing_together(jax.errors.JaxRuntimeError, OSError):
             return loop.run(init, seed)
-        except Exception:  # maybe on this process only
-            processes.fail()
-            raise
 
 
 def check_sinks(sinks: Any) -> None:
