@@ -350,10 +350,11 @@ def test_an_error_of_one_process_ends_the_others(monkeypatch, error):
     def raise_error(*_):
         raise error
 
-    def fail():
-        raise SystemExit(75)
+    class Others:
+        def fail(self, after_seconds):
+            raise SystemExit(75)
 
     monkeypatch.setattr(loop.TrainingLoop, "run", raise_error)
-    monkeypatch.setattr(processes, "fail", fail)
+    monkeypatch.setattr(processes, "_liveness", Others())
     with pytest.raises(SystemExit, match="75"):
         run(1)

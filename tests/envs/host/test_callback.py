@@ -63,7 +63,7 @@ def test_a_population_whose_simulators_cannot_be_made_leaves_no_pool():
     state, _ = env.init(key)
     with refused("no more"):
         jax.vmap(lambda action: env.step(key, state, action))(jnp.zeros((P, 1), jnp.int32))
-    assert set(callback._groups) == before
+    assert set(callback._groups) <= before  # the oldest of other tests may have made room
 
 
 def test_a_running_environment_cannot_become_a_population_nor_be_split(cartpole):
