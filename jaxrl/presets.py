@@ -279,8 +279,8 @@ _DQN = {
     ),
     # Pictures as in PPO's. The replay of 200,000 frames takes 350 MB.
     "laptop": Preset(
-        "Atari on 42x42 pictures with GA3C's small network: two hours of one core", "Pong-v5",
-        3_000_000, 8,
+        "Atari on 42x42 pictures with GA3C's small network: two to three hours of a core",
+        "Pong-v5", 3_000_000, 8,
         DQNConfig(
             learning_rate=2.5e-4, adam_eps=1e-5, exploration_steps=100_000, learning_starts=10_000,
             target_period=250, batch_size=32, replay_size=200_000, torso="ga3c_cnn", frame_stack=4,

@@ -199,8 +199,8 @@ class LaneGroup:
 
     def _release_host_envs(self) -> None:
         """Close the environments on the host of the algorithm that is replaced."""
-        if self._states is not None and self.algo is not None and not self.algo.env.checkpointable:
-            callback.release(self._states.simulation.env_state)
+        if self._states is not None:
+            callback.release(self._states)
 
     def _stacked_configs(self) -> Any:
         configs = self._configs
