@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl import tuning
+from jaxrl import checks, tuning
 from jaxrl.analysis.records import save_record
 from jaxrl.cli.flags.arguments import exit_with_message, set_fields
 from jaxrl.cli.flags.sweep import make_environment
@@ -300,8 +300,9 @@ def make_outcome(
 
 def main(args: Args) -> None:
     """Search with all schedulers and seeds, print a table, and write a record and a picture."""
-    if args.seeds < 1:
-        raise ValueError(f"--seeds must be >= 1, got {args.seeds}")
+    checks.integer("--seeds", args.seeds)
+    checks.integer("--lanes", args.lanes)
+    checks.integer("--phases", args.phases)
     split_cpu()
     env = make_environment(args.env_id, args.num_envs, args.env_options)
     search = SEARCHES[args.algorithm]

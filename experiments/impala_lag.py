@@ -23,7 +23,7 @@ from rich.table import Table
 
 import jaxrl
 from jaxrl import checks
-from jaxrl.analysis.records import mean_returns_by_part, save_record
+from jaxrl.analysis.records import mean_returns_by_part, rounded_curve, save_record
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
@@ -75,17 +75,19 @@ def main(args: Args) -> None:
     for lag, correction in settings:
         config = preset.config.replace(lag=lag, off_policy_correction=correction)
         curves = learning_curves(args, config)
-        last = np.nanmean(curves[:, -max(1, curves.shape[1] // 10) :], 1)
+        known = np.ma.masked_invalid(curves)
+        last = known[:, -max(1, curves.shape[1] // 10) :].mean(1).filled(np.nan)
+        mean_curve = known.mean(0).filled(np.nan)
         label = f"lag {lag}" + ("" if correction else ", no correction")
-        axes.plot(np.linspace(0, 1, curves.shape[1]), np.nanmean(curves, 0), label=label)
+        axes.plot(np.linspace(0, 1, curves.shape[1]), mean_curve, label=label)
         numbers = ", ".join(f"{x:.1f}" for x in last)
         table.add_row(str(lag), "V-trace" if correction else "none", numbers, f"{last.mean():.1f}")
         results.append(
             {
                 "lag": lag,
                 "off_policy_correction": correction,
-                "final_return_by_seed": last.round(3).tolist(),
-                "mean_curve": np.nanmean(curves, 0).round(3).tolist(),
+                "final_return_by_seed": rounded_curve(last),
+                "mean_curve": rounded_curve(mean_curve),
             }
         )
     Console().print(table)

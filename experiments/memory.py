@@ -30,7 +30,12 @@ from rich.table import Table
 import jaxrl
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis.records import mean_returns_by_part, save_record, summarize_seeds
+from jaxrl.analysis.records import (
+    mean_returns_by_part,
+    rounded_curve,
+    save_record,
+    summarize_seeds,
+)
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.training import manifest as manifests
 from jaxrl.types import Metrics
@@ -203,11 +208,7 @@ def main(args: Args) -> None:
                     "algorithm": name,
                     "config": fields.to_dict(config),
                     "greedy_return": summarize_seeds(scores),
-                    # JSON has no NaN, which parts without an ended episode have.
-                    "curve_by_seed": [
-                        [None if np.isnan(x) else round(float(x), 3) for x in curve]
-                        for curve in curves
-                    ],
+                    "curve_by_seed": [rounded_curve(curve) for curve in curves],
                 }
             )
     print_table(agents)

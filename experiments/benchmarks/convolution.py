@@ -22,6 +22,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import checks
 from jaxrl.networks import convolution, torsos
 from jaxrl.ops import optimizers
 from timing import RESULTS, Summary, alternate, median_and_range, seconds_of, write_results
@@ -99,6 +100,7 @@ def table(title: str, rates: dict[str, Summary]) -> Table:
 
 def main(args: Args) -> None:
     """Measure, print and write."""
+    checks.integer("--repeats", args.repeats)
     batch, steps = args.batch, args.steps
     network = torsos.ConvNet(torsos.NATURE_CONVOLUTIONS, (512,))
     training = {

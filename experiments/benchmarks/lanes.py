@@ -21,6 +21,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import checks
 from peers import Rejax
 from tasks import TASKS, Task, small
 from timing import RESULTS, alternate, median_and_range, medians, write_results
@@ -81,6 +82,9 @@ def table(results: dict[str, list[dict[str, Any]]]) -> Table:
 
 def main(args: Args) -> dict[str, Any]:
     """Measure, print and write; return the results."""
+    checks.integer("--repeats", args.repeats)
+    for agents in args.agents:
+        checks.integer("--agents", agents)
     console = Console()
     tasks = {name: TASKS[name] for name in args.tasks}
     if args.quick:

@@ -38,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import checks
 from sleeping import SleepingEnv, draw_times, simulator_alone
 from timing import RESULTS, alternate, median_and_range, medians, write_results
 from trainer import Trainer, random_steps, rollouts
@@ -260,6 +261,7 @@ def atari_table(args: Args, result: dict[str, Any]) -> Table:
 
 def main(args: Args) -> dict[str, Any]:
     """Measure, print and write all tables; return the results."""
+    checks.integer("--repeats", args.repeats)
     if args.quick:
         args = dataclasses.replace(
             args, num_envs=4, threads=2, step_seconds=(0.001,), num_pools=(2,), num_steps=4,

@@ -21,6 +21,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import checks
 from jaxrl.distributed.spread import split_cpu
 
 split_cpu()  # gymnax, which the next line imports, starts JAX's backend
@@ -94,6 +95,8 @@ def table(results: dict[str, Any]) -> Table:
 
 def main(args: Args) -> dict[str, Any]:
     """Measure, print and write; return the results."""
+    checks.integer("--repeats", args.repeats)
+    checks.integer("--agents", args.agents)
     console = Console()
     tasks = {name: TASKS[name] for name in args.tasks}
     if args.quick:

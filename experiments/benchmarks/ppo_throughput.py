@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import checks
 from peers import PEERS, Learner
 from tasks import TASKS, Task, small
 from timing import RESULTS, alternate, median_and_range, write_results
@@ -98,6 +99,7 @@ def speed_table(results: dict[str, Any]) -> Table:
 
 def main(args: Args, console: Console | None = None) -> dict[str, Any]:
     """Measure, print and write; return the results."""
+    checks.integer("--repeats", args.repeats)
     console = console or Console()
     tasks = {name: TASKS[name] for name in args.tasks}
     if args.quick:

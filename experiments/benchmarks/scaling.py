@@ -39,6 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import checks
 from jaxrl.device_axis import Axis
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
@@ -212,6 +213,7 @@ def predicted_seconds(
 
 def main(args: Args) -> dict[str, Any] | None:
     """Measure all points, print and write; return the results."""
+    checks.integer("--repeats", args.repeats)
     if args.point is not None:
         print(json.dumps(measure_point(Point(**json.loads(args.point)))))
         return None

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl import tuning
+from jaxrl import checks, tuning
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.distributed.spread import split_cpu
 from timing import RESULTS, alternate, write_results
@@ -136,6 +136,7 @@ class Peer:
 
 def main(args: Args) -> dict[str, Any]:
     """Measure, print and write; return the results."""
+    checks.integer("--repeats", args.repeats)
     if args.quick:
         args = dataclasses.replace(args, trials=2, updates=1, repeats=1, output=None)
     search = Search(args)

@@ -22,6 +22,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import checks
 from timing import RESULTS, write_results
 
 FIRST_UPDATE = Path(__file__).with_name("first_update.py")
@@ -75,6 +76,7 @@ def table(results: dict[str, dict[str, dict[str, float]]]) -> Table:
 
 def main(args: Args) -> dict[str, Any]:
     """Measure, print and write; return the results."""
+    checks.integer("--repeats", args.repeats)
     results = {id: measure(id, args.num_envs, args.repeats) for id in args.env_ids}
     Console().print(table(results))
     return write_results(args.output, {"seconds": results})

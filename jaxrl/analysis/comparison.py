@@ -100,8 +100,12 @@ def read_run(directory: Path) -> Run:
             "directories of runs"
         )
     rows = read_jsonl(path)
-    if not any(row.get("episode_count") for row in rows):
-        raise ValueError(f"no episode ended in {path}; train the run for longer, or leave it out")
+    needed = {"episode_return", "steps", "seconds"}
+    if not any(row.get("episode_count") and needed <= row.keys() for row in rows):
+        raise ValueError(
+            f"no episode ended in {path}, or its rows lack one of {sorted(needed)}; train the run "
+            "for longer, or leave it out"
+        )
     return Run(directory, manifest, rows)
 
 

@@ -58,6 +58,11 @@ def summarize_seeds(
     return rounded | {"by_seed": scores.round(4).tolist()}
 
 
+def rounded_curve(curve: np.ndarray) -> list[float | None]:
+    """Return numbers `[T]` as JSON holds them: to three places, and None instead of NaN."""
+    return [None if np.isnan(x) else round(float(x), 3) for x in curve]
+
+
 def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:
     """Write `name.json`, whole or not at all, and return the path of the picture beside it."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -136,8 +136,8 @@ def check_flags(args: SubmitArguments) -> None:
         raise ValueError(f"--hours must be a number over {MARGIN / 3600:.2f}, got {args.hours:g}")
     for name, least in (("gpus", 0), ("cpus", 1), ("nodes", 1), ("workers", 1)):
         checks.optional(checks.integer, f"--{name}", getattr(args, name), least)
-    if any("\n" in text for text in args.extra):
-        raise ValueError("--extra takes options of one line each")
+    if any("\n" in text or not text.strip() for text in args.extra):
+        raise ValueError("--extra takes options of one line each, such as partition=gpu")
     if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
         raise ValueError("--nodes needs --scheduler slurm and no --workers")
 

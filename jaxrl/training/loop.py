@@ -8,6 +8,7 @@ the metrics fill a buffer of fixed size, so memory does not grow with the length
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -299,10 +300,11 @@ class TrainingLoop:
         return summary
 
     def close(self) -> None:
-        """Close the files and the progress bar."""
-        self.bar.close()
-        for sink in self.sinks:
-            sink.close()
-        for checkpoints in (self.best, self.checkpoints):
-            if checkpoints is not None:
-                checkpoints.close()
+        """Close the files and the progress bar, the others too if one cannot be closed."""
+        with contextlib.ExitStack() as stack:
+            for checkpoints in (self.checkpoints, self.best):
+                if checkpoints is not None:
+                    stack.callback(checkpoints.close)
+            for sink in reversed(self.sinks):
+                stack.callback(sink.close)
+            stack.callback(self.bar.close)

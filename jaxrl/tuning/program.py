@@ -87,7 +87,7 @@ def search(
         max_phases = -(-max_steps // (num_steps * seeds_per_trial))
         scheduler = Capped(scheduler, min(max_phases, checks.MAX_COUNT))
     if sampler is not None:
-        _check_sampler(sampler, space, scheduler.num_trials, num_lanes)
+        _check_sampler(sampler, space, scheduler, num_lanes)
     num_lanes = min(num_lanes, scheduler.num_trials)
     rounds = Rounds(
         algo, config, space, sampler, scheduler, updates_per_phase, key, objective,
@@ -108,14 +108,17 @@ def _check_space(space: spaces.Space, config: Any) -> None:
         )
 
 
-def _check_sampler(sampler: Any, space: spaces.Space, num_trials: int, num_lanes: int) -> None:
+def _check_sampler(sampler: Any, space: spaces.Space, scheduler: Scheduler, num_lanes: int) -> None:
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise checks.refuse("sampler", "a sampler, such as jaxrl.tuning.Sobol(), or None", sampler)
     if not space:
         raise checks.refuse("space", "a dictionary with at least one distribution", space)
+    num_trials = scheduler.num_trials
     if isinstance(sampler, AdaptiveSampler) and num_lanes >= num_trials:
+        ways_out = "another sampler"
+        if not isinstance(scheduler, Explorer):  # which needs a lane for each trial
+            ways_out = f"fewer lanes, or {ways_out}"
         raise ValueError(
             f"{type(sampler).__name__} chooses by the scores of earlier trials, but with "
-            f"num_lanes={num_lanes} all {num_trials} trials begin at once: take fewer lanes, or "
-            "another sampler"
+            f"num_lanes={num_lanes} all {num_trials} trials begin at once: take {ways_out}"
         )

@@ -144,7 +144,11 @@ def test_commands_of_older_versions_are_shown_without_secrets(tmp_path):
 def test_runs_without_episodes_are_refused(tmp_path):
     metrics = write_run(tmp_path / "x") / "metrics.jsonl"
     metrics.unlink()
-    with pytest.raises(ValueError, match=r"no episode ended in .*metrics.jsonl; train the run"):
+    refusal = r"no episode ended in .*metrics.jsonl, or its rows lack one of .*; train the run"
+    with pytest.raises(ValueError, match=refusal):
+        read_run(tmp_path / "x")
+    metrics.write_text('{"update": 1, "steps": 8, "episode_count": 1, "episode_return": 2.0}\n')
+    with pytest.raises(ValueError, match=refusal):
         read_run(tmp_path / "x")
 
 

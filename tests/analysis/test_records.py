@@ -5,7 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl.analysis.records import describe_scores, keep_record, save_record, summarize_seeds
+from jaxrl.analysis.records import (
+    describe_scores,
+    keep_record,
+    rounded_curve,
+    save_record,
+    summarize_seeds,
+)
 
 
 def test_seeds_are_summarized_with_their_interval():
@@ -13,6 +19,11 @@ def test_seeds_are_summarized_with_their_interval():
     assert summary["value"] == 3.0
     assert 1.0 <= summary["low"] < 3.0 < summary["high"] <= 6.0
     assert summary["by_seed"] == [1.0, 2.0, 6.0]
+
+
+def test_parts_without_episodes_are_null_in_json():
+    curve = rounded_curve(np.array([np.nan, 1.23456, 2.0]))
+    assert json.dumps(curve, allow_nan=False) == "[null, 1.235, 2.0]"
 
 
 def test_records_are_written_whole(tmp_path):

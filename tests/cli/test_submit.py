@@ -300,6 +300,7 @@ def test_a_job_that_the_scheduler_refuses_is_an_error(place):
         (["--nodes", "2", "--scheduler", "sge", *SWEEP], "--nodes needs --scheduler slurm"),
         (["--name", "a b", "--", "train.py"], "got 'a b'"),
         (["--extra", "a=1\nrm x", "--", "train.py"], "--extra takes options of one line each"),
+        (["--extra", "", "--", "train.py"], "--extra takes options of one line each"),
         (["--", "train.py", "--run-dir"], "--run-dir has no value"),
     ],
 )

@@ -222,6 +222,24 @@ class SignalAfter:
         pass
 
 
+class FailsToClose:
+    """A sink that takes rows and cannot be closed."""
+
+    def write(self, row):
+        pass
+
+    def close(self):
+        raise OSError("cannot be closed")
+
+
+def test_a_sink_that_cannot_be_closed_leaves_a_whole_run(tmp_path):
+    with pytest.raises(OSError, match="cannot be closed"):
+        run(4, tmp_path, sinks=[FailsToClose()])
+    assert read_summary(tmp_path)["updates"] == 4
+    resumed = run(6, tmp_path, resume=True)
+    chex.assert_trees_all_equal(resumed.state, run(6).state)
+
+
 def test_sigterm_stops_after_the_chunk_with_a_checkpoint(tmp_path):
     handler = signal.getsignal(signal.SIGTERM)
     result = run(10, tmp_path, sinks=[SignalAfter()], checkpoint_seconds=1000.0)

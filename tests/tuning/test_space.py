@@ -248,7 +248,9 @@ def test_the_values_of_a_static_field_can_be_counted():
     "make",
     [
         lambda: Uniform(1.0, 1.0),
+        lambda: Uniform(0.0, 1e39),
         lambda: LogUniform(0.0, 1.0),
+        lambda: LogUniform(1e-50, 1.0),
         lambda: QLogUniform(3, 10, q=2),
         lambda: QLogUniform(2, 10, rungs=1),
         lambda: QLogUniform(2, 10, rungs=2.5),  # pyrefly: ignore[bad-argument-type]

@@ -237,8 +237,9 @@ def _add(group: PoolGroup) -> tuple[int, RawStep]:
     with _lock:
         number = next(_numbers)
         _groups[number] = group
-        while len(_groups) > max_groups():
-            _groups.popitem(last=False)[1].close()
+        removed = [_groups.popitem(last=False)[1] for _ in range(len(_groups) - max_groups())]
+    for displaced in removed:
+        displaced.close()
     return number, first
 
 

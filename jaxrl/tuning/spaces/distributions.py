@@ -20,17 +20,21 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.types import Array
 
+# Values are single precision, which holds 1e-38 to 3e38.
+REAL = checks.Range("a number between -1e38 and 1e38", lambda x: abs(x) <= 1e38)
+POSITIVE = checks.Range("a number between 1e-37 and 1e38", lambda x: (x >= 1e-37) & (x <= 1e38))
+
 
 @dataclass(frozen=True)
 class Uniform:
-    """Real numbers from `low` to `high`."""
+    """Real numbers from `low` to `high`, within -1e38 and 1e38."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
         use_plain_numbers(self)
-        _check_bounds(self, checks.number)
+        _check_bounds(self, checks.number, allowed=REAL)
 
     def draw(self, key: Array) -> Array:
         """Draw a traced value."""
@@ -87,11 +91,11 @@ class _Logarithmic(abc.ABC):
 
 @dataclass(frozen=True)
 class LogUniform(_Logarithmic):
-    """Positive real numbers, uniform in their logarithm."""
+    """Positive real numbers within 1e-37 and 1e38, uniform in their logarithm."""
 
     def __post_init__(self) -> None:
         use_plain_numbers(self)
-        _check_bounds(self, checks.number, allowed=checks.POSITIVE)
+        _check_bounds(self, checks.number, allowed=POSITIVE)
 
     def _exp(self, exponent: Array) -> Array:
         return jnp.clip(jnp.exp(exponent), float(self.low), float(self.high))
