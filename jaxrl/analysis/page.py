@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from jaxrl.files.paths import unfinished, write_whole
+
 _EMBEDDED_BYTES = 8 * 10**6
 _VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
 
@@ -31,14 +33,12 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
       OSError: if `path` cannot be written.
     """
     content = _TEMPLATES.get_template(template).render(folder=path.parent, **values)
-    temporary = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        if temporary.is_file():
-            temporary.unlink()
+        if unfinished(path).is_file():
+            unfinished(path).unlink()
         raise OSError(
             f"{path} cannot be written ({error.strerror}); choose another place for the page"
         ) from error

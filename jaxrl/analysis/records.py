@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
+from jaxrl.files.paths import write_whole
 from jaxrl.ops import statistics
 from jaxrl.spaces import Box, MultiDiscrete
 from jaxrl.training.loggers import smoothed_returns
@@ -66,9 +67,7 @@ def rounded_curve(curve: np.ndarray) -> list[float | None]:
 def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:
     """Write `name.json`, whole or not at all, and return the path of the picture beside it."""
     directory.mkdir(parents=True, exist_ok=True)
-    unfinished = directory / f".{name}.json"
-    unfinished.write_text(json.dumps(record, indent=1) + "\n")
-    unfinished.replace(directory / f"{name}.json")
+    write_whole(directory / f"{name}.json", json.dumps(record, indent=1) + "\n")
     return directory / f"{name}.png"
 
 

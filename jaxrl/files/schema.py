@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl.files.paths import write_whole
+
 MAX_DEPTH = 32
 """The deepest nesting of values; runs write less than 10 levels."""
 DIGEST = "digest"
@@ -222,14 +224,7 @@ def read(path: Path, table: Table, rename: Callable[[Any], Any] = lambda value: 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
     """Write an object with its digest to a JSON file, whole or not at all."""
-    new = unfinished(path)
-    new.write_text(json.dumps({**value, DIGEST: _digest(value)}, indent=1) + "\n")
-    new.replace(path)
-
-
-def unfinished(path: Path) -> Path:
-    """Return the file that `write` fills first, and that a kill or a full disk may leave behind."""
-    return path.with_name(f".{path.name}")
+    write_whole(path, json.dumps({**value, DIGEST: _digest(value)}, indent=1) + "\n")
 
 
 def _digest(value: Mapping[str, Any]) -> str:

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from jaxrl.files.paths import unfinished, write_whole
+
 NAME = "seal.json"
-UNWRITTEN = f".{NAME}"
-"""The seal while it is written."""
 FORMAT = 1
 _THREADS = 4  # hashlib releases the GIL
 
@@ -37,9 +37,7 @@ def write(folder: Path, entries: dict[str, Any]) -> None:
       OSError: if a file cannot be read or the seal not be written.
     """
     record = {"format": FORMAT, **entries, "files": _measure(_files(folder))}
-    unwritten = folder / UNWRITTEN
-    unwritten.write_text(_text(record | {"digest": _digest(record)}))
-    unwritten.replace(folder / NAME)
+    write_whole(folder / NAME, _text(record | {"digest": _digest(record)}))
 
 
 def verify(folder: Path) -> dict[str, Any]:
@@ -97,8 +95,9 @@ def read(path: Path) -> dict[str, Any]:
 def _files(folder: Path) -> dict[str, Path]:
     """Return the files of a folder besides its seal, by their paths in it."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
-    files = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {name: path for name, path in files.items() if name not in (NAME, UNWRITTEN)}
+    seal = folder / NAME
+    others = (path for path in paths if path not in (seal, unfinished(seal)))
+    return {path.relative_to(folder).as_posix(): path for path in others}
 
 
 def _measure(files: dict[str, Path]) -> dict[str, dict[str, Any]]:

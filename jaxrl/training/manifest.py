@@ -30,8 +30,6 @@ from jaxrl.files.urls import redact_command
 from jaxrl.types import Algorithm, Env, check_environments
 
 NAME = "manifest.json"
-UNFINISHED = f".{NAME}"
-"""The manifest while it is written; a kill or a full disk may leave it behind."""
 _PACKAGES = (
     "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "gymnasium",
     "orbax-checkpoint", "numpy",

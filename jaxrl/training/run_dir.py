@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.distributed import processes
-from jaxrl.files.paths import check_path
+from jaxrl.files.paths import check_path, unfinished
 from jaxrl.training import manifest as manifests
 
 
@@ -53,7 +53,7 @@ def _prepared(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterat
         elif manifests.differences(saved, manifest):
             saved = manifest  # without a checkpoint, the new settings lose nothing
         manifest = manifests.resumed(saved, manifest)
-    elif directory.exists() and {x.name for x in directory.iterdir()} - {manifests.UNFINISHED}:
+    elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):

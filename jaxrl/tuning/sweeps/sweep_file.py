@@ -14,7 +14,7 @@ from jaxrl import config as fields
 from jaxrl.envs.host_adapter import without_speed_only
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
-from jaxrl.files.paths import check_path
+from jaxrl.files.paths import check_path, unfinished
 from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.training import manifest as manifests
 from jaxrl.training.population import STRATEGIES
@@ -166,7 +166,7 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
         with directory_lock(directory):
             yield False
         return
-    if directory.exists() and {*directory.iterdir()} - {schema.unfinished(directory / NAME)}:
+    if directory.exists() and {*directory.iterdir()} - {unfinished(directory / NAME)}:
         raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
