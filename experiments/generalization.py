@@ -37,6 +37,7 @@ from jaxrl.presets import PRESETS
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import evaluate_separately
+from jaxrl.training.run import count_updates
 
 UNSEEN = 100_000
 """Number of test levels; no agent trains on them."""
@@ -154,11 +155,6 @@ def train(
     print(f"training {len(seeds)} agents at once, {total_steps:,} steps each")
     options = jaxrl.compiler_options(algo, config)
     return jax.jit(jax.vmap(learn), compiler_options=options)(seeds, levels)
-
-
-def count_updates(algo: jaxrl.Algorithm, config: Any, total_steps: int) -> int:
-    """Return the number of updates with at least this number of environment steps."""
-    return -(-total_steps // (algo.env.num_envs * config.num_steps))
 
 
 def mean_returns(

@@ -27,6 +27,7 @@ from jaxrl.analysis.records import mean_returns_by_part, rounded_curve, save_rec
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
+from jaxrl.training.run import count_updates
 
 
 @dataclasses.dataclass
@@ -47,10 +48,8 @@ class Args:
 def learning_curves(args: Args, config: Any) -> np.ndarray:
     """Return mean returns over 50 equal parts of the training, `[seeds, 50]`."""
     preset = PRESETS["impala"][args.preset]
-    env = jaxrl.make(preset.env_id, num_envs=preset.num_envs)
-    algo = jaxrl.impala(env)
-    total_steps = args.total_steps or preset.total_steps
-    num_updates = -(-total_steps // (env.num_envs * config.num_steps))
+    algo = jaxrl.impala(jaxrl.make(preset.env_id, num_envs=preset.num_envs))
+    num_updates = count_updates(algo, config, args.total_steps or preset.total_steps)
     config = config.replace(anneal_updates=num_updates)
 
     def learn(key: jax.Array) -> Any:

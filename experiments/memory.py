@@ -38,6 +38,7 @@ from jaxrl.analysis.records import (
 )
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.training import manifest as manifests
+from jaxrl.training.run import count_updates
 from jaxrl.types import Metrics
 
 
@@ -140,8 +141,7 @@ def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
     """
     task = TASKS[args.task]
     algo = ALGORITHMS[name](jaxrl.make(task.env_id, args.num_envs, **task.options))
-    total_steps = args.total_steps or task.total_steps
-    num_updates = -(-total_steps // (args.num_envs * algo.num_steps(config)))
+    num_updates = count_updates(algo, config, args.total_steps or task.total_steps)
     config = config.replace(anneal_updates=num_updates)
     env = algo.env.for_evaluation(args.episodes)
 

@@ -33,6 +33,7 @@ from jaxrl.training import population as populations
 from jaxrl.training.compilation import compiler_options, enable_compilation_cache
 from jaxrl.training.evaluate import evaluate, split_episodes
 from jaxrl.training.progress import Progress, Row
+from jaxrl.training.run import count_updates
 from jaxrl.types import Algorithm
 
 ROWS = 1000
@@ -166,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{algo.env.id} runs on the host; train its seeds one by one with jaxrl train, and "
             "record them with experiments/record.py"
         )
-    num_updates = -(-flags.total_steps // (algo.env.num_envs * algo.num_steps(config)))
+    num_updates = count_updates(algo, config, flags.total_steps)
     say = Console(stderr=True).log
     states, rows, totals = train(algo, config, args.seeds, num_updates, say)
     returns = greedy_returns(algo, config, states, args.episodes)

@@ -55,7 +55,7 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import WandbSink
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy
-from jaxrl.training.run import run
+from jaxrl.training.run import count_updates, run
 from jaxrl.types import Algorithm, Env
 
 WIDE = 200
@@ -247,8 +247,7 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
             settings = find_fastest(build, knobs, starts)
         algo, config = build(**settings)
     if args.anneal and config.anneal_updates == 0:
-        num_updates = -(-args.total_steps // (algo.env.num_envs * algo.num_steps(config)))
-        config = config.replace(anneal_updates=num_updates)
+        config = config.replace(anneal_updates=count_updates(algo, config, args.total_steps))
     return algo, config, run_dir
 
 

@@ -115,7 +115,7 @@ def run(
         checks.instance("callbacks", callback, Callable, "a list of functions")
     label = checks.optional(checks.text, "label", label)
     steps_per_update = algo.env.num_envs * algo.num_steps(config)
-    num_updates = -(-total_steps // steps_per_update)
+    num_updates = count_updates(algo, config, total_steps)
     if num_updates > MAX_COUNT:  # annealing and target networks count them in 32 bits
         raise ValueError(
             f"total_steps={total_steps:,} are {num_updates:,} updates of {steps_per_update} steps, "
@@ -150,6 +150,11 @@ def run(
         stack.callback(loop.close)
         with processes.failing_together(jax.errors.JaxRuntimeError, OSError):
             return loop.run(init, seed)
+
+
+def count_updates(algo: Algorithm, config: Any, total_steps: int) -> int:
+    """Return the number of updates with at least this number of environment steps."""
+    return -(-total_steps // (algo.env.num_envs * algo.num_steps(config)))
 
 
 def check_sinks(sinks: Any) -> None:
