@@ -52,7 +52,7 @@ def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
     with pytest.raises(ValueError, match="no episode ended in any phase; give more --updates-per"):
         comparison.main(args)
     assert not (tmp_path / "results").exists()
-    with pytest.raises(ValueError, match="--seeds must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="--seeds must be an integer >= 1, got 0"):
         comparison.main(comparison.Args(seeds=0))
 
 
