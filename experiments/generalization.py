@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import checks
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis.records import save_record, summarize_seeds
+from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.envs.host import callback
 from jaxrl.envs.maze import MazeEnv
@@ -260,11 +261,6 @@ def make_levels(args: Procgen | Miniworld, first_level: int = 0, num_levels: int
 # --- results -------------------------------------------------------------------------------------
 
 
-def format_summary(summary: dict[str, Any]) -> str:
-    """Return a mean and its interval as text."""
-    return f"{summary['value']:.2f} ({summary['low']:.2f} to {summary['high']:.2f})"
-
-
 def describe(
     algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld, results: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -288,7 +284,7 @@ def report(
     ]
     table = Table("levels", *names, title=f"return, mean of {args.seeds} seeds and 95% interval")
     for row in results:
-        table.add_row(str(row["num_levels"]), *(format_summary(row[name]) for name in names))
+        table.add_row(str(row["num_levels"]), *(interval_text(row[name], 2) for name in names))
     Console().print(table)
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     returns, gap = figure.subplots(1, 2)
@@ -310,9 +306,10 @@ def report(
 
 def main(args: Maze | Procgen | Miniworld) -> None:
     """Run the study that the flags name."""
-    for name in ("seeds", "total_steps", "episodes", "levels"):
-        if np.min(getattr(args, name, 1), initial=1) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
+    checks.integer("--seeds", args.seeds)
+    checks.integer("--total-steps", args.total_steps, 1, checks.MAX_LONG)
+    checks.integer("--episodes", args.episodes)
+    checks.sizes("--levels", args.levels)
     if isinstance(args, Maze):
         study_maze(args)
     else:

@@ -30,8 +30,8 @@ import numpy as np
 import tyro
 
 import jaxrl
+from jaxrl import checks, tuning
 from jaxrl import config as fields
-from jaxrl import tuning
 from jaxrl.analysis.records import keep_record
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.training import manifest as manifests
@@ -366,8 +366,7 @@ def main(args: Args) -> None:
         if unknown := set(getattr(args, flag)) - set(known):
             raise ValueError(f"--{flag} takes {', '.join(known)}; got {', '.join(sorted(unknown))}")
     for name in ("seeds", "new_seeds", "finals_top", "finals_repeats", "batch", "at_once"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
+        checks.integer(f"--{name.replace('_', '-')}", getattr(args, name))
     if any(isinstance(OPTIMIZERS[name], Sampler) for name in args.optimizers):
         import_optuna()  # or say at once that it is not installed
     if "smac" in args.optimizers:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import rankdata
 
-from jaxrl.analysis.records import save_record, summarize_seeds
+from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.files.changes import changed_settings
 from jaxrl.ops import statistics
@@ -129,12 +129,6 @@ def mean_ranks(cells: Cells) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items(), key=lambda item: item[1]["value"]))
 
 
-def interval(row: dict[str, Any], digits: int) -> str:
-    """Return a value with its interval."""
-    value, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
-
-
 def tables(
     tasks: dict[str, dict[str, Any]], ranks: dict[str, dict[str, Any]], num_searches: int
 ) -> list[Table]:
@@ -142,8 +136,8 @@ def tables(
     shown = Table("optimizer", "mean rank", "beats random", *tasks, box=box.MARKDOWN)
     for name, row in ranks.items():
         by_task = [f"{rank:.2f}" for rank in row["by_task"].values()]
-        better = interval(row["beats_random"], 2) if "beats_random" in row else ""
-        shown.add_row(name, interval(row, 2), better, *by_task)
+        better = interval_text(row["beats_random"], 2) if "beats_random" in row else ""
+        shown.add_row(name, interval_text(row, 2), better, *by_task)
     found = [shown]
     for task, rows in tasks.items():
         shown = Table(
@@ -154,7 +148,7 @@ def tables(
             row = rows[name]
             search = (row["seconds"]["search"] + row["seconds"]["finals"]) / num_searches
             shown.add_row(
-                name, interval(row["on_new_seeds"], 1), interval(row["in_finals"], 1),
+                name, interval_text(row["on_new_seeds"], 1), interval_text(row["in_finals"], 1),
                 f"{np.mean(row['trials']):.0f}", f"{np.mean(row['steps']):,.0f}", f"{search:.1f}",
                 f"{row['seconds'].get('compilation', 0):.0f}",
             )  # fmt: skip

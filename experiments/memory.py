@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
+from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import (
@@ -193,8 +194,7 @@ def print_table(agents: list[dict[str, Any]]) -> None:
 def main(args: Args) -> None:
     """Train all agents; print, record and draw their returns."""
     for name in ("seeds", "num_envs", "episodes"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
+        checks.integer(f"--{name.replace('_', '-')}", getattr(args, name))
     task = TASKS[args.task]
     total_steps = args.total_steps or task.total_steps
     agents = []

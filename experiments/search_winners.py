@@ -33,7 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrl
-from jaxrl.analysis.records import save_record, summarize_seeds
+from jaxrl import checks
+from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.training import manifest as manifests
 from jaxrl.tuning import (
@@ -189,10 +190,7 @@ def print_table(measured: dict[str, dict[str, Any]]) -> None:
     """Print what the rules found."""
     table = Table("rule", "trials", "phases", "score that chose the winner", "on new seeds")
     for name, row in measured.items():
-        scores = [
-            f"{x['value']:.1f} ({x['low']:.1f} to {x['high']:.1f})"
-            for x in (row["claimed"], row["true"])
-        ]
+        scores = (interval_text(row[of], 1) for of in ("claimed", "true"))
         table.add_row(name, str(row["num_trials"]), f"{np.mean(row['phases']):.0f}", *scores)
     Console().print(table)
 
@@ -223,8 +221,7 @@ def draw(args: Args, measured: dict[str, dict[str, Any]]) -> Figure:
 def main(args: Args) -> None:
     """Run all searches; print, record and draw how good their winners are."""
     for name in ("searches", "phases", "updates", "new_seeds"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be >= 1, got {getattr(args, name)}")
+        checks.integer(f"--{name.replace('_', '-')}", getattr(args, name))
     measured = {}
     for name, rule in rules(args).items():
         print(f"{args.searches} searches by the rule {name}", flush=True)

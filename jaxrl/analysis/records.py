@@ -34,8 +34,8 @@ RUNS: schema.Table = {
 """A record of runs, as `save_runs` writes it."""
 
 
-def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
-    """Return mean returns over equal parts of training, `[P, parts]`; NaN where no episode ended.
+def mean_returns_by_part(metrics: Metrics) -> np.ndarray:
+    """Return mean returns over 50 parts of training, `[P, parts]`; NaN where no episode ended.
 
     Args:
       metrics: of P agents and all their updates, leaves `[P, num_updates]`.
@@ -43,7 +43,7 @@ def mean_returns_by_part(metrics: Metrics, num_parts: int = 50) -> np.ndarray:
 
     def by_part(name: str) -> np.ndarray:
         values = np.asarray(metrics[name])
-        parts = np.array_split(values, min(num_parts, values.shape[1]), axis=1)
+        parts = np.array_split(values, min(50, values.shape[1]), axis=1)
         return np.stack([part.sum(1) for part in parts], 1)
 
     counts = by_part("episode_count")
@@ -57,6 +57,12 @@ def summarize_seeds(
     estimate = statistics.estimate(statistic, scores[:, None])
     rounded = {name: round(float(x), 4) for name, x in estimate._asdict().items()}
     return rounded | {"by_seed": scores.round(4).tolist()}
+
+
+def interval_text(summary: dict[str, Any], digits: int) -> str:
+    """Return the value and the interval of `summarize_seeds` as text."""
+    value, low, high = (f"{summary[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
 
 
 def rounded_curve(curve: np.ndarray) -> list[float | None]:
@@ -164,7 +170,7 @@ def describe_run(
         "summary": summary,
         "curve": {
             "steps": steps[kept].tolist(),
-            "mean_return_of_last_100_episodes": [round(float(x), 3) for x in curve[kept]],
+            "mean_return_of_last_100_episodes": rounded_curve(curve[kept]),
         },
         "evaluation": {"greedy": True} | describe_scores(returns),
     }

@@ -119,5 +119,5 @@ def test_the_simulators_of_an_agent_are_closed(study, monkeypatch, tmp_path):
 
 
 def test_bad_flags_are_refused(study):
-    with pytest.raises(ValueError, match=r"--levels must be >= 1, got \(0,\)"):
+    with pytest.raises(ValueError, match=r"--levels must be a tuple of integers >= 1, got \(0,\)"):
         study.main(study.Maze(levels=(0,)))

@@ -45,7 +45,7 @@ def test_the_best_score_so_far_is_read_in_the_order_of_the_rounds(study):
 def test_bad_arguments_are_refused(study, tmp_path):
     with pytest.raises(ValueError, match=r"--tasks takes CartPole-v1, .*; got Pong"):
         study.main(study.Args(tasks=("Pong",), cells=tmp_path))
-    with pytest.raises(ValueError, match="--new-seeds must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="--new-seeds must be an integer >= 1, got 0"):
         study.main(study.Args(new_seeds=0, cells=tmp_path))
 
 

@@ -50,5 +50,5 @@ def test_the_velocities_of_cartpole_are_hidden(study):
 
 
 def test_bad_flags_are_refused(study):
-    with pytest.raises(ValueError, match="--seeds must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="--seeds must be an integer >= 1, got 0"):
         study.main(study.Args("chain", seeds=0))
