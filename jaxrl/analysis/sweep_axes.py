@@ -45,11 +45,11 @@ def positions(space: Mapping[str, Any], values: Mapping[str, Any]) -> list[float
     ]
 
 
-def ticks(distribution: Mapping[str, Any], max_choices: int = 12) -> list[tuple[float, str]]:
-    """Return positions and labels along an axis; of a choice at most `max_choices`."""
+def ticks(distribution: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """Return positions and labels along an axis; of a choice at most 12."""
     if distribution["kind"] == "Choice":
         labels = choice_labels(distribution)
-        shown = labels[:: -(-len(labels) // max_choices)]
+        shown = labels[:: -(-len(labels) // 12)]
         spaces = len(labels) - 1
         return [(labels.index(label) / spaces if spaces else 0.5, label) for label in shown]
     low, high = distribution["low"], distribution["high"]
