@@ -60,7 +60,7 @@ def random_sweep(num_trials, lanes=8, seed=0):
         distance = abs(math.log10(values["learning_rate"]) + 3)
         phases = 10 if distance < 0.7 else int(rng.integers(1, 10))
         curve = 20 * (1 - np.exp(-np.arange(1, phases + 1) / 4)) * (1.5 - distance)
-        scores = list((curve + rng.normal(size=phases)).tolist())
+        scores = (curve + rng.normal(size=phases)).tolist()
         status = "completed" if phases == 10 else "stopped"
         if rng.uniform() < 0.3:
             scores[0] = None

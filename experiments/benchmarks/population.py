@@ -7,7 +7,6 @@ PPO on CartPole (4 environments x 128 steps) and Breakout-MinAtar (64 x 128), as
 ppo_throughput.py: valid steps a second of all agents together, in the steady state, in turn.
 The CPU is split into one device a core, so that "shard" strategies use all of them; "auto" is the
 choice of `jaxrl.population.choose` by its own measurement. rejax's agents are vmapped.
-
 """
 
 from __future__ import annotations

@@ -54,11 +54,7 @@ CONFIGS = {
         64,
         jaxrl.PPOConfig(num_steps=128, torso="mlp", activation="relu", num_minibatches=8),
     ),
-    "pong": (
-        "Pong-v5",
-        8,
-        PPO_FOR_ATARI.replace(torso="ga3c_cnn"),
-    ),
+    "pong": ("Pong-v5", 8, PPO_FOR_ATARI.replace(torso="ga3c_cnn")),
 }
 """Environment id, environments of a device, config."""
 PREDICTED = (8, 64, 512)

@@ -59,10 +59,8 @@ class Lanes:
     def __init__(self, task: Task, agents: int, strategy: Any, updates: int):
         algo = jaxrl.ppo(task.make())
         lanes = populations.population(algo, agents, strategy)
-        self.configs, self.updates = (
-            populations.stack(task.config, agents),
-            min(updates, MAX_UPDATES),
-        )
+        self.configs = populations.stack(task.config, agents)
+        self.updates = min(updates, MAX_UPDATES)
         keys = jax.random.split(jax.random.key(0), agents)
         self.states = jax.jit(lanes.init)(self.configs, keys)
 

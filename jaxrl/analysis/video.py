@@ -180,7 +180,7 @@ def _film(path: Path) -> Film:
         return Film(path, path.name, None)
     numbers = content.get("numbers")
     own = numbers and GameNumbers(*(numbers[name] for name in GameNumbers._fields))
-    return Film(path, content["caption"], own or None)
+    return Film(path, content["caption"], own)
 
 
 def _natural_order(text: str) -> list[str | float]:

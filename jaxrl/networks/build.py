@@ -193,9 +193,9 @@ def q_network(
 
 def _check_spaces(observation_space: Any, action_space: Any, config: Any) -> None:
     """Raise `ValueError` for arguments that are no spaces and no config."""
-    kinds = (("observation_space", observation_space, ObservationSpace),)
-    for name, space, kind in (*kinds, ("action_space", action_space, ActionSpace)):
-        checks.instance(name, space, kind, "a space, such as jaxrl.Box or jaxrl.Discrete")
+    text = "a space, such as jaxrl.Box or jaxrl.Discrete"
+    checks.instance("observation_space", observation_space, ObservationSpace, text)
+    checks.instance("action_space", action_space, ActionSpace, text)
     checks.instance("config", config, NetworkConfig, "a jaxrl.networks.NetworkConfig")
 
 
