@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +12,10 @@ from typing import Any, TypedDict
 
 import jax
 
-from jaxrl.distributed.spread import num_cores
+from jaxrl.training import manifest as manifests
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path("runs") / "results"  # a recorded benchmark is rewritten by --output only
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "envpool", "rejax", "torch", "numpy")
+PEERS = ("rejax", "torch", "stable-baselines3")
 
 
 class Summary(TypedDict):
@@ -70,16 +65,10 @@ def calls_for(seconds: float, one_call: Callable[[], Any]) -> int:
 
 def machine() -> dict[str, Any]:
     """Return hardware, versions and the command of this measurement."""
-    return {
-        "command": shlex.join(["python", _relative(sys.argv[0]), *sys.argv[1:]]),
-        "cpu": _cpu_name(),
-        "cores": num_cores(),
-        "device": jax.devices()[0].device_kind,
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "versions": {name: _version(name) for name in PACKAGES},
-    }
+    origin = manifests.provenance()
+    peers = {name: manifests.version_of(name) for name in PEERS}
+    flags = {"xla_flags": os.environ.get("XLA_FLAGS", "")}
+    return origin | flags | {"versions": origin["versions"] | peers}
 
 
 def write_results(path: Path | None, results: dict[str, Any]) -> dict[str, Any]:
@@ -94,24 +83,3 @@ def write_results(path: Path | None, results: dict[str, Any]) -> dict[str, Any]:
 def medians(summaries: Mapping[str, Summary]) -> dict[str, float]:
     """Return the medians of several quantities."""
     return {name: summary["median"] for name, summary in summaries.items()}
-
-
-def _relative(path: str) -> str:
-    absolute = Path(path).resolve()
-    return str(absolute.relative_to(ROOT)) if absolute.is_relative_to(ROOT) else absolute.name
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -31,6 +31,7 @@ from rich.markup import escape
 from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.envs import make
 from jaxrl.training import compilation
+from jaxrl.training.manifest import version_of
 
 OPTIONAL = {
     "optuna": ("hyperparameter sweeps", "pip install 'jaxrl[tune]'"),
@@ -154,14 +155,6 @@ def older_than(package: str, version: str) -> bool:
     """Return whether a package is installed and older than a version."""
     installed = version_of(package)
     return installed is not None and Version(installed) < Version(version)
-
-
-def version_of(package: str) -> str | None:
-    """Return the version of an installed distribution; None if there is none of this name."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def devices() -> Finding:

@@ -98,12 +98,15 @@ def _command() -> list[str]:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results may depend on."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return found | {name: version for name in _PACKAGES if (version := version_of(name))}
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of an installed distribution; None if there is none of this name."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _git_commit() -> str | None:
