@@ -63,18 +63,21 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if args.trust_imports:
         find_own_modules()
     record = read_runs(path)
-    recorded = recorded_scores(record, path)
+    by_seed = manifests_by_seed(record, path)
+    returns = (entry["summary"]["mean_return"] for entry in record["runs"])
+    recorded = dict(zip(by_seed, returns, strict=True))
     seeds = args.seeds or tuple(recorded)
     if unknown := sorted(set(seeds) - set(recorded)):
         raise ValueError(f"--seeds: {path} has no seeds {unknown}; it has {sorted(recorded)}")
     directory = args.run_dir or Path("runs") / "reproduce" / path.stem
     scores = {
         seed: repeat(manifest, directory / f"seed{seed}", path, args.trust_imports)
-        for seed, manifest in manifests_by_seed(record, path).items()
+        for seed, manifest in by_seed.items()
         if seed in seeds
     }
     print_scores(path.stem, scores, recorded)
-    return judge(list(scores.values()), list(recorded.values()), random_return(record))
+    random = record["random_policy"]["mean_return"]
+    return judge(list(scores.values()), list(recorded.values()), random)
 
 
 def manifests_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str, Any]]:
@@ -90,17 +93,6 @@ def manifests_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str,
             raise ValueError(f"{path} is damaged: two of its runs have the seed {manifest['seed']}")
         found[manifest["seed"]] = manifest
     return found
-
-
-def recorded_scores(record: dict[str, Any], path: Path) -> dict[int, float]:
-    """Return the recorded mean return of each seed's last episodes."""
-    scores = (entry["summary"]["mean_return"] for entry in record["runs"])
-    return dict(zip(manifests_by_seed(record, path), scores, strict=True))
-
-
-def random_return(record: dict[str, Any]) -> float:
-    """Return the recorded mean return of a random policy."""
-    return record["random_policy"]["mean_return"]
 
 
 def repeat(manifest: dict[str, Any], run_dir: Path, path: Path, trust_imports: bool) -> float:
