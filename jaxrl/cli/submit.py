@@ -39,7 +39,7 @@ from jaxrl.training.loggers import format_clock
 
 TEMPLATES = Path(__file__).parent / "cluster"
 MARGIN = 120
-"""Seconds from the signal to the end of a job's time; cluster/slurm.sh has this number too."""
+"""Seconds from the signal to the end of a job's time."""
 PROGRAMS = {"slurm": "sbatch", "sge": "qsub"}
 """The program that submits a job, by scheduler."""
 PAUSING = ("halving", "hyperband", "asha")

@@ -118,6 +118,7 @@ def test_the_job_for_slurm(place):
         "#SBATCH --nodes=1",
         "#SBATCH --cpus-per-task=16",
         "#SBATCH --time=36:30:00",
+        "#SBATCH --signal=B:TERM@120",
         "#SBATCH --gres=gpu:2",
         "#SBATCH --partition=gpu",
         "#SBATCH --account=lab",
@@ -126,7 +127,7 @@ def test_the_job_for_slurm(place):
         "apptainer exec --nv jaxrl-gpu.sif python train.py --env-id 'it'\"'\"'s; $HOME' \\",
         '    --run-dir "$run_dir" --resume &',
     ]
-    for fixed in ("--signal=B:TERM@120", "--requeue", "--open-mode=append"):
+    for fixed in ("--requeue", "--open-mode=append"):
         assert f"#SBATCH {fixed}" in path.read_text().splitlines()
 
 
@@ -139,6 +140,7 @@ def test_the_array_for_slurm(place):
         "#SBATCH --nodes=1",
         "#SBATCH --cpus-per-task=1",
         "#SBATCH --time=24:00:00",
+        "#SBATCH --signal=B:TERM@120",
         "#SBATCH --array=1-8",
         "run_dir='a b'/worker-$SLURM_ARRAY_TASK_ID",
         'job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',

@@ -6,7 +6,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={{ cpus }}
 #SBATCH --time={{ (hours * 3600) | clock }}
-#SBATCH --signal=B:TERM@120
+#SBATCH --signal=B:TERM@{{ margin }}
 #SBATCH --requeue
 {% if gpus %}
 #SBATCH --gres=gpu:{{ gpus }}
