@@ -1,10 +1,14 @@
 """What tests of clusters submit."""
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+SEARCHED = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+"""The PATH of a cluster's programs."""
 
 # It stands in for a training script: its first start waits for a signal, a resumed one ends.
 TRAIN = """
@@ -34,6 +38,15 @@ def starts() -> list[str]:
     """Return the names of the machines on which `TRAIN` has started."""
     path = Path("runs/pong/starts")
     return path.read_text().split() if path.exists() else []
+
+
+def missing(programs: Iterable[str], packages: str) -> str | None:
+    """Return why there can be no cluster of these programs here; None if there can be one."""
+    if os.geteuid() != 0:
+        return "a cluster needs root"
+    lacking = [name for name in programs if shutil.which(name, path=SEARCHED) is None]
+    install = f"not installed (Debian: apt-get install {packages})"
+    return f"{', '.join(lacking)} {install}" if lacking else None
 
 
 def output_of(command: Iterable[object], environment: Mapping[str, str]) -> str:

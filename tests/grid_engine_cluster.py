@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster_jobs import output_of
+from cluster_jobs import SEARCHED, missing, output_of
 from slurm_cluster import free_ports
 from waiting import wait_until
 
@@ -18,7 +18,9 @@ INSTALLED = Path("/var/lib/gridengine")
 DEFAULTS = Path("/usr/share/gridengine")
 SETUP = Path("/usr/lib/gridengine")
 HOST = "localhost"
-SEARCHED = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+MISSING = missing(PROGRAMS, "gridengine-master gridengine-exec gridengine-client") or (
+    None if INSTALLED.exists() else f"there is no {INSTALLED}"
+)
 CHANGES = {
     "min_uid": "0", "min_gid": "0", "load_report_time": "00:00:02",
     "reporting_params": "accounting=true reporting=false flush_time=00:00:01 joblog=false",
@@ -29,17 +31,6 @@ QUEUE = {
     "qname": "all.q", "hostlist": HOST, "slots": "4", "pe_list": "smp", "notify": "00:00:20",
     "load_thresholds": "NONE",  # tests keep the machine busy
 }  # fmt: skip
-
-
-def missing() -> str | None:
-    """Return why there can be no Grid Engine here; None if there can be one."""
-    if os.geteuid() != 0:
-        return "Grid Engine needs root"
-    lacking = [name for name in PROGRAMS if shutil.which(name, path=SEARCHED) is None]
-    if lacking or not INSTALLED.exists():
-        packages = "gridengine-master gridengine-exec gridengine-client"
-        return f"{', '.join(lacking)} not installed (Debian: apt-get install {packages})"
-    return None
 
 
 class GridEngine:

@@ -9,11 +9,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from cluster_jobs import output_of
+from cluster_jobs import SEARCHED, missing, output_of
 from waiting import wait_until
 
 NODES = ("jaxrl-node1", "jaxrl-node2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+MISSING = missing(PROGRAMS, "slurmctld slurmd slurm-client munge")
 HOSTS = Path("/etc/hosts")
 SETTINGS = """
 ClusterName=jaxrl
@@ -47,18 +48,6 @@ PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
 
 
-def missing() -> str | None:
-    """Return why there can be no cluster here; None if there can be one."""
-    if os.geteuid() != 0:
-        return "a Slurm cluster needs root"
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    lacking = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
-    if lacking:
-        packages = "slurmctld slurmd slurm-client munge"
-        return f"{', '.join(lacking)} not installed (Debian: apt-get install {packages})"
-    return None
-
-
 class Cluster:
     """The daemons of a cluster: `munged`, `slurmctld`, and a `slurmd` for each node."""
 
@@ -66,7 +55,7 @@ class Cluster:
         self.directory, self.daemons = directory, {}
         self.environment = os.environ | {
             "SLURM_CONF": str(directory / "slurm.conf"),
-            "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
+            "PATH": SEARCHED,
         }
 
     def start(self) -> None:

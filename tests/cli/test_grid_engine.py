@@ -11,13 +11,12 @@ from pathlib import Path
 import fast_compile
 import pytest
 from cluster_jobs import ROOT, SWEEP, TRAIN, starts
-from grid_engine_cluster import missing, running_grid_engine
+from grid_engine_cluster import MISSING, running_grid_engine
 from waiting import wait_until
 
 from jaxrl.cli import submit
 
-REASON = missing()
-pytestmark = [pytest.mark.cluster, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 
 OPTIONS = "--name", "pong", "--scheduler", "sge", "--extra", "V"  # V: jobs get the environment
 

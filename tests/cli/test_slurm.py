@@ -12,13 +12,12 @@ from pathlib import Path
 import fast_compile
 import pytest
 from cluster_jobs import ROOT, SWEEP, TRAIN, starts
-from slurm_cluster import NODES, missing, running_cluster
+from slurm_cluster import MISSING, NODES, running_cluster
 from waiting import wait_until
 
 from jaxrl.cli import submit
 
-REASON = missing()
-pytestmark = [pytest.mark.cluster, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 
 PPO = (
     "--", "jaxrl", "train", "ppo", "--num-envs", "8", "--num-steps", "8", "--num-minibatches", "1",
