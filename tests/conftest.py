@@ -59,14 +59,6 @@ def experiment(monkeypatch):
     return importlib.import_module
 
 
-@pytest.fixture
-def preset():
-    """Return `find(algorithm, name)`, the settings of `jaxrl train ALGORITHM --preset NAME`."""
-    from jaxrl.presets import PRESETS
-
-    return lambda algorithm, name: PRESETS[algorithm][name]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
     """Free a module's programs: they hold memory mappings, and a process may have 65,530."""

@@ -13,6 +13,7 @@ import jaxrl
 from jaxrl.algos import ppo as ppo_module
 from jaxrl.networks import recurrent
 from jaxrl.ops import returns
+from jaxrl.presets import PRESETS
 
 PPO = jaxrl.PPOConfig(num_steps=32, num_minibatches=4, learning_rate=3e-3, entropy_coef=0.0)
 A2C = jaxrl.A2CConfig(
@@ -194,11 +195,11 @@ SEEDS = {"pqn": 2, "r2d2": 1}
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["pqn", "r2d2"])
-def test_cartpole_is_solved_by_every_seed(name, preset):
+def test_cartpole_is_solved_by_every_seed(name):
     """Mean return >= 450 of the greedy policy over 32 whole episodes, at one of ten times within
     the steps allowed: policies of Q-learning come and go. Presets that are defaults have the next
     test."""
-    cartpole = preset(name, "cartpole")
+    cartpole = PRESETS[name]["cartpole"]
     algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=cartpole.num_envs))
     num_updates = cartpole.total_steps // (cartpole.num_envs * algo.num_steps(cartpole.config))
     config = cartpole.config.replace(anneal_updates=num_updates)
@@ -230,10 +231,10 @@ def test_cartpole_is_solved_by_every_seed(name, preset):
         pytest.param("ppo", True, marks=pytest.mark.exhaustive),
     ],
 )
-def test_cartpole_is_solved_for_five_of_five_seeds_in_one_program(preset, name, is_preset):
+def test_cartpole_is_solved_for_five_of_five_seeds_in_one_program(name, is_preset):
     """Mean return >= 475 over 100 episodes, at one of five times within 500k steps, by default and
     preset."""
-    cartpole = preset(name, "cartpole")
+    cartpole = PRESETS[name]["cartpole"]
     num_envs = cartpole.num_envs if is_preset else 8
     algo = LEARNERS[name].make(jaxrl.make("CartPole-v1", num_envs=num_envs))
     config = cartpole.config if is_preset else algo.config_class()

@@ -49,12 +49,13 @@ def test_the_first_agent_of_the_best_trial_is_kept(tmp_path):
     np.testing.assert_array_equal(kept.state.params, state.params)
 
 
+def trials(*scores):
+    return [{"trial": i, "scores": [score]} for i, score in enumerate(scores)]
+
+
 def test_the_best_of_the_agents_that_were_kept_stay_after_a_kill(tmp_path):
     """Trials that ended shortly before a kill have scores, but no agents."""
     best = BestAgents(tmp_path, 1, None)
-
-    def trials(*scores):
-        return [{"trial": i, "scores": [score]} for i, score in enumerate(scores)]
 
     def describe(trial, score):
         return True, {"trial": trial}
@@ -134,9 +135,6 @@ def test_agents_of_other_trials_and_sweeps_are_refused(tmp_path):
 def test_an_agent_that_left_the_best_and_came_back_is_written_again(tmp_path):
     agents_of(tmp_path)
     best = BestAgents(tmp_path, 1, None)
-
-    def trials(*scores):
-        return [{"trial": i, "scores": [score]} for i, score in enumerate(scores)]
 
     def describe(trial, score):
         return True, described("a", trial)

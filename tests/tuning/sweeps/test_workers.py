@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import optuna
 import pytest
-from postgresql import postgresql_programs, postgresql_server
+from postgresql import postgresql_server
 from shared_studies import end, open_study
 from sqlalchemy.pool import NullPool
 from sweep_runs import scores_of_full_trials
@@ -30,8 +30,6 @@ KILLED = "b"
 @pytest.fixture(scope="module")
 def database():
     """The URL of a PostgreSQL server of its own."""
-    if postgresql_programs() is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     with postgresql_server() as url:
         yield url
 
@@ -270,7 +268,5 @@ def test_workers_continue_what_others_paused_though_one_is_killed(
 @pytest.fixture
 def database_of_test():
     """The URL of a PostgreSQL server, for one test."""
-    if postgresql_programs() is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     with postgresql_server() as url:
         yield url
