@@ -129,7 +129,8 @@ def uniformly_random(algo: Algorithm) -> Algorithm:
     ) -> tuple[Any, jax.Array]:
         shape = (len(jax.tree.leaves(obs)[0]), *space.shape)
         if isinstance(space, Box):
-            return carry, jax.random.uniform(key, shape, None, *space.bounds())
+            low, high = np.clip(space.bounds(), -1e3, 1e3)  # without bounds they would be NaN
+            return carry, jax.random.uniform(key, shape, None, low, high)
         sizes = space.sizes if isinstance(space, MultiDiscrete) else space.n
         return carry, jax.random.randint(key, shape, 0, jax.numpy.array(sizes))
 

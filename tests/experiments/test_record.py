@@ -1,6 +1,7 @@
 """Records of finished runs."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -79,6 +80,13 @@ def test_the_random_policy_ignores_observations(env_id):
     low, high = space.bounds() if isinstance(space, jaxrl.Box) else (0, space.n - 1)
     assert ((actions >= low) & (actions <= high)).all()
     assert actions.std() > 0
+
+
+def test_random_actions_without_bounds_are_finite():
+    env = types.SimpleNamespace(action_space=jaxrl.Box((2,), np.dtype(np.float32)))
+    algo = uniformly_random(jaxrl.ppo(jaxrl.make("Pendulum-v1", 2))._replace(env=env))
+    _, actions = algo.act(None, None, None, jax.numpy.zeros((50, 3)), jax.random.key(0), False)
+    assert np.isfinite(actions).all()
 
 
 def test_scores_are_summarized_by_their_number(experiment):
