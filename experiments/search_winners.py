@@ -48,6 +48,7 @@ from jaxrl.tuning import (
     search,
 )
 from jaxrl.tuning.finals import retrain
+from jaxrl.tuning.timeline import expected_phases
 
 SPACE = {
     "learning_rate": LogUniform(1e-5, 1e-1),
@@ -92,8 +93,6 @@ class Rule(NamedTuple):
 
 def rules(args: Args) -> dict[str, Rule]:
     """Return all rules, each of about the same cost."""
-    full = HyperTrick(1, args.phases)
-    share = (1 - (1 - full.eviction_rate) ** args.phases) / (full.eviction_rate * args.phases)
     agents = args.budget / args.phases  # that train for all phases
     in_finals = FINALS.top * FINALS.repeats
     if agents <= 2 * in_finals:
@@ -102,7 +101,8 @@ def rules(args: Args) -> dict[str, Rule]:
         )
 
     def hypertrick(agents: float) -> HyperTrick:
-        return HyperTrick(round(agents / share), args.phases)
+        planned = agents * args.phases / expected_phases(HyperTrick(1, args.phases))
+        return HyperTrick(round(planned), args.phases)
 
     return {
         "highest": Rule(hypertrick(agents), by_highest=True),
