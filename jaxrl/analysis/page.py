@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from jaxrl.files.paths import unfinished, write_whole
+from jaxrl.files.whole import unfinished, write_whole
 
 _EMBEDDED_BYTES = 8 * 10**6
 _VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
-from jaxrl.files.paths import write_whole
+from jaxrl.files.whole import write_whole
 from jaxrl.ops import statistics
 from jaxrl.spaces import Box, MultiDiscrete
 from jaxrl.training.loggers import smoothed_returns

@@ -1,3 +1,3 @@
-"""Files that runs leave: sealed folders, JSON checked where it is read, URLs without secrets."""
+"""Files that runs leave: whole or absent, sealed, checked where they are read, without secrets."""
 
-__all__ = ["changes", "intact", "json_values", "paths", "rows", "schema", "seal", "urls"]
+__all__ = ["changes", "intact", "json_values", "paths", "rows", "schema", "seal", "urls", "whole"]

@@ -1,4 +1,4 @@
-"""Paths in which checkpoints can be kept, and files that are written whole or not at all."""
+"""Paths in which checkpoints can be kept."""
 
 from __future__ import annotations
 
@@ -26,15 +26,3 @@ def check_path(directory: Path, argument: str = "run_dir") -> None:
             f"checkpoints cannot be kept in {ascii(path)[1:-1]}, whose path has "
             f"{' and '.join(found)}; choose another {argument}"
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text to a file, whole or not at all."""
-    new = unfinished(path)
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
-
-
-def unfinished(path: Path) -> Path:
-    """Return the file that `write_whole` fills first; a kill or a full disk may leave it behind."""
-    return path.with_name(f".{path.name}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.files.paths import write_whole
+from jaxrl.files.whole import write_whole
 
 MAX_DEPTH = 32
 """The deepest nesting of values; runs write less than 10 levels."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jaxrl.files.paths import unfinished, write_whole
+from jaxrl.files.whole import unfinished, write_whole
 
 NAME = "seal.json"
 FORMAT = 1

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.distributed import processes
-from jaxrl.files.paths import check_path, unfinished
+from jaxrl.files.paths import check_path
+from jaxrl.files.whole import unfinished
 from jaxrl.training import manifest as manifests
 
 

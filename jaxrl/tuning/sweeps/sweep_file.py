@@ -14,8 +14,9 @@ from jaxrl import config as fields
 from jaxrl.envs.host_adapter import without_speed_only
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
-from jaxrl.files.paths import check_path, unfinished
+from jaxrl.files.paths import check_path
 from jaxrl.files.urls import redact_url, storage_file
+from jaxrl.files.whole import unfinished
 from jaxrl.training import manifest as manifests
 from jaxrl.training.population import STRATEGIES
 from jaxrl.training.run_dir import directory_lock
