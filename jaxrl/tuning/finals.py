@@ -123,12 +123,12 @@ def mean_of_last_two(scores: Array | np.ndarray) -> Array:
 def mean_interval(scores: np.ndarray) -> tuple[float, float]:
     """Return the ends of the 95% bootstrap interval of the mean of a setting's runs.
 
-    It is rather too narrow for few runs, and NaN if a run has no finite score.
+    It is rather too narrow for few runs, and NaN for a single one, or if a run has no finite score.
 
     Args:
       scores: of the runs, `[repeats]`.
     """
-    if not np.isfinite(scores).all():
+    if len(scores) < 2 or not np.isfinite(scores).all():
         return np.nan, np.nan
     _, low, high = statistics.estimate(statistics.mean, np.asarray(scores, float)[:, None])
     return float(low), float(high)

@@ -44,7 +44,7 @@ class FinalScores(NamedTuple):
     def interval(self) -> np.ndarray:
         """The ends of the 95% bootstrap interval of each `score`, `[top, 2]`; not under `jit`.
 
-        It is rather too narrow for few runs, and NaN if a run has no score.
+        It is rather too narrow for few runs, and NaN for a single one, or if a run has no score.
         """
         return np.array([mean_interval(runs) for runs in np.asarray(self.run_scores)])
 

@@ -162,3 +162,5 @@ def test_settings_are_ranked_by_the_mean_of_their_runs():
     lost = final_runs.summarize_finals(finalists, runs[:5], FINALS)
     assert [row["score"] for row in lost] == ["-inf", "-inf"]
     assert [row["interval"] for row in lost] == [[None, None]] * 2
+    single = final_runs.summarize_finals(finalists[:1], runs[:1], Finals(1, 1))
+    assert [(row["score"], row["interval"]) for row in single] == [(1.0, [None, None])]
