@@ -256,6 +256,7 @@ def test_the_values_of_a_static_field_can_be_counted():
         lambda: QLogUniform(2, 10, rungs=2.5),  # pyrefly: ignore[bad-argument-type]
         lambda: Integer(0, 2**31 - 1),
         lambda: Choice(()),
+        lambda: Choice(("tanh", ["relu"])),
     ],
 )
 def test_impossible_distributions_are_refused(make):

@@ -202,6 +202,13 @@ class Choice:
         use_plain_numbers(self)
         if not isinstance(self.values, tuple) or not self.values:
             raise ValueError(f"Choice takes a tuple of values, got {self.values!r}")
+        try:
+            hash(self.values)
+        except TypeError as error:
+            raise ValueError(
+                f"Choice takes values that can be hashed, such as tuples in place of lists, got "
+                f"{self.values!r}"
+            ) from error
 
     def draw(self, key: Array) -> Array:
         """Return one of the values if all are numbers, else the index of one."""
