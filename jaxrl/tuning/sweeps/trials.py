@@ -277,15 +277,17 @@ class Trials:
             self._finish(trial)
 
     def remove_agents(self, is_over: bool) -> None:
-        """Delete agents of this worker's trials that are not needed, after a checkpoint.
+        """Delete agents of trials that have ended, after a checkpoint.
 
-        Those of trials that ended since the checkpoint before are kept until the sweep is over:
-        the worker resumes with that one if the newest is damaged.
+        Until the sweep is over, they are those of this worker's trials that had ended at the
+        checkpoint before, with which it resumes if the newest is damaged. Then they are those of
+        all trials: the worker that had some may be dead.
         """
         if self._scheduler.pauses:
-            ended = {trial for trial in self._state.values if self._status(trial).has_ended}
+            has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
+            ended = set(np.flatnonzero(has_ended).tolist())
             self._agents.remove((ended if is_over else self._unneeded).__contains__)
-            self._unneeded = ended
+            self._unneeded = ended & self._state.values.keys()
 
     # --- helpers ---------------------------------------------------------------------------------
 

@@ -44,6 +44,9 @@ class Folder:
     def load(self, trial, phases, like):
         return self.agents[trial, phases]
 
+    def remove(self, is_over):
+        self.agents = {key: agent for key, agent in self.agents.items() if not is_over(key[0])}
+
 
 def score_of(trial, phase):
     """Return a score that differs between all trials and phases; the order of trials changes."""
@@ -263,6 +266,25 @@ def test_a_paused_trial_that_has_lost_is_ended_at_the_next_claim_of_any_worker(t
     assert states(b.study) == ["PRUNED", "PRUNED", "RUNNING"]
     for worker in (a, b):
         worker.study.close()
+
+
+def test_the_last_worker_deletes_the_agents_of_trials_that_a_dead_one_paused(tmp_path):
+    scheduler, folder = SuccessiveHalving(3, 3), Folder()
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    a, b = (Worker(url, name, scheduler, folder, tmp_path) for name in "ab")
+    a.begin(0)
+    a.report(0)
+    assert [*folder.agents] == [(0, 1)]
+    a.die()
+    rng = random.Random(0)
+    while not b.is_over:
+        b.step(rng)
+        b.trials.remove_agents(is_over=False)
+    assert (0, 1) in folder.agents
+    assert 0 not in b.state.values
+    b.trials.remove_agents(is_over=True)
+    assert not folder.agents
+    b.study.close()
 
 
 def test_a_worker_that_knows_too_little_does_not_take_a_paused_trial(tmp_path):
