@@ -93,6 +93,12 @@ class SuccessiveHalving(_Halving):
                 f"times must divide num_trials={self.num_trials}, got {self.times}: each part has "
                 "as many trials"
             )
+        size = self.num_trials // self.times
+        if self.times > 1 and size < self.eta:
+            raise ValueError(
+                f"times={self.times} leaves parts of {size} trials, fewer than eta={self.eta}, so "
+                "none would stop: take a lower times or eta, or more trials"
+            )
 
     @property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:

@@ -354,6 +354,10 @@ def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(t
             lambda: SuccessiveHalving(9, 3, times=2),
             "times must divide num_trials=9, got 2: each part has as many trials",
         ),
+        (
+            lambda: SuccessiveHalving(12, 9, times=6),
+            "times=6 leaves parts of 2 trials, fewer than eta=3",
+        ),
     ],
 )
 def test_impossible_schedulers_are_refused(make, message):
