@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -77,6 +78,8 @@ def _check_members(scheduler: Any, members: tuple[str, ...]) -> Iterator[str]:
     if missing:
         yield f"it has no {', '.join(missing)}"
         return
+    if not dataclasses.is_dataclass(scheduler):
+        yield "it is no dataclass, by whose fields sweeps know it: make it a frozen dataclass"
     try:
         hash(scheduler)
     except TypeError:

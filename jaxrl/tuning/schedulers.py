@@ -323,7 +323,11 @@ def ranks(scores: Array, included: Array) -> Array:
 
 
 def require_scheduler(scheduler: Any) -> None:
-    """Raise `ValueError` unless `scheduler` has the members of `Scheduler`."""
-    if isinstance(scheduler, type) or not all(hasattr(scheduler, name) for name in MEMBERS):
-        example = "a scheduler, such as jaxrl.tuning.HyperTrick(num_trials, num_phases)"
+    """Raise `ValueError` unless `scheduler` is a dataclass with the members of `Scheduler`."""
+    has_members = all(hasattr(scheduler, name) for name in MEMBERS)
+    if isinstance(scheduler, type) or not (has_members and dataclasses.is_dataclass(scheduler)):
+        example = (
+            "a scheduler, such as jaxrl.tuning.HyperTrick(num_trials, num_phases), or a frozen "
+            f"dataclass of your own with {', '.join(MEMBERS)}"
+        )
         raise checks.refuse("scheduler", example, scheduler)

@@ -25,6 +25,7 @@ from jaxrl.tuning import (
     check_explorer,
     check_scheduler,
 )
+from jaxrl.tuning.schedulers import MEMBERS, require_scheduler
 
 ALL = {
     "x": Uniform(-1, 3),
@@ -119,6 +120,11 @@ def test_what_is_no_scheduler_is_named():
         check_scheduler("random")  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match="it has no evolve"):
         check_explorer(RandomSearch(2, 2), SPACE)  # pyrefly: ignore[bad-argument-type]
+    plain = type("Plain", (), {name: getattr(PBT(4, 2), name) for name in (*MEMBERS, "evolve")})()
+    with pytest.raises(ValueError, match="it is no dataclass"):
+        check_explorer(plain, SPACE)
+    with pytest.raises(ValueError, match="a frozen dataclass of your own"):
+        require_scheduler(plain)  # without the fields it would be no explorer, and never evolve
     mutable = dataclasses.make_dataclass("Mutable", [], bases=(), namespace={
         "num_trials": 2.0, "num_phases": 0, "pauses": 1, "judge": Own.judge
     })  # fmt: skip
