@@ -6,6 +6,7 @@ have leaves `[K, ...]`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -91,12 +92,14 @@ class LaneGroup:
         self._population: Population
         self._configs: list[Any] = []
         self._states: PyTree = None
+        self._pools = contextlib.ExitStack()
+        """Closes the pools of environments on the host."""
 
     def place(self, algo: Algorithm, placements: dict[int, Placement]) -> None:
         """Put trials on lanes. The other lanes keep theirs, unless the algorithm is another one."""
         some = next(iter(placements.values()))
         if self.algo is not algo:
-            self._release_host_envs()
+            self.close()
             self._compile(algo, [some.config] * self.num_lanes)
             self._states = None
         for lane, placement in placements.items():
@@ -107,6 +110,7 @@ class LaneGroup:
         )
         if self._states is None:
             self._states = self._population.init(self._stacked_configs(), keys)
+            self._pools.enter_context(callback.closing(self._states))
             placements = {lane: p for lane, p in placements.items() if p.agents is not None}
         if placements:
             self._refill(placements, keys)
@@ -189,18 +193,18 @@ class LaneGroup:
         if not algo.env.checkpointable:
             keys = jax.random.split(jax.random.key(0), self._num_agents)
             states = self._population.init(self._stacked_configs(), self._put(keys))
+            self._pools.enter_context(callback.closing(states))
             saved = saved._replace(simulation=states.simulation)
         self._states = self._put(saved)
+
+    def close(self) -> None:
+        """Close the environments on the host; the lanes train no more, or another algorithm."""
+        self._pools.close()
 
     def _compile(self, algo: Algorithm, configs: list[Any]) -> None:
         self.algo, self._configs = algo, configs
         options = tuple(compiler_options(algo, configs[0]).items())
         self._population = compiled_population(algo, self._num_agents, self.strategy, options)
-
-    def _release_host_envs(self) -> None:
-        """Close the environments on the host of the algorithm that is replaced."""
-        if self._states is not None:
-            callback.release(self._states)
 
     def _stacked_configs(self) -> Any:
         # By NumPy: JAX needs a second for the numbers of some hundred lanes.

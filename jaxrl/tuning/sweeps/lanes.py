@@ -8,6 +8,7 @@ another's phases or compilations.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -136,8 +137,11 @@ class Lanes:
         return (lane, 0) if self._programs.static_names else (0, lane)
 
     def close(self) -> None:
-        """Wait for the device groups that train."""
+        """Wait for the device groups that train, and close all environments on the host."""
         self._threads.shutdown()
+        with contextlib.ExitStack() as closed:
+            for group in self.groups:
+                closed.callback(group.close)
 
     # --- checkpoints -----------------------------------------------------------------------------
 
