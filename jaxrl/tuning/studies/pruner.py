@@ -14,8 +14,9 @@ from jaxrl.tuning.schedulers import HyperTrick
 def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
     """Return HyperTrick as an `optuna.pruners.BasePruner`.
 
-    It works with any `objective(trial)` that reports a score for the steps 0, 1, 2, ... and asks
-    `trial.should_prune()` after each, in studies that maximize and in studies that minimize.
+    It works with any `objective(trial)` that reports a score for growing steps, the same in all
+    trials, and asks `trial.should_prune()` after each, in studies that maximize and in studies that
+    minimize. The first step is phase 0, whatever its number.
 
     Args:
       num_trials: N, how many trials the study will run.
@@ -26,19 +27,20 @@ def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:
 
     class HyperTrickPruner(pruners.BasePruner):
         def prune(self, study: Any, trial: Any) -> bool:
-            phase = trial.last_step
-            if phase is None:
+            step = trial.last_step
+            if step is None:
                 return False
+            phase = len(trial.intermediate_values) - 1
             sign = 1.0 if study.direction.name == "MAXIMIZE" else -1.0
             others = [
-                sign * t.intermediate_values[phase]
+                sign * t.intermediate_values[step]
                 for t in study.get_trials(deepcopy=False)
-                if phase in t.intermediate_values and t.number != trial.number
+                if step in t.intermediate_values and t.number != trial.number
             ]
             # Always of the same shape, for which JAX compiles once.
             scores = np.full(max(num_trials, len(others)), np.nan, np.float32)
             scores[: len(others)] = others
-            score = jnp.float32(sign * trial.intermediate_values[phase])
+            score = jnp.float32(sign * trial.intermediate_values[step])
             num_reported = jnp.int32(len(others) + 1)
             return bool(
                 rule.should_stop(score, jnp.asarray(scores), jnp.int32(phase), num_reported)

@@ -8,9 +8,12 @@ from jaxrl.tuning import HyperTrick, hypertrick_pruner, simulate
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
-@pytest.mark.parametrize("rate", [0.0, 0.25, 0.6])
-def test_the_pruner_stops_the_trials_that_the_scheduler_stops(direction, rate):
-    shape = num_trials, num_phases = 20, 4
+@pytest.mark.parametrize(
+    ("rate", "steps"), [(0.0, range(4)), (0.25, range(4)), (0.6, range(4)), (0.25, (1, 50, 70, 99))]
+)
+def test_the_pruner_stops_the_trials_that_the_scheduler_stops(direction, rate, steps):
+    num_trials = 20
+    shape = (num_trials, len(steps))
     sign = 1 if direction == "maximize" else -1
     # Few distinct values, so that some are equal; some trials have no score.
     scores = np.random.default_rng(0).integers(0, 12, shape).astype(float)
@@ -18,8 +21,8 @@ def test_the_pruner_stops_the_trials_that_the_scheduler_stops(direction, rate):
     _, ledger = simulate(HyperTrick(*shape, rate), 1, np.ones(shape), scores)
 
     def objective(trial):
-        for phase in range(num_phases):
-            trial.report(sign * scores[trial.number, phase], phase)
+        for phase, step in enumerate(steps):
+            trial.report(sign * scores[trial.number, phase], step)
             if trial.should_prune():
                 raise optuna.TrialPruned
         return 0.0
