@@ -100,8 +100,11 @@ def ppo(
     Args:
       network: a Flax module, `obs [B, ...] -> (distribution, value [B])` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
-      surrogate: replaces `clipped_surrogate` in variations of PPO, which then bear its name.
+      surrogate: `surrogate(config, ratio, advantage)`, which PPO maximizes: a number for each
+        transition, in the shape of `ratio`. It replaces `clipped_surrogate` in variations of PPO,
+        which then bear its name.
     """
+    checks.function("surrogate", surrogate)
     agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
@@ -191,7 +194,11 @@ def loss(
     log_ratio = distribution.log_prob(trajectory.action) - trajectory.extras.log_prob
     log_ratio = zero_invalid(log_ratio, valid)
     ratio = jnp.exp(log_ratio)  # eq. 6
-    policy_loss = -mean(surrogate(config, ratio, advantage))  # eq. 7
+    gain = surrogate(config, ratio, advantage)
+    if getattr(gain, "shape", None) != ratio.shape:
+        form = f"a number for each transition, an array {list(ratio.shape)}"
+        raise checks.refuse("the result of surrogate", form, gain)
+    policy_loss = -mean(gain)  # eq. 7
     error = (value - target) ** 2  # eq. 9, L^VF
     if config.clip_value:
         change = jnp.clip(value - old_value, -config.clip_epsilon, config.clip_epsilon)

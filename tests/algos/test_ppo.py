@@ -142,3 +142,18 @@ def test_a_surrogate_may_be_a_partial_function():
     env = jaxrl.make("CartPole-v1", 2)
     assert jaxrl.ppo(env, surrogate=functools.partial(powered, power=2)).name == "powered"
     assert jaxrl.ppo(env).name == "ppo"
+
+
+@pytest.mark.parametrize(
+    "reduced",
+    [lambda x: x.mean(), lambda x: x[:, :, None], lambda x: None],
+    ids=["mean", "axis", "none"],
+)
+def test_a_surrogate_gives_a_number_for_each_transition(reduced):
+    env, config = jaxrl.make("CartPole-v1", 2), small_config()
+    algo = jaxrl.ppo(env, surrogate=lambda config, ratio, advantage: reduced(ratio * advantage))
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"result of surrogate must be .* an array \[1, 16\], got"):
+        jax.eval_shape(algo.update, config, state)
+    with pytest.raises(ValueError, match="surrogate must be a function, got None"):
+        jaxrl.ppo(env, surrogate=NOTHING)
