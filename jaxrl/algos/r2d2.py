@@ -171,7 +171,10 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
     """Raise unless the network has a memory and the replay can hold its sequences."""
     if not recurrent.is_recurrent(network):
-        raise ValueError(f"R2D2 needs a network with a memory, got core={config.core!r}")
+        given = f"core={config.core!r}" if config.core is None else type(network).__name__
+        raise ValueError(
+            f"R2D2 needs a network with a memory, got {given}; jaxrl.dqn takes networks without one"
+        )
     layout = layout_of(config)
     rows = config.num_steps * (layout.rollouts_before + layout.rollouts_after + 2)
     q_learning.check_replay(

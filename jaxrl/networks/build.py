@@ -176,14 +176,15 @@ def actor_critic(
 def q_network(
     observation_space: ObservationSpace,
     action_space: ActionSpace,
-    config: NetworkConfig,
-    dueling: bool,
+    config: NetworkConfig | None = None,
+    dueling: bool = False,
 ) -> FeedForward | Recurrent:
     """Build the Q-network that `config` describes; its outputs are action values `[B, A]`.
 
     Raises:
       ValueError: if actions are not `Discrete`.
     """
+    config = NetworkConfig() if config is None else config
     _check_spaces(observation_space, action_space, config)
     if not isinstance(action_space, Discrete):
         raise ValueError(f"Q-learning needs Discrete actions, got the space {action_space}")

@@ -153,3 +153,10 @@ def test_an_episode_whose_end_is_missing_is_cut_like_a_truncated_one():
     whole = targets(config, values, target_values, rows)
     cut = targets(config, values, target_values, rows._replace(ended=rows.terminated))
     np.testing.assert_array_equal(cut[valid], whole[valid])
+
+
+def test_a_network_without_a_memory_is_refused_by_name():
+    env = jaxrl.make("CartPole-v1", 2)
+    network = jaxrl.networks.q_network(env.observation_space, env.action_space)
+    with pytest.raises(ValueError, match=r"R2D2 needs .* memory, got FeedForward; jaxrl.dqn takes"):
+        jaxrl.r2d2(env, network).init(jaxrl.R2D2Config(**SMALL), jax.random.key(0))
