@@ -95,7 +95,13 @@ class GymnaxEnv(Adapter):
             action = jnp.clip(action, *self.action_space.bounds())
 
         def step_one(key: Array, inner: PyTree, action: Array) -> tuple[PyTree, ...]:
-            obs, inner, reward, terminated, _ = env.step_env(key, inner, action, params)
+            outcome = env.step_env(key, inner, action, params)
+            if len(outcome) != 5:
+                raise ValueError(
+                    f"step_env of {self.id} must return (obs, state, reward, terminated, info), as "
+                    f"in gymnax 1.0, got {len(outcome)} values; is_truncated tells time limits"
+                )
+            obs, inner, reward, terminated, _ = outcome
             truncated = env.is_truncated(inner, params)
             reward = jnp.asarray(reward, jnp.float32).reshape(())
             return obs, inner, reward, jnp.asarray(terminated), jnp.asarray(truncated)
@@ -149,6 +155,11 @@ def _inner(name: str, keywords: Keywords) -> tuple[Any, Any]:
         params_fields = {f.name for f in dataclasses.fields(gymnax.make(name)[1])}
     except OSError as error:  # some ids download their data
         raise ImportError(f"gymnax/{name} cannot run on this machine: {error}") from error
+    except TypeError as error:
+        raise ValueError(
+            f"gymnax/{name} cannot be made without options: {error}; give its arguments defaults, "
+            f"as by gymnax.register({name!r}, functools.partial(Own, size=8))"
+        ) from error
     of_params = {key: options.pop(key) for key in list(options) if key in params_fields}
     try:
         env, params = gymnax.make(name, **options)

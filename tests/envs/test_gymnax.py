@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from env_cases import CASES, N, actions_of
 from gymnax.environments import spaces
+from gymnax.environments.classic_control import cartpole
 from gymnax.utils import load_mnist
 
 import jaxrl
@@ -160,3 +161,30 @@ def test_a_failed_download_is_an_import_error(monkeypatch):
     adapter._inner.cache_clear()
     with pytest.raises(ImportError, match="MNIST-bsuite cannot run on this machine: no route"):
         adapter._inner("MNIST-bsuite", ())
+
+
+class Walk(cartpole.CartPole):
+    """An environment of one's own, whose size has no default."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+
+class WithTruncated(cartpole.CartPole):
+    """An environment whose `step_env` returns what gymnax's `step` does."""
+
+    def step_env(self, key, state, action, params):  # pyrefly: ignore[bad-override]
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        return obs, state, reward, terminated, jnp.array(False), info
+
+
+def test_own_environments_that_the_adapter_cannot_make_or_step_are_named(monkeypatch):
+    for name, own in (("Walk-v0", Walk), ("WithTruncated-v0", WithTruncated)):
+        monkeypatch.setitem(gymnax.registration._registry, name, own)
+    for options in ({}, {"size": 3}):
+        with pytest.raises(ValueError, match=r"gymnax/Walk-v0 cannot be made .* 'size'; .*default"):
+            adapter.GymnaxEnv("Walk-v0", 2, tuple(options.items()))
+    env = adapter.GymnaxEnv("WithTruncated-v0", 2)
+    with pytest.raises(ValueError, match=r"step_env of gymnax/WithTruncated-v0 must .* got 6 val"):
+        list(check._check_shapes(env, 0))
