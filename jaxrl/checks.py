@@ -64,8 +64,13 @@ def integer(
     if number is None or not least <= number <= most:
         has_limit = most != MAX_COUNT or (number is not None and number > most)
         limits = f"from {least} to {_power(most)}" if has_limit else f">= {least}"
-        raise refuse(name, f"an integer {limits}", value)
+        raise refuse(name, f"an integer {limits}" + _static(value), value)
     return number
+
+
+def _static(value: Any) -> str:
+    """Return what to add to a requirement if `jit` or `vmap` traces the value."""
+    return " that jit and vmap do not trace" if isinstance(value, jax.core.Tracer) else ""
 
 
 def _power(most: int) -> str:
@@ -134,7 +139,7 @@ def array(
 def flag(name: str, value: Any) -> bool:
     """Return True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise refuse(name, "True or False", value)
+        raise refuse(name, "True or False" + _static(value), value)
     return bool(value)
 
 

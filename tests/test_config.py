@@ -206,3 +206,9 @@ def test_help_lists_the_fields_of_a_config_with_their_documentation(algorithm):
         start = f"  {field.name} ({field.type} = {field.default!r}, {kind}): "
         assert line.startswith(start)
         assert line[len(start) :].strip(), f"{config_class.__name__}.{field.name} has no docstring"
+
+
+def test_static_fields_that_are_traced_say_so():
+    for name, value in (("num_steps", 8), ("clip_value", True)):
+        with pytest.raises(ValueError, match=rf"PPOConfig.{name} must be .* jit and vmap do not"):
+            jax.jit(lambda x, name=name: PPOConfig(**{name: x}).gamma)(value)
