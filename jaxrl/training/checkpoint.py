@@ -225,7 +225,7 @@ class Checkpoints:
         if jax.tree.map(lambda x: (x.shape, x.dtype), saved["state"]) != shapes:
             raise ValueError(
                 f"checkpoint {self.directory / str(self.latest())} has arrays of other shapes than "
-                "this config and network make; use the config and network of the run"
+                "this config, network and number of environments make; use those of the run"
             )
         return _with_keys(saved["state"], like), saved["progress"]
 
@@ -251,9 +251,9 @@ class Checkpoints:
             return self._manager.restore(step, args=self._args.Composite(**parts))
         except Exception as error:
             raise ValueError(
-                f"checkpoint {self.directory / str(step)} is damaged or belongs to another network "
-                f"or version{self.other_versions}: {str(error)[:500]}. Delete that folder to fall "
-                "back on an earlier one"
+                f"checkpoint {self.directory / str(step)} is damaged or belongs to another "
+                f"network, environment or version{self.other_versions}: {str(error)[:500]}. Use those of "
+                "the run, or delete that folder to fall back on an earlier one"
             ) from error
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ class LoadedPolicy:
 
     Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
     the calls since the last `reset()`. Research code may use `algo`, `config` and `state`, whose
-    `simulation` is None, and of a best agent its replay.
+    `simulation` is None, and of a best agent its replay. Under `jit` or `vmap`, where a policy
+    cannot be called, `algo.act` acts, and `jaxrl.evaluate` plays whole episodes.
     """
 
     def __init__(self, algo: Algorithm, config: Any, state: Any):
@@ -57,6 +58,12 @@ class LoadedPolicy:
             )
 
     def __call__(self, obs: Any, key: Array | None = None) -> Any:
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((obs, key))):
+            raise ValueError(
+                "a loaded policy returns NumPy's actions, so jit and vmap cannot trace it; call "
+                "policy.algo.act(policy.config, policy.state, memory, obs, key, greedy) there, "
+                "with memory = () and obs [B, ...] at the start of episodes"
+            )
         obs, single = as_batch(self.algo.env.observation_space, obs)
         batch_size = len(jax.tree.leaves(obs)[0])
         if self.memory and len(self.memory.first) != batch_size:

@@ -26,6 +26,10 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     )
     assert (batch == expected).all()
     assert set(policy(obs, jax.random.key(1)).tolist()) == {0, 1}
+    with pytest.raises(ValueError, match="number of environments make; use those of the run"):
+        jaxrl.load_policy(tmp_path, env=jaxrl.make("CartPole-v1", 2))
+    with pytest.raises(ValueError, match="network, environment or version.*Use those of the run"):
+        jaxrl.load_policy(tmp_path, env=jaxrl.make("Acrobot-v1", 4))
     with pytest.raises(ValueError, match=r"observations of shape \(4,\)"):
         policy(np.zeros(5))
 
@@ -59,3 +63,17 @@ def test_a_config_that_is_damaged_names_its_directory(tmp_path):
     for load in (jaxrl.load_policy, lambda path: jaxrl.rerun(path, tmp_path / "again")):
         with pytest.raises(ValueError, match=rf"{tmp_path / 'run'}.*no fields \['clip_valUe'\]"):
             load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+def test_a_policy_that_jax_traces_says_what_acts_instead(transform):
+    algo, config = jaxrl.ppo(jaxrl.make("CartPole-v1", 2)), CONFIG.replace(core="gru")
+    state = jax.jit(algo.init)(config, jax.random.key(0))
+    policy = jaxrl.LoadedPolicy(algo, config, state)
+    with pytest.raises(ValueError, match=r"call policy\.algo\.act\(policy\.config"):
+        transform(policy)(jnp.zeros((3, 4)))
+    assert policy.memory == ()
+    _, action = transform(lambda obs: algo.act(config, state, (), obs, None, True))(
+        jnp.zeros((1, 3, 4)) if transform is jax.vmap else jnp.zeros((3, 4))
+    )
+    np.testing.assert_array_equal(action.reshape(3), policy(np.zeros((3, 4))))
