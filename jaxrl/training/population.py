@@ -59,8 +59,9 @@ class Population(NamedTuple):
     """`init(configs, keys [W]) -> states`"""
     update: Callable[..., tuple[PyTree, Metrics]]
     """`update(configs, states, num_updates, size, active=None) -> (states, metrics)`: do
-    `num_updates` updates of each lane. Metrics are `[W, size]`, zeros past the updates done. Lanes
-    that are not `active` `[W]` may be skipped; their states and metrics are undefined."""
+    `num_updates` updates of each lane. Metrics are `[W, size]`, zeros past the updates done; those
+    of updates past `size` are lost. Lanes that are not `active` `[W]` may be skipped; their states
+    and metrics are undefined."""
     refill: Callable[..., PyTree]
     """`refill(configs, states, keys, change, saved=None) -> states`: for each lane the agent in it
     (`KEEP`), a new one (`FRESH`) or the one in `saved` `[W]` (`RESUME`), by `change` `[W]`"""
@@ -102,6 +103,12 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
         )
 
     def init(configs: PyTree, keys: Array) -> PyTree:
+        for name, tree in (("configs", configs), ("keys", keys)):
+            shapes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
+            if shapes - {(num_lanes,)}:  # a config of static fields has no leaves
+                makers = "`jaxrl.population.stack` and `jax.random.split` make them"
+                requirement = f"arrays with one row for each of {num_lanes} lanes ({makers})"
+                raise checks.refuse(name, requirement, tree)
         return over_lanes(algo.init, chosen, algo)(configs, keys)
 
     def update(
@@ -192,22 +199,26 @@ def group_size(algo: Algorithm, num_lanes: int) -> int:
     return max((n for n in GROUPS if num_lanes % n == 0), default=num_lanes)
 
 
-def stack(config: Any, num_lanes: int, **values: Array) -> Any:
+def stack(config: Any, num_lanes: int, **values: Array | np.ndarray | list[Any]) -> Any:
     """Return configs `[W]`: copies of `config`, with the fields given as arrays `[W]` replaced.
+
+    Only traced fields may be given: agents of one program share the static ones.
 
     Raises:
       ValueError: if an array has no value, or more than one, for a lane.
     """
     checks.instance("config", config, Config, "a config, such as jaxrl.PPOConfig()")
     num_lanes = checks.integer("num_lanes", num_lanes)
-    for name, value in values.items():
+    arrays = {name: np.array(x) if isinstance(x, list) else x for name, x in values.items()}
+    config = config.replace(**arrays)  # refuses unknown names, and arrays for static fields
+    for name, value in arrays.items():
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
         if any(shape[:1] != (num_lanes,) for shape in shapes):
             raise ValueError(
                 f"{name} must have a value for each of num_lanes={num_lanes}, got shape "
                 f"{', '.join(map(str, shapes))}"
             )
-    leaves = jax.tree.map(jnp.asarray, config.replace(**values))
+    leaves = jax.tree.map(jnp.asarray, config)
     return jax.tree.map(lambda x: x if x.ndim else jnp.broadcast_to(x, (num_lanes,)), leaves)
 
 

@@ -134,6 +134,24 @@ def test_a_field_of_a_stack_needs_a_value_for_each_lane(rates):
         populations.stack(CONFIGS["toy"], 4, learning_rate=rates)
 
 
+def test_a_stack_takes_lists_and_names_fields_that_lanes_cannot_have():
+    config = jaxrl.PPOConfig()
+    np.testing.assert_allclose(populations.stack(config, 2, gamma=[0.5, 1]).gamma, [0.5, 1])
+    with pytest.raises(ValueError, match=r"PPOConfig.num_steps must be an integer .* array\("):
+        populations.stack(config, 2, num_steps=[8, 16])
+    with pytest.raises(TypeError, match="'rate'"):
+        populations.stack(config, 2, rate=[0.1, 0.2])
+
+
+def test_lanes_begin_with_a_config_and_a_key_each():
+    config, lanes = CONFIGS["toy"], population(algorithm("toy"), 4)
+    with pytest.raises(ValueError, match="configs must be arrays with one row for each of 4 lanes"):
+        lanes.init(config, KEYS)
+    for keys in (KEYS[0], KEYS[:2]):
+        with pytest.raises(ValueError, match="keys must be arrays with one row for each of 4"):
+            lanes.init(populations.stack(config, 4), keys)
+
+
 def stepping_toy(env):
     """Make a toy whose updates step the environments."""
     algo = toy(env)
