@@ -150,7 +150,7 @@ def _wrong_decisions(
         yield "judge sets a trial RUNNING that has no lane: set it READY"
     if ((status == Status.WAITING) & (old != Status.WAITING)).any():
         yield "judge sets a trial WAITING that has begun: set it READY"
-    if (others & (status == Status.COMPLETED) & (old != Status.COMPLETED)).any():
+    if ((others | ~is_last) & (status == Status.COMPLETED) & (old != Status.COMPLETED)).any():
         yield "judge sets a trial COMPLETED that has not reported all phases: set it STOPPED"
     if not scheduler.pauses and np.isin(status, [Status.PAUSED, Status.READY]).any():
         yield "judge pauses a trial although `pauses` is False, so no agents are kept"

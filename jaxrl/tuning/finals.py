@@ -47,8 +47,8 @@ class Finals:
         runs = self.top * self.repeats
         if self.top > self.most(num_trials):
             raise ValueError(
-                f"finals of {self.top} settings with {self.repeats} runs each cost "
-                f"{runs / num_trials:.3g} of a search of {num_trials} trials, more than "
+                f"finals of {self.top} settings with {self.repeats} runs each are {runs} runs, "
+                f"{runs / num_trials:.3g} times the {num_trials} trials of the search, more than "
                 f"share={self.share:.3g}; lower top or repeats (--final-trials, --final-runs), "
                 "raise share (--final-share), or search more trials"
             )

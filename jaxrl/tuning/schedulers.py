@@ -327,7 +327,7 @@ def require_scheduler(scheduler: Any) -> None:
     has_members = all(hasattr(scheduler, name) for name in MEMBERS)
     if isinstance(scheduler, type) or not (has_members and dataclasses.is_dataclass(scheduler)):
         example = (
-            "a scheduler, such as jaxrl.tuning.HyperTrick(num_trials, num_phases), or a frozen "
-            f"dataclass of your own with {', '.join(MEMBERS)}"
+            "a scheduler, such as jaxrl.tuning.HyperTrick(64, 8), or a frozen dataclass of your "
+            f"own with {', '.join(MEMBERS[:-1])} and {MEMBERS[-1]}"
         )
         raise checks.refuse("scheduler", example, scheduler)

@@ -93,6 +93,7 @@ def judged(change):
         (lambda ledger, trial: ledger.status.at[trial].set(Status.WAITING), "that has begun"),
         (lambda ledger, trial: ledger.status.at[0].set(Status.RUNNING), "that has no lane"),
         (lambda ledger, trial: ledger.status.at[3].set(Status.COMPLETED), "not reported all"),
+        (lambda ledger, trial: ledger.status.at[trial].set(Status.COMPLETED), "not reported all"),
         (lambda ledger, trial: ledger.status.at[trial].set(Status.PAUSED), "`pauses` is False"),
     ],
 )

@@ -90,7 +90,9 @@ def test_finals_take_as_many_rounds_as_their_lanes_need():
 
 
 def test_finals_that_cost_more_than_their_share_are_refused():
-    with pytest.raises(ValueError, match=r"cost 0.4 of a search of 50 trials, more than share=0.2"):
+    with pytest.raises(
+        ValueError, match=r"20 runs, 0.4 times the 50 trials .*, more than share=0.2"
+    ):
         searched(RandomSearch(50, 2), Finals())
     with pytest.raises(ValueError, match="top must be at most 8, all trials, got 9"):
         searched(RandomSearch(8, 2), Finals(top=9, repeats=1, share=9))

@@ -113,7 +113,7 @@ def test_workers_share_them(tmp_path):
 
 def test_bad_finals_are_refused_before_any_work(tmp_path):
     with pytest.raises(
-        ValueError, match=r"cost 1\.43 of a search of 14 trials, more than share=0.2"
+        ValueError, match=r"20 runs, 1\.43 times the 14 trials .*, more than share=0.2"
     ):
         run(tmp_path / "x", RULE, finals=Finals())
     with pytest.raises(ValueError, match=r"finals must be jaxrl.tuning.Finals.* got 4"):
