@@ -65,15 +65,18 @@ def _check_members(env: Any) -> Iterator[str]:
 
 def _check_shapes(env: Env, seed: int) -> Iterator[str]:
     """Yield problems of the results of `init` and `step`, without running them."""
-    state, start = jax.eval_shape(env.init, jax.random.key(seed))
-    yield from _check_timestep("init", env, start)
+    outcome = jax.eval_shape(env.init, jax.random.key(seed))
+    yield from _check_outcome("init", env, outcome)
+    if not _is_pair(outcome):
+        return
+    state, start = outcome
     action = jax.ShapeDtypeStruct((env.num_envs, *env.action_space.shape), env.action_space.dtype)
-    after, timestep = jax.eval_shape(env.step, jax.random.key(seed), state, action)
-    yield from _check_timestep("step", env, timestep)
-    before = jax.tree.structure((state, start))
-    if before != jax.tree.structure((after, timestep)):
+    outcome = jax.eval_shape(env.step, jax.random.key(seed), state, action)
+    yield from _check_outcome("step", env, outcome)
+    if jax.tree.structure((state, start)) != jax.tree.structure(outcome):
         yield "step must return a state and a TimeStep of the structure that init returns"
         return
+    after, _ = outcome
     for path, old in jax.tree_util.tree_leaves_with_path(state):
         new = dict(jax.tree_util.tree_leaves_with_path(after))[path]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
@@ -84,11 +87,21 @@ def _check_shapes(env: Env, seed: int) -> Iterator[str]:
         yield f"for_evaluation(2) must have 2 environments, has {env.for_evaluation(2).num_envs}"
 
 
-def _check_timestep(where: str, env: Env, timestep: Any) -> Iterator[str]:
+def _is_pair(outcome: Any) -> bool:
+    """Return whether a function returned `(state, TimeStep)`."""
+    return isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], TimeStep)
+
+
+def _check_outcome(where: str, env: Env, outcome: Any) -> Iterator[str]:
     """Yield problems of the shapes and dtypes that the function `where` returned."""
-    if not isinstance(timestep, TimeStep):
-        yield f"{where} must return (state, jaxrl.TimeStep), got {type(timestep).__name__}"
+    if not _is_pair(outcome):
+        found = "no tuple"
+        if isinstance(outcome, tuple):
+            number = len(outcome)
+            found = f"{number} values" if number != 2 else f"(state, {type(outcome[1]).__name__})"
+        yield f"{where} must return (state, jaxrl.TimeStep), got {found}"
         return
+    timestep = outcome[1]
     parts = _parts(env.observation_space, timestep.obs)
     if parts is None:
         yield f"{where}: obs must have the parts of {env.observation_space}"

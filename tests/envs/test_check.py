@@ -44,6 +44,8 @@ class Corridor:
     def init(self, key):
         place = jnp.zeros(self.num_envs, jnp.int32)
         no = jnp.zeros(self.num_envs, bool)
+        if self.breaks == "observation":
+            return self.observe(place)
         first = no if self.breaks == "init" else ~no
         if self.breaks == "tuple":
             return (place, no), (self.observe(place), no)
@@ -68,6 +70,8 @@ class Corridor:
             shown = jnp.zeros_like(first)
         if self.breaks == "always first":
             shown, reward = jnp.ones_like(first), reward * 0
+        if self.breaks == "gymnax":
+            return self.observe(place), (place, there), reward, there, {}
         state = (place.astype(jnp.float32) if self.breaks == "state" else place, there)
         if self.breaks == "structure":
             state = (place,)
@@ -98,7 +102,9 @@ def test_a_user_environment_passes():
     ("breaks", "message"),
     [
         ("space", "action_space must be Discrete, MultiDiscrete or Box, is None"),
-        ("tuple", r"init must return \(state, jaxrl.TimeStep\), got tuple"),
+        ("tuple", r"init must return \(state, jaxrl.TimeStep\), got \(state, tuple\)"),
+        ("observation", r"init must return \(state, jaxrl.TimeStep\), got no tuple"),
+        ("gymnax", r"step must return \(state, jaxrl.TimeStep\), got 5 values"),
         ("evaluation", r"for_evaluation\(2\) must have 2 environments, has 3"),
         ("reward dtype", r"step: reward must be float32\[3\], is bool\[3\]"),
         ("shape", r"init: obs must be float32\[3, 1\], is float32\[3\]"),
