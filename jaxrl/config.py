@@ -153,7 +153,8 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
     if unknown := sorted(set(values) - known):
         raise ValueError(
             f"{config_class.__name__} has no fields {unknown}; they come from another version of "
-            "jaxrl, use that one"
+            "jaxrl, or from a config class of your own, which the algorithm must then have: "
+            "algo._replace(config_class=...)"
         )
 
     def parse(value: Any) -> Any:

@@ -116,6 +116,16 @@ def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_surrogate_has_a_config_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("own hyperparameter", ("50_000", "512"))
+    assert scope["policy"].config == scope["SoftConfig"](penalty=2.0)
+    make = functools.partial(jaxrl.ppo, surrogate=scope["soft"])  # has PPO's own config class
+    with pytest.raises(ValueError, match=r"no fields \['penalty'\].*_replace\(config_class="):
+        jaxrl.load_policy(tmp_path / "runs/soft", make_algorithm=make)
+
+
+@pytest.mark.slow
 def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     scope = run_snippet("own sink", ("50_000", "5_000"))
