@@ -3,6 +3,9 @@
 Environment stepping, inference and learning are one `lax.scan`; a population is a `vmap` of it.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jaxrl import networks
 from jaxrl.algos.a2c import A2CConfig, a2c
 from jaxrl.algos.dqn import DQNConfig, dqn
@@ -60,3 +63,14 @@ __all__ = [
     "train",
 ]
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from jaxrl import presets as presets
+    from jaxrl import tuning as tuning
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import `jaxrl.presets` or `jaxrl.tuning` when it is first used."""
+        if name in ("presets", "tuning"):
+            return importlib.import_module(f"jaxrl.{name}")
+        raise AttributeError(f"module 'jaxrl' has no attribute {name!r}")

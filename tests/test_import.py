@@ -35,6 +35,16 @@ print(pong.sns.color_palette("cubehelix", 2) is not None, "pandas" in sys.module
     assert run_python(code).split() == ["True"] * 7
 
 
+def test_public_modules_are_imported_when_they_are_used():
+    code = """
+import sys, jaxrl
+print("jaxrl.tuning" not in sys.modules)
+print(jaxrl.tuning.HyperTrick(8, 2).num_phases, "cartpole" in jaxrl.presets.PRESETS["ppo"])
+print(hasattr(jaxrl, "tunning"))
+"""
+    assert run_python(code).split() == ["True", "2", "True", "False"]
+
+
 def test_importing_starts_no_backend():
     """The number of CPU devices can still be chosen afterwards."""
     code = """
