@@ -252,8 +252,8 @@ class Checkpoints:
         except Exception as error:
             raise ValueError(
                 f"checkpoint {self.directory / str(step)} is damaged or belongs to another "
-                f"network, environment or version{self.other_versions}: {str(error)[:500]}. Use those of "
-                "the run, or delete that folder to fall back on an earlier one"
+                f"network, environment or version{self.other_versions}: {str(error)[:500]}. Use "
+                "those of the run, or delete that folder to fall back on an earlier one"
             ) from error
 
     def close(self) -> None:

@@ -188,8 +188,8 @@ def rerun(
       run_dir: directory of the run to repeat.
       new_run_dir: directory of the new run.
       trust_imports: as for `load_policy`.
-      **arguments: arguments of `run` that replace those of the old run; and `network`,
-        `make_algorithm` and `env` as in `load_policy`, if the run had its own.
+      **arguments: keyword arguments of `run`, such as `seed`, that replace those of the old run;
+        and `network`, `make_algorithm` and `env` as in `load_policy`, if the run had its own.
     """
     run_dir, new_run_dir = (
         checks.path(name, value)

@@ -28,7 +28,7 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     assert set(policy(obs, jax.random.key(1)).tolist()) == {0, 1}
     with pytest.raises(ValueError, match="number of environments make; use those of the run"):
         jaxrl.load_policy(tmp_path, env=jaxrl.make("CartPole-v1", 2))
-    with pytest.raises(ValueError, match="network, environment or version.*Use those of the run"):
+    with pytest.raises(ValueError, match=r"network, environment or version.*Use those of the run"):
         jaxrl.load_policy(tmp_path, env=jaxrl.make("Acrobot-v1", 4))
     with pytest.raises(ValueError, match=r"observations of shape \(4,\)"):
         policy(np.zeros(5))
