@@ -48,7 +48,8 @@ from jaxrl.training.progress import (
 from jaxrl.types import Algorithm
 
 Callback = Callable[[int, Any, Row], None]
-"""`f(update, state, row)`, called between two chunks of updates; `row` is the newest one."""
+"""`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
+the scores of an evaluation that followed it."""
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
 
@@ -254,7 +255,9 @@ class TrainingLoop:
                 "eval_episode_length": float(scores.episode_length[ended].mean()),
             }
             now = {"update": self.progress.update, "steps": self.progress.steps}
+            trained = self.newest_row  # callbacks get both, which are of the same update
             self.write(now | self.evaluation)
+            self.newest_row = trained | self.newest_row
             if self.best is not None:
                 self.best.keep(self.progress.update, state, self.evaluation["eval_return"])
         self.bar.say("training")

@@ -82,12 +82,14 @@ def run(
         seeds, with actions sampled from the policy.
       log_every: updates a row, at most 1,024; None for the resumed run's, or else for 1,000 rows.
       chunk_updates, chunk_seconds: length of a call of the compiled program, by time if
-        `chunk_updates` is None. Logs, checkpoints and signals wait for its end.
+        `chunk_updates` is None. Logs, checkpoints and signals wait for its end. One that is as long
+        as a row is shortened to end with a row.
       checkpoint_seconds: seconds between checkpoints, and so what a kill may lose; more if writing
         them would take over 5% of the time; 0 for one after every chunk.
       sinks: further places for the rows, such as `jaxrl.training.loggers.WandbSink`.
       callbacks: functions `f(update, state, row)`, called after each chunk with the number of
-        updates, the training state and the newest row. The next chunk takes the state's arrays;
+        updates, the training state and the newest row: empty before the first, and with the
+        `eval_return` of an evaluation that followed it. The next chunk takes the state's arrays;
         copy what you keep.
       label: a name of the run for pages that compare runs.
       progress_bar: show the progress on stderr: a bar in a terminal, a line every 30 s elsewhere.

@@ -314,6 +314,13 @@ def test_callbacks_get_the_state_and_the_newest_row_between_chunks():
     assert len(repr(result)) < 200
 
 
+def test_a_callback_after_an_evaluation_sees_the_row_before_it_too():
+    rows = []
+    run(4, callbacks=[lambda update, state, row: rows.append(row)], log_every=1, num_evaluations=2)
+    assert {"eval_return", "loss"} <= rows[-1].keys()
+    assert ["eval_return" in row for row in rows] == [row["update"] in (2, 4) for row in rows]
+
+
 def test_a_label_is_kept_and_may_change(tmp_path):
     run(2, tmp_path, label="first")
     assert json.loads((tmp_path / "manifest.json").read_text())["label"] == "first"
