@@ -161,7 +161,9 @@ def read(run_dir: str | Path, needed: Sequence[str] = ()) -> dict[str, Any]:
     """
     path = Path(run_dir) / NAME
     if not path.exists():
-        raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {NAME}")
+        agents = sorted(Path(run_dir).glob(f"best/*/{NAME}"))
+        hint = f"; agents of a sweep are runs, such as {agents[0].parent}" if agents else ""
+        raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {NAME}{hint}")
     manifest = schema.read(path, schema.MANIFEST, fields.with_current_names)
     schema.require(path, manifest, needed)
     return manifest

@@ -83,6 +83,10 @@ def test_code_that_a_manifest_names_runs_only_if_it_is_trusted(own_module, tmp_p
 def test_a_missing_or_damaged_manifest_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a run directory"):
         manifests.read(tmp_path)
+    (tmp_path / "best/trial-3").mkdir(parents=True)
+    (tmp_path / "best/trial-3/manifest.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"agents of a sweep are runs, such as .*trial-3"):
+        manifests.read(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         manifests.read(tmp_path)
