@@ -266,6 +266,10 @@ def find_actor_critic_problem(action_space: ActionSpace, outputs: Any) -> str:
     if not is_pair or not hasattr(outputs[0], "log_prob"):
         return f"it must return (distribution, value), not {outputs}"
     distribution, value = outputs
+    methods = ("noise", "from_noise", "sample", "mode", "log_prob", "entropy")
+    if lacking := [name for name in methods if not hasattr(distribution, name)]:
+        kind = type(distribution).__name__
+        return f"its {kind} lacks {', '.join(lacking)} of jaxrl.ops.distributions.Distribution"
     if getattr(value, "ndim", None) != 1:
         return f"its values must be [B], not {value}"
     actions = jax.eval_shape(type(distribution).mode, distribution)

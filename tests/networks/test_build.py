@@ -1,6 +1,6 @@
 """Networks built from configs and spaces, and the networks of callers that are refused."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -128,6 +128,21 @@ def test_a_mask_must_fit_the_actions():
             build.has_action_mask(observations, actions)
 
 
+class WithLogProb(NamedTuple):
+    """A distribution as other libraries have it, without the two steps of a sample."""
+
+    logits: Any
+
+    def sample(self, key):
+        return jax.random.categorical(key, self.logits)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return Categorical(self.logits).log_prob(action)
+
+
 class Given(nn.Module):
     """A network that outputs whatever `make` makes of two numbers."""
 
@@ -143,6 +158,10 @@ class Given(nn.Module):
     [
         (lambda x: x, r"must return \(distribution, value\), not ShapeDtypeStruct"),
         (lambda x: (x, x[:, 0]), r"must return \(distribution, value\)"),
+        (
+            lambda x: (WithLogProb(x), x[:, 0]),
+            "its WithLogProb lacks noise, from_noise, entropy of jaxrl.ops.distributions",
+        ),
         (lambda x: (Categorical(x), x[:, :1]), r"its values must be \[B\], not .*shape=\(4, 1\)"),
         (lambda x: (Categorical(x[:, :1]), x[:, 0]), "over 1 actions, the environment has 2"),
         (lambda x: (DiagonalNormal(x, x), x[:, 0]), "its policy is over actions"),
