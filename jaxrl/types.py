@@ -191,7 +191,11 @@ class Env(Protocol):
         """Return `num_envs` environments of the same task, scored as people report it."""
         ...
 
-    def for_rendering(self) -> Env:
+
+class DrawableEnv(Env, Protocol):
+    """N environments that can be filmed, as those of `jaxrl.make`."""
+
+    def for_rendering(self) -> DrawableEnv:
         """Return one environment as for evaluation, whose states `render` accepts."""
         ...
 

@@ -21,7 +21,7 @@ from PIL import Image
 from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
-from jaxrl.types import Env
+from jaxrl.types import DrawableEnv, Env
 
 CLASSIC_CONTROL_FPS = {
     "CartPole-v1": 50,
@@ -99,7 +99,7 @@ def checked_suffix(path: Path) -> str:
     return suffix
 
 
-def check_video(env: Env, path: Path) -> None:
+def check_video(env: DrawableEnv, path: Path) -> None:
     """Raise if `env` cannot be rendered or `path` cannot be written as a video.
 
     Call it before hours of training that end with a video. It renders one state.

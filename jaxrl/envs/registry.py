@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl import checks
-from jaxrl.types import Env
+from jaxrl.types import DrawableEnv
 
 BACKENDS = {
     "gymnax": ("jaxrl.envs.gymnax", "GymnaxEnv"),
@@ -31,7 +31,7 @@ def ids() -> list[str]:
     return [f"{backend}/{name}" for backend in BACKENDS for name in _module(backend).ids()]
 
 
-def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Env:
+def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> DrawableEnv:
     """Make N environments of one id.
 
     Args:

@@ -23,6 +23,7 @@ from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.types import (
     Algorithm,
     Array,
+    DrawableEnv,
     Env,
     HostEnv,
     Memory,
@@ -220,7 +221,7 @@ def frames(
     algo: Algorithm,
     config: Any,
     state: Any,
-    env: Env,
+    env: DrawableEnv,
     key: Array,
     greedy: bool = False,
     max_steps: int = 100_000,

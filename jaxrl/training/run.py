@@ -47,7 +47,7 @@ def run(
     config: Any,
     *,
     seed: int = 0,
-    total_steps: int,
+    total_steps: int | float,
     run_dir: str | Path | None = None,
     resume: bool = False,
     num_evaluations: int = 1,
@@ -72,7 +72,8 @@ def run(
       algo: an algorithm with its environments, such as `jaxrl.ppo(jaxrl.make("CartPole-v1", 8))`.
       config: its config, such as `jaxrl.PPOConfig(learning_rate=1e-3)`.
       seed: of all randomness, an integer from 0 to 2^32 - 1.
-      total_steps: steps of all environments, before a resume too, rounded up to whole updates.
+      total_steps: steps of all environments, before a resume too, rounded up to whole updates; an
+        integer, or a float such as 1e6.
       run_dir: directory for `manifest.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`,
         `best/` (the agent that was evaluated best), `summary.json` and `curve.png`; None writes
         nothing.

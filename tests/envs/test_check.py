@@ -95,6 +95,7 @@ class Corridor:
 
 def test_a_user_environment_passes():
     env: Any = Corridor()
+    assert isinstance(env, jaxrl.Env)  # what is checked is all that the type asks for
     jaxrl.check_env(env)
 
 

@@ -20,7 +20,7 @@ from jaxrl.cli.flags.arguments import (
 )
 from jaxrl.envs import make
 from jaxrl.tuning import objectives
-from jaxrl.types import Env
+from jaxrl.types import DrawableEnv
 
 ATARI_OPTIONS = {"episodic_life": True, "reward_clip": True}
 FLAGS_OF_ARGUMENTS = {
@@ -189,7 +189,7 @@ class SweepArguments:
         return self.num_trials if is_whole else DEFAULT_LANES
 
 
-def make_environment(env_id: str, num_envs: int, options: Sequence[str]) -> Env:
+def make_environment(env_id: str, num_envs: int, options: Sequence[str]) -> DrawableEnv:
     """Return environments with the backend's options; on Atari, `ATARI_OPTIONS` unless given."""
     given = parse_env_options(options)
     if ":" in env_id:
