@@ -41,6 +41,7 @@ CALLS = {"eval", "exec", "compile", "__import__", "import_module", "from_string"
          "load_extension", "enable_load_extension"}  # fmt: skip
 """Functions and keywords that can, unless their argument is a constant."""
 ALLOWED = {
+    ("__init__.py", "import_module"): "jaxrl.presets and jaxrl.tuning",
     ("__main__.py", "import_module"): "a name of COMMANDS, under jaxrl.cli",
     ("envs/registry.py", "import_module"): "a module of the table BACKENDS",
     ("envs/gymnax.py", "import_module"): "two modules named in the file",

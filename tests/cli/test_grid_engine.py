@@ -88,8 +88,12 @@ def submit_job(engine, place):
 
 
 def training_processes(directory):
+    """Return the processes that train in a directory of this one's working directory."""
     listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout
-    return re.findall(rf"^\s*(\d+) \S*python\S* .*--run-dir {directory}", listed, re.MULTILINE)
+    trains = rf"^\s*(\d+) \S*python\S* .*--run-dir {directory}(?: |$)"
+    found = re.findall(trains, listed, re.MULTILINE)
+    # Others on this machine may train in a directory of this name.
+    return [number for number in found if Path(f"/proc/{number}/cwd").resolve() == Path.cwd()]
 
 
 def test_jaxrl_submits_to_grid_engine(engine, place, capfd):
@@ -130,7 +134,9 @@ def test_a_deleted_job_writes_a_checkpoint_and_does_not_come_back(submit_job, en
 def test_a_job_whose_training_is_killed_does_not_come_back(submit_job):
     job = submit_job("--", "train.py")
     wait_until(starts, 30)
-    for number in training_processes("runs/pong"):
+    numbers = training_processes("runs/pong")
+    assert numbers
+    for number in numbers:
         os.kill(int(number), signal.SIGKILL)
     job.wait_for_end()
     assert job.field("exit_status") == ["137"]

@@ -154,7 +154,7 @@ def test_finals_are_as_many_as_their_share_allows():
     assert found(100, max_seconds=9.0, storage="sqlite:///study.db") is None
     one = found(20, final_trials=1)
     assert one is not None
-    with pytest.raises(ValueError, match=r"finals of 1 settings with 5 runs each cost 0\.25"):
+    with pytest.raises(ValueError, match=r"are 5 runs, 0\.25 times the 20 trials"):
         one.check(20)
 
 
