@@ -232,9 +232,13 @@ class FailsToClose:
         raise OSError("cannot be closed")
 
 
-def test_a_sink_that_cannot_be_closed_leaves_a_whole_run(tmp_path):
-    with pytest.raises(OSError, match="cannot be closed"):
-        run(4, tmp_path, sinks=[FailsToClose()])
+def test_a_sink_that_cannot_be_closed_leaves_a_whole_run_and_nothing_open(tmp_path, monkeypatch):
+    closed, close = [], loop.Checkpoints.close
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Checkpoints, "close", lambda self: closed.append(close(self)))
+        with pytest.raises(OSError, match="cannot be closed"):
+            run(4, tmp_path, sinks=[FailsToClose()])
+    assert len(closed) == 1
     assert read_summary(tmp_path)["updates"] == 4
     resumed = run(6, tmp_path, resume=True)
     chex.assert_trees_all_equal(resumed.state, run(6).state)
