@@ -1,6 +1,7 @@
 """Every argument of every public function: a bad value is refused by name before any work."""
 
 import dataclasses
+import functools
 import math
 import os
 import shutil
@@ -55,13 +56,14 @@ def shapes_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def policy(method: str) -> Callable[..., Any]:
-    """Return a method of a loaded policy with a memory."""
+@functools.cache
+def loaded_policy() -> jaxrl.LoadedPolicy:
+    """Return a loaded policy with a memory that has acted once."""
     algo = jaxrl.ppo(ENV)
     config = jaxrl.PPOConfig(core="gru", core_size=2, hidden_sizes=(2,), num_minibatches=1)
     loaded = jaxrl.LoadedPolicy(algo, config, algo.init(config, KEY))
     loaded(np.zeros((2, 1)))
-    return getattr(loaded, method)
+    return loaded
 
 
 def options(id: str, **values: Any) -> Case:
@@ -93,8 +95,12 @@ def cases() -> dict[str, Case]:
             "trust_imports": False,
         }, ("network", "make_algorithm", "env", "trust_imports")),
         "rerun": Case(jaxrl.rerun, {"run_dir": "nothing", "new_run_dir": "new"}),
-        "LoadedPolicy": Case(policy("__call__"), {"obs": np.zeros((2, 1)), "key": KEY}, ("obs",)),
-        "observe": Case(policy("observe"), {"reward": np.zeros(2), "first": False}),
+        "LoadedPolicy": Case(lambda **given: loaded_policy()(**given), {
+            "obs": np.zeros((2, 1)), "key": KEY,
+        }, ("obs",)),
+        "observe": Case(lambda **given: loaded_policy().observe(**given), {
+            "reward": np.zeros(2), "first": False,
+        }),
         "autotune": Case(jaxrl.autotune, {
             "build": lambda devices: (ALGO, CONFIG), "knobs": {"devices": [1]},
             "starts": [{"devices": 1}], "rate": lambda *_: 1.0, "seconds": 0.1, "max_trials": 1,
