@@ -42,6 +42,8 @@ from jaxrl.types import PyTree
 
 ALE = "ALE/"
 ATARI_OPTIONS = ("episodic_life", "reward_clip")
+ALE_REFUSED = ("continuous", "batch_size", "autoreset_mode", "reward_clipping", "life_loss_info")
+"""Keywords of ale-py that `AtariPool` sets itself, or that it cannot step."""
 TIMEOUT = checks.Range("a number of seconds > 0, at most 10^6", lambda x: (x > 0) & (x <= 1e6))
 MODES = ("async", "sync", "vector_entry_point")
 
@@ -80,6 +82,16 @@ class GymnasiumEnv(HostAdapter):
         if self.is_atari:
             for name in ATARI_OPTIONS:
                 checks.flag(name, self.options.get(name, False))
+            if refused := [name for name in ALE_REFUSED if name in self.options]:
+                raise ValueError(
+                    f"{self.id} does not take {', '.join(refused)}; of ale-py's keywords these "
+                    f"are not supported: {', '.join(ALE_REFUSED)}"
+                )
+        elif self._mode == "vector_entry_point" and self.num_pools > 1:
+            raise ValueError(
+                f"num_pools must be 1 for {self.id} with vectorization_mode='vector_entry_point', "
+                f"got {self.num_pools}: its simulator is seeded as a whole, and overlaps nothing"
+            )
         # The main script is run again where workers start. What it makes outside of functions was
         # checked in the trainer, and a process may not be started yet.
         if not getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -162,7 +174,8 @@ class AtariPool(VectorPool):
 
     Its threads simulate as soon as a step is sent. When a life is lost, the game goes on, as in
     envpool: a step of FIRE, or of NOOP in games without FIRE, leads to the first observation of the
-    new episode. If the game pays for this step, only the score counts it.
+    new episode. If the game pays for this step, only the score counts it. A game's stack of frames
+    begins with copies of its first frame, also as in envpool; ale-py's begins with black ones.
     """
 
     envs: Any
@@ -172,13 +185,21 @@ class AtariPool(VectorPool):
         self._reward_clip = reward_clip
         self._lives = np.zeros(len(seeds), int)
         self._picture = np.zeros(raw.shape[1:], np.uint8)
+        self._age = np.zeros(len(seeds), int)
+        """Steps of each game."""
+        self._is_over = np.zeros(len(seeds), bool)
         actions = [action.name for action in envs.ale.get_action_set()]
         self._first_action = actions.index("FIRE") if "FIRE" in actions else 0
 
     def reset(self) -> RawStep:
-        step = first_step(self._gather(self.envs.reset(seed=self._seeds)[0]))
+        step = first_step(self._with_copies(self._gather(self.envs.reset(seed=self._seeds)[0])))
         self._picture = step.obs[0, -1]
         return step
+
+    def restart(self, where: np.ndarray) -> RawStep:
+        step = super().restart(where)
+        self._age[where], self._is_over[where] = 0, False
+        return step._replace(obs=self._with_copies(step.obs))
 
     def send(self, action: np.ndarray) -> None:
         action = np.where(self.ended, self._first_action, action)
@@ -200,11 +221,25 @@ class AtariPool(VectorPool):
         lives, before = info["lives"], self._lives
         self._lives = lives
         is_life_lost = (lives > 0) & (lives < before)
+        self._age = np.where(self._is_over, 0, self._age + 1)
+        self._is_over = truncated | (terminated & ~is_life_lost)
         return step._replace(
+            obs=self._with_copies(step.obs),
             reward=np.sign(step.reward) if self._reward_clip else step.reward,
             raw_reward=reward.astype(np.float32),
-            game_over=truncated | (terminated & ~is_life_lost),
+            game_over=self._is_over,
         )
+
+    def _with_copies(self, obs: np.ndarray) -> np.ndarray:
+        """Return stacks `[M, S, ...]` with a game's first frame in place of those before it."""
+        num_older = obs.shape[1] - 1
+        young = np.flatnonzero(self._age < num_older)
+        if len(young):
+            obs = obs.copy()  # it may be the simulator's memory
+        for n in young:
+            first = num_older - self._age[n]
+            obs[n, :first] = obs[n, first]
+        return obs
 
     @property
     def _has_separate_envs(self) -> bool:

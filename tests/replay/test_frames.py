@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from env_cases import played
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,8 +70,15 @@ def test_stacks_are_rebuilt_from_their_newest_frames(seed, num_frames, share, sh
 SMALL = {"img_height": 36, "img_width": 36, "episodic_life": True}
 
 
-def test_stacks_of_games_cut_short_are_what_the_environment_showed():
-    env = jaxrl.make("envpool/Pong-v5", N, max_episode_steps=20, **SMALL)
+@pytest.mark.parametrize(
+    ("id", "options"),
+    [
+        ("envpool/Pong-v5", {"max_episode_steps": 20}),
+        ("gymnasium/ALE/Pong-v5", {"max_num_frames_per_episode": 80}),
+    ],
+)
+def test_stacks_of_games_cut_short_are_what_the_environment_showed(id, options):
+    env = jaxrl.make(id, N, **SMALL, **options)
     timesteps = played(env, random_actions(env, 0, 79))
     assert timesteps.truncated[-50:].sum() >= 2 * N
     assert_restacks(ring_of(timesteps.obs, 60, 20), timesteps.obs, 4)
