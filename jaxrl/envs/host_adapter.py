@@ -175,6 +175,8 @@ class HostAdapter(Adapter, abc.ABC):
     def _cast(self, action: Array, num_envs: int) -> Array:
         space = self.action_space
         if isinstance(space, Box):
+            # NaN of a diverged agent: some simulators raise errors, which would end all agents.
+            action = jnp.where(jnp.isnan(action), 0, action)
             action = jnp.clip(action, *space.bounds())
         if action.shape != (num_envs, *space.shape):
             raise ValueError(

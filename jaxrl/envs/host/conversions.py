@@ -184,7 +184,7 @@ def _is_empty(space: Any) -> bool:
 def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
     """Return True for images `[C, H, W]`; most simulators have these, a few have `[H, W, C]`."""
     shape = obs.shape
-    return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < shape[2]
+    return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < min(shape[1:])
 
 
 def _is_stack(obs: jax.ShapeDtypeStruct) -> bool:

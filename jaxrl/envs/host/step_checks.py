@@ -91,7 +91,8 @@ def check(space: gymnasium.Space, obs: Any, name: str, lead: tuple[int, ...] = (
       lead: leading axes of a batch of observations.
 
     Raises:
-      ValueError: for other parts, another shape or dtype, NaN, or integers out of range.
+      ValueError: for other parts, another shape or dtype, numbers that are not finite in single
+        precision, or integers out of range.
     """
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
@@ -112,8 +113,13 @@ def check(space: gymnasium.Space, obs: Any, name: str, lead: tuple[int, ...] = (
             f"{name} must be {dtype}{list(shape)} as its space says, is "
             f"{array.dtype}{list(array.shape)}"
         )
-    if np.issubdtype(array.dtype, np.floating) and np.isnan(array).any():
-        raise ValueError(f"{name} has NaN among its numbers: {array!r:.200}")
+    if np.issubdtype(array.dtype, np.floating):
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(array.astype(np.float32, copy=False)).all()
+        if not is_finite:
+            raise ValueError(f"{name} has numbers that are not finite float32: {array!r:.200}")
+    elif np.issubdtype(dtype, np.integer) and (array.astype(dtype) != array).any():
+        raise ValueError(f"{name} has integers that {dtype} does not hold: {array!r:.200}")
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         size = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
         start = np.asarray(space.start)

@@ -55,6 +55,37 @@ def test_integers_out_of_range_are_refused(space, obs):
         step_checks.check(space, obs, "obs")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(np.float32, np.inf), (np.float64, 1e39), (np.float64, -np.inf)]
+)
+def test_numbers_that_single_precision_does_not_hold_are_refused(dtype, number):
+    space = GymBox(-np.inf, np.inf, (2,), dtype)
+    step_checks.check(space, np.array([1e38, 0], dtype), "obs")
+    with pytest.raises(ValueError, match="obs has numbers that are not finite float32"):
+        step_checks.check(space, np.array([0, number], dtype), "obs")
+
+
+def test_integers_that_the_dtype_does_not_hold_are_refused():
+    space = GymBox(-(2**31), 2**31 - 1, (2,), np.int32)
+    step_checks.check(space, np.array([0, -(2**31)]), "obs")
+    with pytest.raises(ValueError, match="obs has integers that int32 does not hold"):
+        step_checks.check(space, np.array([0, 2**31]), "obs")
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [((3, 5, 4), (5, 4, 3)), ((5, 4, 3), (5, 4, 3)), ((7, 7, 20), (7, 7, 20))],
+)
+def test_images_end_with_their_channels(raw, shown):
+    space = GymBox(0, 255, raw, np.uint8)
+    arrays = conversions.raw_observation(space)
+    assert conversions.observation_space(space, arrays).shape == shown
+    assert conversions.arrange(Box.of(shown, np.uint8), arrays, np.zeros((N, *raw))).shape == (
+        N,
+        *shown,
+    )
+
+
 @pytest.mark.parametrize("kind", ["text", "empty", "one-of"])
 def test_observations_without_a_fixed_shape_are_refused(kind):
     with pytest.raises(ValueError, match="Spaced cannot be run: the observation space "):

@@ -102,7 +102,7 @@ RESULTS = {
     "obs-ragged": "inhomogeneous shape",
     "obs-shape": r"step: obs must be float32\[2\] as its space says, is float32\[3\]",
     "obs-complex": r"step: obs must be float32\[2\] as its space says, is complex128\[2\]",
-    "obs-nan": r"step: obs has NaN among its numbers: array\(\[ 1., nan\]",
+    "obs-nan": r"step: obs has numbers that are not finite float32: array\(\[ 1., nan\]",
     "reward-none": "step: the reward must be a number, is None",
     "reward-text": "step: the reward must be a number, is '1'",
     "reward-array": r"step: the reward must be a number, is array\(\[1.\]\)",
