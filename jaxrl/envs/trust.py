@@ -19,9 +19,11 @@ OWN_FUNCTIONS = (
 """The ids that name a function of jaxrl."""
 NAMING_IDS = ("GymV21Environment-v0", "GymV26Environment-v0", "DmLabCompatibility-v0")
 """Ids of Gymnasium, registered by shimmy, whose option `env_id` names a module or a Lua script."""
-DOOM_OPTIONS = ("vzd_path", "cfg_path", "wad_path", "iwad_path", "game_args", "lmp_save_dir")
-"""Options of envpool's ViZDoom: the program that it starts, its arguments, files that have either
-or scripts, and a directory that it writes."""
+ENVPOOL_OPTIONS = (
+    "base_path", "vzd_path", "cfg_path", "wad_path", "iwad_path", "game_args", "lmp_save_dir"
+)  # fmt: skip
+"""Options of envpool: the directory of its simulators' files, and of ViZDoom the program that it
+starts, its arguments, files that have either or scripts, and a directory that it writes."""
 _INSTALLED_LEVEL = re.compile(r"\w+(/\w+)*")
 
 
@@ -40,7 +42,7 @@ def code_named_by(id: str, options: Mapping[str, Any]) -> str | None:
         return f"imports the module {module!r}"
     if id.rpartition("/")[2] in NAMING_IDS:
         return f"runs what its option env_id names, {options.get('env_id')!r}"
-    if found := {name: options[name] for name in DOOM_OPTIONS if name in options}:
+    if found := {name: options[name] for name in ENVPOOL_OPTIONS if name in options}:
         return f"runs programs or scripts that its options name, {found}"
     level = str(options.get("level", "installed"))
     if id == DEEPMIND_LAB and not _INSTALLED_LEVEL.fullmatch(level):

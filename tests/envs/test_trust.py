@@ -24,6 +24,7 @@ OWN = "gymnasium/jaxrl.envs.external_simulators"
         ("GymV21Environment-v0", {"env_id": "m:Name-v0"}, "option env_id names, 'm:Name-v0'"),
         ("gymnasium/GymV26Environment-v0", {"env_id": "m:Name-v0"}, "option env_id"),
         ("envpool/D1Basic-v1", {"vzd_path": "/tmp/x"}, "options name, {'vzd_path': '/tmp/x'}"),
+        ("envpool/D1Basic-v1", {"base_path": "/tmp/x"}, "{'base_path': '/tmp/x'}"),
         ("envpool/D1Basic-v1", {"game_args": "+exec x", "num_threads": 2}, "{'game_args'"),
     ],
 )
