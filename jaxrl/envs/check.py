@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import checks
+from jaxrl.envs.host import callback
 from jaxrl.envs.host.errors import message_in
 from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from jaxrl.types import Array, Env, PyTree, TimeStep
@@ -118,7 +119,7 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
     """Yield problems of some steps of random actions."""
     actions = random_actions(env, seed, num_steps)
     try:
-        steps = jax.tree.map(np.asarray, jit_play(env, jax.random.key(seed), actions))
+        steps = _play_and_close(env, seed, actions)
     except jax.errors.JaxRuntimeError as error:
         yield message_in(error) or str(error)
         return
@@ -145,7 +146,7 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
         elif (obs < low).any() or (obs > high).any():
             found = f"{obs.min():g} to {obs.max():g}"
             yield f"{name} must be within {space.low} to {space.high} as its space says, is {found}"
-    again = jax.tree.map(np.asarray, jit_play(env, jax.random.key(seed), actions))
+    again = _play_and_close(env, seed, actions)
     if not _is_close(steps, again):
         yield "a second run with the same key differs: all randomness must come from the key"
     if env.checkpointable:
@@ -161,6 +162,11 @@ def play(env: Env, key: Array, actions: Any) -> TimeStep:
 
     Leaves are `[T + 1, N, ...]`; the first time step is that of `init`.
     """
+    return _play(env, key, actions)[1]
+
+
+def _play(env: Env, key: Array, actions: Any) -> tuple[PyTree, TimeStep]:
+    """Return the last state, and what `play` returns."""
     init_key, step_key = jax.random.split(key)
     state, start = env.init(init_key)
 
@@ -168,11 +174,18 @@ def play(env: Env, key: Array, actions: Any) -> TimeStep:
         return env.step(row[0], state, row[1])
 
     keys = jax.random.split(step_key, len(actions))
-    _, steps = jax.lax.scan(step, state, (keys, actions))
-    return jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
+    state, steps = jax.lax.scan(step, state, (keys, actions))
+    return state, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
 
 
 jit_play = jax.jit(play, static_argnums=0)
+
+
+def _play_and_close(env: Env, seed: int, actions: Any) -> TimeStep:
+    """Return what `play` returns, as NumPy's arrays, and close the simulators that it made."""
+    state, steps = jax.jit(_play, static_argnums=0)(env, jax.random.key(seed), actions)
+    with callback.closing(state):
+        return jax.tree.map(np.asarray, steps)
 
 
 def random_actions(env: Env, seed: int, *lead: int) -> np.ndarray:

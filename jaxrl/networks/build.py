@@ -28,7 +28,7 @@ from jaxrl.networks.torsos import (
     make_torso,
     takes,
 )
-from jaxrl.ops.distributions import Categorical
+from jaxrl.ops.distributions import Categorical, JointCategorical, MultiCategorical
 from jaxrl.spaces import (
     ACTION_MASK,
     ActionSpace,
@@ -238,7 +238,7 @@ def has_action_mask(observation_space: ObservationSpace, action_space: ActionSpa
     parts = dict(observation_space.parts) if isinstance(observation_space, Dict) else {}
     if ACTION_MASK not in parts or isinstance(action_space, Box):
         return False
-    sizes = action_space.sizes if isinstance(action_space, MultiDiscrete) else (action_space.n,)
+    sizes = _sizes_of_space(action_space)
     shapes = [sizes]
     if isinstance(action_space, MultiDiscrete) and len(set(sizes)) == 1:
         shapes.append((len(sizes), sizes[0]))
@@ -275,11 +275,29 @@ def find_actor_critic_problem(action_space: ActionSpace, outputs: Any) -> str:
     actions = jax.eval_shape(type(distribution).mode, distribution)
     if actions.shape[1:] != action_space.shape:
         return f"its policy is over actions {actions}, those of the environment are {action_space}"
-    if isinstance(distribution, Categorical) and isinstance(action_space, Discrete):
-        number = distribution.logits.shape[-1]
-        if number != action_space.n:
-            return f"its policy is over {number} actions, the environment has {action_space.n}"
+    sizes = _sizes(distribution)
+    wanted = () if isinstance(action_space, Box) else _sizes_of_space(action_space)
+    if sizes and wanted and sizes != wanted:
+        found, needed = (" x ".join(map(str, each)) for each in (sizes, wanted))
+        return f"its policy is over {found} actions, the environment has {needed}"
     return ""
+
+
+def _sizes(distribution: Any) -> tuple[int, ...]:
+    """Return the number of values of each integer that a policy draws; () for other policies."""
+    match distribution:
+        case Categorical():
+            return (distribution.logits.shape[-1],)
+        case MultiCategorical():
+            return tuple(part.logits.shape[-1] for part in distribution.parts)
+        case JointCategorical():
+            return tuple(distribution.sizes)
+    return ()
+
+
+def _sizes_of_space(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    """Return the number of values of each integer of an action."""
+    return space.sizes if isinstance(space, MultiDiscrete) else (space.n,)
 
 
 def find_q_network_problem(action_space: ActionSpace, outputs: Any) -> str:

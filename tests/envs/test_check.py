@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.envs.host import callback
 from jaxrl.types import TimeStep
 
 
@@ -142,6 +143,13 @@ def test_a_failing_simulator_is_a_violation_and_is_not_logged(caplog):
     with pytest.raises(ValueError, match=r"failed in step[\s\S]*step must return .*got 4 values$"):
         jaxrl.check_env(jaxrl.make(OldApi, 2))
     assert not caplog.records
+
+
+def test_the_simulators_of_a_check_are_closed():
+    env = jaxrl.make("envpool/CartPole-v1", 2)
+    before = set(callback._groups)
+    jaxrl.check_env(env, num_steps=3)
+    assert set(callback._groups) <= before
 
 
 def test_missing_members_are_named():

@@ -10,7 +10,12 @@ import pytest
 
 import jaxrl
 from jaxrl.networks import build, recurrent
-from jaxrl.ops.distributions import Categorical, DiagonalNormal
+from jaxrl.ops.distributions import (
+    Categorical,
+    DiagonalNormal,
+    JointCategorical,
+    MultiCategorical,
+)
 from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.types import Inputs
 
@@ -175,6 +180,20 @@ def test_an_actor_critic_that_does_not_fit_is_refused(make, message):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 4), Given(make))
     with pytest.raises(ValueError, match=rf"Given does not fit gymnax/CartPole-v1: .*{message}"):
         jax.eval_shape(algo.init, jaxrl.PPOConfig(), jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: MultiCategorical((Categorical(x), Categorical(x[:, :1]))),
+        lambda x: JointCategorical(x, (2, 1)),
+    ],
+)
+def test_a_policy_over_other_integers_is_refused(make):
+    found = jax.eval_shape(lambda x: (make(x), x[:, 0]), jnp.zeros((4, 2)))
+    problem = build.find_actor_critic_problem(jaxrl.MultiDiscrete((2, 3)), found)
+    assert problem == "its policy is over 2 x 1 actions, the environment has 2 x 3"
+    assert not build.find_actor_critic_problem(jaxrl.MultiDiscrete((2, 1)), found)
 
 
 def test_action_values_that_do_not_fit_are_refused():
