@@ -77,7 +77,9 @@ class Liveness:
             send(connection, "bye")
 
     def _listen(self, store: Any) -> None:
-        server, secret = socket.create_server(("", 0)), secrets.token_hex(16)
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        server = socket.create_server(("", 0), **both if socket.has_dualstack_ipv6() else {})
+        secret = secrets.token_hex(16)
         store.key_value_set(KEY, f"{server.getsockname()[1]} {secret}")
 
         def greet(connection: socket.socket) -> None:

@@ -131,7 +131,7 @@ def watch_others() -> None:
 
 
 @contextlib.contextmanager
-def failing_together(*kinds: type[Exception]) -> Iterator[None]:
+def failing_together(*kinds: type[BaseException]) -> Iterator[None]:
     """Let errors of these kinds in the block end the other processes too, which may not have them.
 
     Without it they would wait for this process. Other errors are the same on all processes.

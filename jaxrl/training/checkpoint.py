@@ -199,9 +199,11 @@ class Checkpoints:
             sealing.result()
 
     def _unwritten(self, update: int, before: int | None, error: Exception) -> OSError:
+        way_out = f"The one before it, {before}, is intact; free some space and resume"
+        if before is None:
+            way_out = "There is none before it; free some space and begin anew"
         return OSError(
-            f"checkpoint {update} could not be written to {self.directory}: {error}. "
-            f"The one before it, {before}, is intact; free some space and resume"
+            f"checkpoint {update} could not be written to {self.directory}: {error}. {way_out}"
         )
 
     def restore(self, like: Any, whole: bool) -> tuple[Any, dict[str, Any]]:

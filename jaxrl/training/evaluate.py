@@ -178,14 +178,14 @@ class BestAgent:
         if self._checkpoints.latest() is not None:
             self._score = self._checkpoints.progress()["eval_return"]
 
-    def keep(self, update: int, state: Any, score: float) -> None:
-        """Keep the agent of a training state, unless a better one is kept.
+    def keep(self, update: int, agent: Any, score: float) -> None:
+        """Keep an agent that `agent_on_one_device` returned, unless a better one is kept.
 
         Raises:
           OSError: if it cannot be written.
         """
         if score >= self._score:
-            agent, self._score = without_training(state), score
+            self._score = score
             self._checkpoints.save(update, agent, {"eval_return": score}, whole=False)
 
     def close(self) -> None:
@@ -198,6 +198,20 @@ def without_training(state: Any) -> Any:
     replays = {name for name, part in state._asdict().items() if isinstance(part, Replay)}
     unread = replays | ({"simulation", "priorities"} & {*state._fields})
     return state._replace(**dict.fromkeys(unread))
+
+
+def agent_on_one_device(state: Any) -> Any:
+    """Return a training state on one device, with None for what only training reads.
+
+    The state may lie on several devices and processes. What differs between them is 0: it is read
+    by training, too (the rewards of the running episodes).
+    """
+
+    def on_one_device(x: Array) -> Array:
+        is_whole = x.is_fully_replicated
+        return x.addressable_data(0) if is_whole else jnp.zeros(x.shape, x.dtype)
+
+    return jax.tree.map(on_one_device, without_training(state))
 
 
 def _play_step(

@@ -25,7 +25,7 @@ from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compile_chunk
-from jaxrl.training.evaluate import BestAgent, evaluate_separately
+from jaxrl.training.evaluate import BestAgent, agent_on_one_device, evaluate_separately
 from jaxrl.training.loggers import (
     JsonlSink,
     ProgressBar,
@@ -89,6 +89,7 @@ class TrainingLoop:
         self.algo, self.config, self.settings = algo, config, settings
         self.callbacks, self.newest_row = callbacks, Row()
         self.run_dir, self.sinks = run_dir, list(sinks) if processes.is_first() else []
+        self.own_sinks: list[Sink] = []
         self.progress = Progress()
         self.evaluation: Row = {}  # of the newest evaluation
         self.rows: JsonlSink | None = None
@@ -109,7 +110,6 @@ class TrainingLoop:
             processes.call_on_first(self.open_files)
         if self.progress.update < self.settings.num_updates:
             state, interrupted = self.train(state)
-            self.save(state)
         if self.checkpoints is not None:
             self.checkpoints.latest()  # waits for its seal, by which the rows are verified
         return RunResult(state, self.summarize(interrupted), interrupted, self.run_dir)
@@ -121,7 +121,8 @@ class TrainingLoop:
         path, record = self.run_dir / "metrics.jsonl", self.checkpoints.rows
         self.rows = JsonlSink(path, self.progress.update, record)
         tensorboard = TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps)
-        self.sinks += [self.rows, tensorboard]
+        self.own_sinks = [self.rows, tensorboard]
+        self.sinks += self.own_sinks
         if self.settings.num_evaluations:
             self.best = BestAgent(self.run_dir, self.identity, self.progress.update)
 
@@ -155,7 +156,7 @@ class TrainingLoop:
         return saved if whole else saved._replace(simulation=state.simulation)
 
     def train(self, state: Any) -> tuple[Any, bool]:
-        """Do the remaining updates; return the state, and whether a signal interrupted them."""
+        """Do the remaining updates and save; return the state, and whether a signal came before."""
         settings, progress = self.settings, self.progress
         if self.run_dir is not None and processes.is_first():
             (self.run_dir / SUMMARY).unlink(missing_ok=True)  # one of a shorter run is outdated
@@ -166,7 +167,7 @@ class TrainingLoop:
         with Interrupt() as interrupt:
             while progress.update < settings.num_updates:
                 if processes.any_process(interrupt.requested):
-                    return state, True
+                    break
                 length = chunk_length(settings, progress, seconds_per_update)
                 evaluate_at = settings.next_evaluation(progress.update)
                 updates = int(processes.broadcast(np.int32(length)))
@@ -174,7 +175,7 @@ class TrainingLoop:
                 seconds_per_update = seconds / updates
                 with processes.failing_together(Exception):
                     if progress.update == evaluate_at and processes.is_first():
-                        self.evaluate(processes.replicated_part(state))
+                        self.evaluate(agent_on_one_device(state))
                     for callback in self.callbacks:
                         callback(progress.update, state, self.newest_row)
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
@@ -183,7 +184,8 @@ class TrainingLoop:
                     saved_at = time.perf_counter()
                     if settings.checkpoint_seconds:  # a large replay takes a while to write
                         save_every = max(save_every, (saved_at - began) / MAX_SAVING_SHARE)
-        return state, False
+            self.save(state)  # here, where the first signal does not end it
+        return state, progress.update < settings.num_updates
 
     def compile(self, state: Any) -> jax.stages.Compiled:
         """Return the program of a chunk."""
@@ -308,6 +310,6 @@ class TrainingLoop:
             for checkpoints in (self.checkpoints, self.best):
                 if checkpoints is not None:
                     stack.callback(checkpoints.close)
-            for sink in reversed(self.sinks):
+            for sink in reversed(self.own_sinks):
                 stack.callback(sink.close)
             stack.callback(self.bar.close)

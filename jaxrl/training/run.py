@@ -87,7 +87,8 @@ def run(
         as a row is shortened to end with a row.
       checkpoint_seconds: seconds between checkpoints, and so what a kill may lose; more if writing
         them would take over 5% of the time; 0 for one after every chunk.
-      sinks: further places for the rows, such as `jaxrl.training.loggers.WandbSink`.
+      sinks: further places for the rows, such as `jaxrl.training.loggers.WandbSink`. The
+        run closes them at its end, also after an error.
       callbacks: functions `f(update, state, row)`, called after each chunk with the number of
         updates, the training state and the newest row: empty before the first, and with the
         `eval_return` of an evaluation that followed it. The next chunk takes the state's arrays;
@@ -134,13 +135,15 @@ def run(
         chunk_seconds=chunk_seconds,
         checkpoint_seconds=checkpoint_seconds,
     )
-    # Tracing finds sizes that do not fit before anything is written.
-    init = jax.jit(algo.init).lower(config, jax.random.key(seed))
-    if "simulation" not in getattr(init.out_info, "_fields", ()):
-        requirement = "a NamedTuple with a field `simulation`"
-        raise checks.refuse("the state of algo.init", requirement, type(init.out_info))
-    enable_compilation_cache()
     with contextlib.ExitStack() as stack:
+        for sink in sinks:
+            stack.callback(sink.close)
+        # Tracing finds sizes that do not fit before anything is written.
+        init = jax.jit(algo.init).lower(config, jax.random.key(seed))
+        if "simulation" not in getattr(init.out_info, "_fields", ()):
+            requirement = "a NamedTuple with a field `simulation`"
+            raise checks.refuse("the state of algo.init", requirement, type(init.out_info))
+        enable_compilation_cache()
         if directory is not None:
             arguments = {
                 "run_id": manifests.new_run_id(), "seed": seed, "total_steps": total_steps,
@@ -151,7 +154,7 @@ def run(
             stack.enter_context(open_run_dir(directory, manifest, resume))
         loop = TrainingLoop(algo, config, settings, directory, sinks, callbacks, progress_bar)
         stack.callback(loop.close)
-        with processes.failing_together(jax.errors.JaxRuntimeError, OSError):
+        with processes.failing_together(jax.errors.JaxRuntimeError, OSError, KeyboardInterrupt):
             return loop.run(init, seed)
 
 

@@ -256,16 +256,19 @@ class Store(dict):
         return self[key]
 
 
-def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch):
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
+    if ":" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
     store, given_up = Store(), []
     monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
     monkeypatch.setattr(liveness, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(liveness.atexit, "register", lambda _: None)
     monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
-    first = liveness.Liveness(store, "localhost", 0)
-    address = ("localhost", int(store[liveness.KEY].split()[0]))
+    first = liveness.Liveness(store, host, 0)
+    address = (host, int(store[liveness.KEY].split()[0]))
     with socket.create_connection(address), socket.create_connection(address):
-        other = liveness.Liveness(store, "localhost", 1)
+        other = liveness.Liveness(store, host, 1)
         time.sleep(2)
         assert given_up == []
     for process in (other, first):

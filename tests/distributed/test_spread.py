@@ -165,6 +165,17 @@ def test_a_run_on_several_devices_is_evaluated_in_simulators(tmp_path):
     assert result.summary["eval_return"] == pytest.approx(float(scores.episode_return.mean()))
 
 
+def test_the_best_agent_of_several_devices_is_loaded(tmp_path):
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 8))
+    config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, normalize_rewards=True)
+    jaxrl.run(
+        spread(algo), config, total_steps=8 * 4, run_dir=tmp_path, num_evaluations=1,
+        eval_episodes=2, progress_bar=False,
+    )  # fmt: skip
+    best, newest = (jaxrl.load_policy(tmp_path, which=w).state for w in ("best", "newest"))
+    close(best.params, newest.params)
+
+
 def test_an_agent_on_several_devices_is_evaluated_in_simulators_by_its_copy_on_one():
     algo = spread(jaxrl.a2c(jaxrl.make(Counting, 8, vectorization_mode="sync")))
     config = jaxrl.A2CConfig(**SMALL)
