@@ -34,6 +34,7 @@ import jinja2
 import tyro
 
 from jaxrl import checks
+from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
 from jaxrl.training.loggers import format_clock
 
@@ -88,19 +89,25 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
         if (named := next(iter(command[1:]), "")) not in known:
             raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
+    from_file = flags_of_file(command)
     run_dir, rest = take_flag(command, "--run-dir")
+    run_dir = run_dir or take_flag(from_file, "--run-dir")[0]
     rest = [word for word in rest if word != "--resume"]
     if rest[0] == "jaxrl":
         rest = ["-m", *rest]
+
+    def given(flag: str) -> str | None:
+        return take_flag([*from_file, *rest], flag)[0]
+
     if args.gpus > 1 and rest[:3] == ["-m", "jaxrl", "train"]:
-        rest += [] if take_flag(rest, "--devices")[0] else ["--devices", str(args.gpus)]
+        rest += [] if given("--devices") else ["--devices", str(args.gpus)]
     if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")
     if args.workers is not None:
-        storage, agents_dir = (take_flag(rest, f)[0] for f in ("--storage", "--agents-dir"))
+        storage, agents_dir = given("--storage"), given("--agents-dir")
         if storage is None:
             raise ValueError("--workers share a database: the command needs --storage")
-        pauses = (name := take_flag(rest, "--scheduler")[0]) in PAUSING
+        pauses = (name := given("--scheduler")) in PAUSING
         if args.workers > 1 and name in EXPLORERS:
             raise ValueError(
                 f"--scheduler {name} trains all trials in one worker: leave --workers out"
@@ -110,7 +117,7 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
                 f"--scheduler {name} pauses trials, which any worker may continue: the command "
                 "needs --agents-dir, a folder that all machines see"
             )
-        if take_flag(rest, "--study")[0] is None:
+        if given("--study") is None:
             rest += ["--study", args.name]
     python = "python" if args.container else sys.executable
     templates = jinja2.Environment(
@@ -140,6 +147,15 @@ def check_flags(args: SubmitArguments) -> None:
         raise ValueError("--extra takes options of one line each, such as partition=gpu")
     if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
         raise ValueError("--nodes needs --scheduler slurm and no --workers")
+
+
+def flags_of_file(command: Sequence[str]) -> list[str]:
+    """Return the words of the file that a command of jaxrl names by --config; none without one."""
+    file, _ = take_flag(command, "--config")
+    if command[0] != "jaxrl" or file is None:
+        return []
+    algorithm = command[2] if command[1] == "train" else None
+    return read_config_file(Path(file), algorithm)
 
 
 def take_flag(command: Sequence[str], flag: str) -> tuple[str | None, list[str]]:

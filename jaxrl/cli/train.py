@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import shlex
 import sys
@@ -216,10 +217,10 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
         processes.connect(args.coordinator, args.num_hosts, args.host_id)
     if args.devices > 1 or args.autotune:
         split_cpu(None if args.autotune else args.devices)
-    if joins and args.devices > jax.local_device_count():
+    if joins and args.devices not in (1, jax.local_device_count()):
         raise ValueError(
-            f"--devices {args.devices}, but this process sees {jax.local_devices()}; ask for as "
-            "many GPUs on each machine"
+            f"--devices {args.devices}, but this process sees {jax.local_devices()}, and a process "
+            "that joins others uses all that it sees; ask for as many GPUs on each machine"
         )
 
     def build(
@@ -242,9 +243,11 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
     run_dir = args.run_dir or Path("runs") / f"{algo.name}-{name}-seed{args.seed}"
     if args.autotune:
         settings = read_chosen(run_dir, args.autotune_also) if args.resume else {}
-        if not settings:
-            knobs, starts = list_settings(algo.env, config, args.autotune_also)
-            settings = find_fastest(build, knobs, starts)
+        knobs, starts = list_settings(algo.env, config, args.autotune_also)
+        knobs = {name: values for name, values in knobs.items() if name not in settings}
+        if knobs:
+            starts = [{name: start[name] for name in knobs} for start in starts]
+            settings |= find_fastest(functools.partial(build, **settings), knobs, starts)
         algo, config = build(**settings)
     if args.anneal and config.anneal_updates == 0:
         config = config.replace(anneal_updates=count_updates(algo, config, args.total_steps))

@@ -7,6 +7,7 @@ settings of a run never change, and caches the result by hardware.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -91,17 +92,19 @@ def autotune(
     checks.function("report", report)
     rate = steps_per_second if rate is None else checks.function("rate", rate)
     path = _cache_path(cache) if rate in (steps_per_second, lanes_per_second) else None
-    key = _cache_key(
-        *_build_first(build, knobs, starts),
-        knobs={name: list(values) for name, values in knobs.items()},
-        starts=list(starts),
-        rate=rate.__name__,
-        seconds=seconds,
-        max_trials=max_trials,
-    )
-    cached = _read(path)
-    if (found := _from_json(cached.get(key), knobs, starts)) is not None:
-        return found
+    if path is not None and (built := _build_first(build, starts)) is not None:
+        key = _cache_key(
+            *built,
+            knobs={name: list(values) for name, values in knobs.items()},
+            starts=list(starts),
+            rate=rate.__name__,
+            seconds=seconds,
+            max_trials=max_trials,
+        )
+        if (found := _from_json(_read(path).get(key), knobs, starts)) is not None:
+            return found
+    else:
+        path, key = None, ""
     refusals: list[Exception] = []
 
     def measure(settings: Settings) -> float:
@@ -206,11 +209,6 @@ def _check_knobs(knobs: Any, starts: Any) -> None:
     if not is_sequence or not starts or not all(isinstance(start, Mapping) for start in starts):
         raise checks.refuse("starts", "a sequence of dictionaries of settings", starts)
 
-
-def _build_first(
-    build: Callable[..., tuple[Algorithm, Any]], knobs: Knobs, starts: Sequence[Settings]
-) -> tuple[Algorithm, Any]:
-    """Build the first start that is not refused; refuse one with a value that its knob lacks."""
     for name, values in knobs.items():
         for settings in starts:
             if settings.get(name) not in values:
@@ -218,13 +216,16 @@ def _build_first(
                     f"a start has {name} = {settings.get(name)!r}, which is not among the values "
                     f"of that knob, {list(values)}"
                 )
-    refusal = ValueError("no start was built")
+
+
+def _build_first(
+    build: Callable[..., tuple[Algorithm, Any]], starts: Sequence[Settings]
+) -> tuple[Algorithm, Any] | None:
+    """Build the first start that is not refused; return None if all are."""
     for settings in starts:
-        try:
+        with contextlib.suppress(ValueError):
             return build(**settings)
-        except ValueError as error:
-            refusal = error
-    raise refusal
+    return None
 
 
 # --- results of earlier calls --------------------------------------------------------------------
@@ -245,7 +246,7 @@ def _cache_key(algo: Algorithm, config: Any, **arguments: Any) -> str:
     manifest = manifests.describe(algo, config, {})
     names = ("algorithm", "env", "config", "versions", "hardware")
     key = {name: manifest[name] for name in names} | arguments | {"network": repr(algo.network)}
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(key, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def _from_json(saved: Any, knobs: Knobs, starts: Sequence[Settings]) -> AutotuneResult | None:
@@ -257,7 +258,7 @@ def _from_json(saved: Any, knobs: Knobs, starts: Sequence[Settings]) -> Autotune
     def original(name: str, value: Any) -> Any:
         given = [*knobs.get(name, ()), *(start[name] for start in starts if name in start)]
         for own in given:
-            if json.dumps(own) == json.dumps(value):
+            if json.dumps(own, default=repr) == json.dumps(value):
                 return own
         raise ValueError(f"{name} = {value!r} is no setting to choose from")
 
@@ -286,5 +287,5 @@ def _write(path: Path, results: dict[str, Any]) -> None:
     """Save all results, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(results, indent=1) + "\n")
+    temporary.write_text(json.dumps(results, indent=1, default=repr) + "\n")
     temporary.replace(path)

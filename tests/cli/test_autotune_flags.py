@@ -9,6 +9,7 @@ import pytest
 import jaxrl
 from jaxrl.cli import train
 from jaxrl.cli.flags import autotune as autotune_flags
+from jaxrl.training import manifest as manifests
 from jaxrl.training.autotune import AutotuneResult
 
 ALSO = ("num_envs", "num_minibatches")
@@ -64,6 +65,24 @@ def test_trials_build_the_settings_that_they_name(monkeypatch):
     assert algo.lane_axis is not None  # as of agents that are spread over devices
     assert algo.env.options == {"max_steps_in_episode": 7}
     assert algo.name == "ppo"
+
+
+def test_a_resumed_run_looks_only_for_what_its_manifest_lacks(monkeypatch, tmp_path):
+    asked = []
+
+    def autotune(build, knobs, starts, report):
+        asked.append((knobs, starts, build(devices=2)[0].env.num_envs))
+        return AutotuneResult({"devices": 2}, ())
+
+    monkeypatch.setattr(autotune_flags, "autotune", autotune)
+    monkeypatch.setattr(train, "split_cpu", lambda *_: None)
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 4))
+    manifests.write(tmp_path, manifests.describe(algo, jaxrl.PPOConfig(num_minibatches=2), {}))
+    flags = ["--autotune", "--autotune-also", *ALSO, "--resume", "--run-dir", str(tmp_path)]
+    algo, config, _ = train.prepare(jaxrl.ppo, train.parse("ppo", flags))
+    assert asked == [({"devices": [1, 2]}, [{"devices": 1}], 4)]
+    assert (algo.env.num_envs, config.num_minibatches) == (4, 2)
+    assert algo.lane_axis is not None  # on two devices
 
 
 def test_trials_know_no_number_of_updates_but_keep_a_final_coefficient(monkeypatch):

@@ -194,6 +194,17 @@ def test_a_script_that_is_not_told_of_several_gpus_is_named(place, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_flags_of_a_file_count_as_those_of_the_command(place):
+    (place / "sweep.yaml").write_text("storage: sqlite:///s.db\nstudy: pong\nrun_dir: there\n")
+    args = submit.SubmitArguments("search", workers=2)
+    job = submit.make_job(args, ["jaxrl", "sweep", "--config", "sweep.yaml"])
+    assert "--study" not in job
+    assert "there" in job
+    (place / "sweep.yaml").write_text("storage: sqlite:///s.db\nscheduler: pbt\n")
+    with pytest.raises(ValueError, match="--scheduler pbt trains all trials in one worker"):
+        submit.make_job(args, ["jaxrl", "sweep", "--config=sweep.yaml"])
+
+
 def test_an_array_of_workers_has_no_explorer(place):
     with pytest.raises(ValueError, match="--scheduler pbt trains all trials in one worker: leave"):
         write("--workers", "2", *SWEEP, "--scheduler", "pbt")

@@ -225,18 +225,25 @@ def test_a_manifest_is_such_a_file(tmp_path):
         assert args.anneal == ("--no-anneal" not in flags)
     with pytest.raises(ValueError, match=r"is of ppo, not of dqn; use jaxrl train ppo"):
         train.parse("dqn", ["--config", str(path)])
+    own = jaxrl.ppo(algo.env, network=jaxrl.networks.actor_critic(
+        algo.env.observation_space, algo.env.action_space
+    ))  # fmt: skip
+    manifests.write(tmp_path, manifests.describe(own, config, {"seed": 5}))
+    with pytest.raises(ValueError, match=r"of a run with a network of its own; .* jaxrl\.rerun"):
+        train.parse("ppo", ["--config", str(path)])
 
 
 def test_flags_change_single_options_of_a_file(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("""
 preset: laptop
-env_options: {img_height: 42, num_threads: 1, episodic_life: true, range: [0.5, [1, 2]]}
+env_options: {img_height: 42, num_threads: 1, episodic_life: true, range: [0.5, [1, 2]], tiny: 3e-4}
 """)
     flags = ["--num-threads", "2", "--no-episodic-life", "--env-options", "range=3", "img_width=8"]
     options = read_env_options(train.parse("ppo", [*flags, "--config", str(path)]))
     assert options == {
         "img_height": 42, "img_width": 8, "range": 3, "num_threads": 2, "episodic_life": False,
+        "tiny": 3e-4,
         "reward_clip": True, "repeat_action_probability": 0.0,
     }  # fmt: skip
     options = read_env_options(train.parse("ppo", ["--config", str(path)]))

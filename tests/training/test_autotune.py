@@ -1,5 +1,6 @@
 """Autotune: the fastest settings, on machines of known speed and of real programs."""
 
+import functools
 import itertools
 import json
 from typing import Any
@@ -175,6 +176,29 @@ def test_if_all_settings_are_refused_the_error_says_why(tmp_path):
             cache=cache,
         )
     assert not cache.exists()
+
+
+def test_if_all_starts_are_refused_the_climb_goes_on():
+    def build(num_steps):
+        if num_steps < 3:
+            raise ValueError(f"refused {num_steps}")
+        return toy(), ToyConfig(num_steps=num_steps)
+
+    knobs, starts = {"num_steps": [1, 2, 3]}, [{"num_steps": 1}, {"num_steps": 2}]
+    assert autotune(build, knobs, starts, seconds=0.01).best == {"num_steps": 3}
+
+
+def test_settings_and_rates_may_be_of_any_type(tmp_path):
+    def build(dtype):
+        return toy(), ToyConfig(num_steps=4 if dtype is jax.numpy.float32 else 2)
+
+    dtypes = [jax.numpy.float32, jax.numpy.bfloat16]
+    arguments = (build, {"dtype": dtypes}, [{"dtype": dtypes[0]}])
+    rate = functools.partial(lambda algo, config, seconds: config.num_steps)
+    assert autotune(*arguments, rate=rate).best == {"dtype": dtypes[0]}
+    options: dict[str, Any] = {"seconds": 0.01, "cache": tmp_path / "x.json"}
+    found = autotune(*arguments, **options)
+    assert autotune(*arguments, **options, report=pytest.fail) == found
 
 
 def test_a_start_that_is_no_value_of_its_knob_is_refused():

@@ -113,10 +113,13 @@ def read_config_file(path: Path, algorithm: str | None, given: Collection[str] =
             words.append(f"--{flag}" if value else f"--no-{flag}")
             continue
         if isinstance(value, dict):
-            # The text of a distribution is code, other texts are literals.
-            text = str if name == "space" else repr
+            # A text may be a literal: YAML takes 3e-4 for a text.
             replaced = given if name == "env_options" else ()
-            value = [f"{key}={text(x)}" for key, x in value.items() if key not in replaced]
+            value = [
+                f"{key}={x if isinstance(x, str) else repr(x)}"
+                for key, x in value.items()
+                if key not in replaced
+            ]
         words += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
     return words
 
@@ -128,6 +131,11 @@ def _flags_of_manifest(path: Path, algorithm: str, given: Collection[str]) -> di
         raise ValueError(
             f"--config: {path} is of {manifest['algorithm']}, not of {algorithm}; use jaxrl train "
             f"{manifest['algorithm']}"
+        )
+    if manifest["custom_network"]:
+        raise ValueError(
+            f"--config: {path} is of a run with a network of its own; repeat it by "
+            "jaxrl.rerun(..., network=...)"
         )
     names = ("seed", "total_steps", "num_evaluations", "eval_episodes", "log_every", "label")
     config = dict(manifest["config"])

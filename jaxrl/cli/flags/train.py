@@ -30,7 +30,8 @@ class TrainArguments:
     """name=value for the backend, as for jaxrl.make."""
     devices: int = 1
     """Devices that train the agent together, each with a part of the environments; without
-    accelerators, cores of the CPU. With several processes, the devices of each."""
+    accelerators, cores of the CPU. With several processes, the devices of each: all that it
+    sees."""
     cluster: bool = False
     """Train on all processes that Slurm, Open MPI or Kubernetes started with this command."""
     coordinator: str | None = None
