@@ -88,7 +88,8 @@ def read_runs(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"there is no record {path}; give the name of a file in --results, or a path"
         )
-    if missing := [name for name in RUNS if name not in schema.read(path, {})]:
+    record = schema.read(path, {})
+    if missing := [name for name in RUNS if name not in record]:
         raise ValueError(
             f"{path} is no record of runs, which experiments/record.py writes: it has no "
             f"{' and no '.join(missing)}"

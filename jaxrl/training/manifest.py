@@ -175,10 +175,11 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     Threads and pools of a simulator change the speed only, so they may differ.
     """
     names = ("algorithm", "env", "config", "custom_network", "seed", "log_every")
-    return changed_settings(_without_speed_only(old), _without_speed_only(new), names)
+    return changed_settings(comparable(old), comparable(new), names)
 
 
-def _without_speed_only(manifest: dict[str, Any]) -> dict[str, Any]:
+def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest without the environment's options that change the speed only."""
     env = manifest["env"]
     return manifest | {"env": env | {"options": without_speed_only(env["options"])}}
 

@@ -44,13 +44,16 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
 
 
 def test_runs_of_another_config_are_not_added_to_a_record(experiment):
-    manifest = {"algorithm": "ppo", "env": {"id": "CartPole-v1"}, "total_steps": 100}
+    env = {"id": "CartPole-v1", "options": {"num_threads": 1}}
+    manifest = {"algorithm": "ppo", "env": env, "total_steps": 100}
     first = {"manifest": manifest | {"seed": 0, "config": {"gamma": 0.9}}}
     second = {"manifest": manifest | {"seed": 1, "config": {"gamma": 0.99}}}
     add_runs = experiment("record").add_runs
     for recorded, runs in [([first], [second]), ([], [first, second])]:
         with pytest.raises(ValueError, match="differ in their config"):
             add_runs(recorded, runs)
+    faster = {"env": env | {"options": {"num_threads": 2}}, "config": {"gamma": 0.9}}
+    assert len(add_runs([first], [{"manifest": manifest | {"seed": 1} | faster}])) == 2
     with pytest.raises(ValueError, match=r"the seeds of the runs must differ, got \[0, 0\]"):
         add_runs([], [first, first])
 

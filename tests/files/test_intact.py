@@ -114,17 +114,3 @@ def test_runs_of_older_versions_need_no_seals(tmp_path):
     assert newest_intact(tmp_path, old)[:3] == (2, {}, "")
     (tmp_path / "2" / "data").write_text("")
     assert newest_intact(tmp_path, old).update == 1
-
-
-def test_what_is_moved_aside_replaces_nothing(tmp_path):
-    directory = tmp_path / "checkpoints"
-    directory.mkdir()
-    moved = []
-    for _ in range(2):
-        save(directory, 1)
-        moved.append(intact.move_aside(directory / "1"))
-    assert [path.relative_to(tmp_path).as_posix() for path in moved] == [
-        "damaged-checkpoints/1-1",
-        "damaged-checkpoints/1-2",
-    ]
-    assert not [*directory.iterdir()]
