@@ -41,7 +41,7 @@ def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shorter = ("total_steps=500_000", "total_steps=10_000"), ("0), 100)", "0), 3)")
     scope = run_snippet("api", *shorter, ("key, 100)", "key, 3)"))
-    assert scope["scores"]["loss"].shape == (8, 3)
+    assert scope["metrics"]["loss"].shape == (8, 3)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
 
 

@@ -1,7 +1,8 @@
 """Search hyperparameters: train many agents at once, stop hopeless ones early, and record all.
 
     jaxrl sweep --algo a2c --env-id Pong-v5 --trials 100 --lanes 16
-    jaxrl sweep --algo ppo --preset laptop --env-id Pong-v5 --trials 16 --lanes 2
+    jaxrl sweep --algo ppo --preset laptop --env-id Pong-v5 --trials 16 --lanes 2 --num-envs 8 \
+        --env-options img_height=42 img_width=42
     jaxrl sweep --algo ppo --env-id CartPole-v1 --trials 64 --lanes 16 \
         --phases 8 --phase-length 12 --phase-unit updates
     jaxrl sweep --algo ppo --env-id Breakout-MinAtar --scheduler asha \

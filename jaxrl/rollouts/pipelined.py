@@ -14,8 +14,8 @@ without pools, whatever the timing: no transition is lost, doubled or delayed.
 With `send_ahead` a rollout ends by sending the next actions, so that all environments simulate
 while the agent learns. The policy of before the update chose these actions, one step in `num_steps`
 (`lag`). Its extras, such as the log-probability, are kept with the actions, so the ratios of PPO
-and V-trace are right; Q-learning does not depend on the policy that acted; A2C accepts the lag, as
-GA3C does.
+and V-trace are right. One-step Q-learning does not depend on the policy that acted. Targets of
+several steps, lambda-returns and A2C accept the lag uncorrected, as GA3C does.
 """
 
 from __future__ import annotations
