@@ -18,6 +18,7 @@ from jaxrl import checks
 from jaxrl.envs.adapter import Keywords
 from jaxrl.envs.host import conversions
 from jaxrl.envs.host.callback import HostState
+from jaxrl.envs.host.errors import lacks_pictures
 from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.envs.host_adapter import POOL_OPTIONS, HostAdapter, HostSpec
 from jaxrl.types import PyTree
@@ -71,7 +72,7 @@ class EnvpoolEnv(HostAdapter):
 
     def render(self, state: HostState) -> np.ndarray:
         if "render_mode" not in self.options:
-            raise ValueError("this environment was made without pictures; use env.for_rendering()")
+            raise lacks_pictures()
         return super().render(state)
 
 

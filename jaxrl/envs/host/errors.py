@@ -55,3 +55,16 @@ def error_of_closing(close: Callable[[], object]) -> BaseException | None:
     except BaseException as error:
         return error
     return None
+
+
+def cannot_draw(reason: object) -> ValueError:
+    """Return the error that a simulator failed to draw."""
+    return ValueError(
+        "the simulator cannot draw on this machine (MuJoCo needs OpenGL: without a display set "
+        f"MUJOCO_GL=egl, or osmesa with Debian's libosmesa6): {reason}"
+    )
+
+
+def lacks_pictures() -> ValueError:
+    """Return the error that an environment was made without pictures."""
+    return ValueError("this environment was made without pictures; use env.for_rendering()")

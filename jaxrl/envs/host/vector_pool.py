@@ -12,7 +12,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from jaxrl.envs.host import conversions, step_checks, worker
-from jaxrl.envs.host.errors import SimulatorError, describe, error_of_closing
+from jaxrl.envs.host.errors import (
+    SimulatorError,
+    cannot_draw,
+    describe,
+    error_of_closing,
+    lacks_pictures,
+)
 from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.types import PyTree
 
@@ -111,12 +117,9 @@ class VectorPool:
             raise
         except BaseException as error:  # a simulator may raise anything, such as SystemExit
             _, summary = worker.classify(error)
-            raise ValueError(
-                f"the simulator cannot draw on this machine: {summary} (MuJoCo needs OpenGL: "
-                "without a display set MUJOCO_GL=egl, or osmesa with Debian's libosmesa6)"
-            ) from error
+            raise cannot_draw(summary) from error
         if pictures is None or pictures[0] is None:
-            raise ValueError("this environment was made without pictures; use env.for_rendering()")
+            raise lacks_pictures()
         return np.asarray(pictures[0])
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from jaxrl.envs.host import conversions, worker
-from jaxrl.envs.host.errors import SimulatorError
+from jaxrl.envs.host.errors import SimulatorError, cannot_draw, lacks_pictures
 from jaxrl.envs.host.pools import RawStep, first_step
 from jaxrl.envs.host.shared_memory import Memory
 from jaxrl.envs.host.worker_processes import Workers
@@ -77,12 +77,9 @@ class WorkerPool:
         except SimulatorError as error:
             if error.kind is None:
                 raise
-            raise ValueError(
-                "the simulator cannot draw on this machine (MuJoCo needs OpenGL: without a display "
-                f"set MUJOCO_GL=egl, or osmesa with Debian's libosmesa6): {error}"
-            ) from None
+            raise cannot_draw(error) from None
         if not picture:
-            raise ValueError("this environment was made without pictures; use env.for_rendering()")
+            raise lacks_pictures()
         shape = worker.PICTURE.unpack_from(picture)
         rows = np.frombuffer(picture, np.uint8, offset=worker.PICTURE.size)
         return rows.reshape(*shape, 3)
