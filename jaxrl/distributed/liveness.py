@@ -77,8 +77,9 @@ class Liveness:
             send(connection, "bye")
 
     def _listen(self, store: Any) -> None:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        server = socket.create_server(("", 0), **both if socket.has_dualstack_ipv6() else {})
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
         secret = secrets.token_hex(16)
         store.key_value_set(KEY, f"{server.getsockname()[1]} {secret}")
 

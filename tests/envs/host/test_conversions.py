@@ -79,7 +79,7 @@ def test_integers_that_the_dtype_does_not_hold_are_refused():
 def test_images_end_with_their_channels(raw, shown):
     space = GymBox(0, 255, raw, np.uint8)
     arrays = conversions.raw_observation(space)
-    assert conversions.observation_space(space, arrays).shape == shown
+    assert conversions.observation_space(space, arrays) == Box.of(shown, np.uint8, 0, 255)
     assert conversions.arrange(Box.of(shown, np.uint8), arrays, np.zeros((N, *raw))).shape == (
         N,
         *shown,
