@@ -72,6 +72,11 @@ def read_cells(directory: Path) -> Cells:
         for cell in others:
             if changed_settings(first["settings"], cell["settings"], first["settings"]):
                 raise ValueError(f"the cells of {task} have different settings; begin anew")
+    seeds = {task: next(iter(own.values()))["settings"]["seeds"] for task, own in cells.items()}
+    if len(set(seeds.values())) > 1:
+        raise ValueError(
+            f"the tasks of {directory} have different --seeds, {seeds}; report them apart"
+        )
     return cells
 
 

@@ -74,7 +74,7 @@ SEARCHES = {
     "ppo": Search(jaxrl.ppo, CONFIG, SPACE),
     "a2c": Search(jaxrl.a2c, PRESETS["a2c"]["ga3c"].config, tuning.GA3C_SPACE),
 }
-NO_SCORE = "no episode ended in any phase; give more --updates-per-phase"
+NO_SCORE = "no trial or run of the finals has a score; give more --updates-per-phase"
 
 Name = Literal["hypertrick", "hyperband", "halving", "asha", "random"]
 
@@ -233,7 +233,8 @@ def search_by_sweep(problem: Problem, name: str, scheduler: Any) -> Callable[[in
 
     def by_seed(seed: int) -> Outcome:
         env_id = problem.algo.env.id.replace("/", "-")
-        directory = args.runs / f"{args.algorithm}-{env_id}-{name}-seed{seed}"
+        kind = ("-capped" if args.capped else "") + (f"-finals{args.finals}" * bool(args.finals))
+        directory = args.runs / f"{args.algorithm}-{env_id}-{name}{kind}-seed{seed}"
         result = tuning.sweep(
             problem.algo, problem.config, problem.space, scheduler, num_lanes=args.lanes, seed=seed,
             strategy=problem.strategy, phase=tuning.Phase(problem.phase_steps, "steps"),

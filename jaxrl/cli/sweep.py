@@ -222,7 +222,10 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
             print(f"best config: {format_command(args, result)}")
         agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
         if agent.exists():
-            print(f"its agent: jaxrl play {agent}")
+            in_search = ", at its highest score in the search" if finals else ""
+            print(f"its agent{in_search}: jaxrl play {agent}")
+    elif finals:
+        print("no winner: in the finals each setting has a run that diverged or has no score")
     print(f"report: {write_report(result.summary, result.run_dir)}")
 
 

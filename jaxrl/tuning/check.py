@@ -120,6 +120,14 @@ def _check_search(scheduler: Scheduler, seed: int) -> Iterator[str]:
             if not lanes:
                 break
             trial = lanes.pop(int(generator.integers(len(lanes))))
+            if scheduler.pauses and generator.random() < 0.05:  # a cap ends the trial
+                status = ledger.status.at[trial].set(Status.STOPPED)
+                before = ledger._replace(status=status)
+                ledger = schedulers.stop(scheduler, ledger, np.int32(trial))
+                if problems := list(_wrong_decisions(scheduler, judge, before, ledger, trial)):
+                    yield from problems
+                    return
+                continue
             phase = int(ledger.reported[trial])
             before, score = ledger.status, scores[trial, phase]
             ledger = schedulers.report(scheduler, ledger, np.int32(trial), score)
@@ -134,13 +142,14 @@ def _check_search(scheduler: Scheduler, seed: int) -> Iterator[str]:
 def _wrong_decisions(
     scheduler: Scheduler, judge: Callable[..., Array], ledger: Ledger, after: Ledger, trial: int
 ) -> Iterator[str]:
-    """Yield problems of the status that is judged after `trial` has reported."""
+    """Yield problems of the status that is judged after `trial` has reported, or was stopped."""
     old, status = np.asarray(ledger.status), np.asarray(after.status)
     both = jax.tree.map(lambda x: np.stack([x, x]), ledger)
     again = np.asarray(judge(both, np.int32(trial)))
     others = np.arange(len(status)) != trial
-    is_last = ledger.reported[trial] >= scheduler.num_phases  # then the status of `trial` is set
-    if ((again != status) & (others | ~is_last)).any():
+    # The status of a trial that has reported all phases, or was stopped, is not judged.
+    is_set = (ledger.reported[trial] >= scheduler.num_phases) | (old[trial] >= Status.STOPPED)
+    if ((again != status) & (others | ~is_set)).any():
         yield "judge decides otherwise the next time, or under vmap"
     if not np.isin(status, list(Status)).all():
         yield f"judge returned {sorted(set(status.tolist()))}, of which some are no Status"
@@ -150,7 +159,7 @@ def _wrong_decisions(
         yield "judge sets a trial RUNNING that has no lane: set it READY"
     if ((status == Status.WAITING) & (old != Status.WAITING)).any():
         yield "judge sets a trial WAITING that has begun: set it READY"
-    if ((others | ~is_last) & (status == Status.COMPLETED) & (old != Status.COMPLETED)).any():
+    if ((others | ~is_set) & (status == Status.COMPLETED) & (old != Status.COMPLETED)).any():
         yield "judge sets a trial COMPLETED that has not reported all phases: set it STOPPED"
     if not scheduler.pauses and np.isin(status, [Status.PAUSED, Status.READY]).any():
         yield "judge pauses a trial although `pauses` is False, so no agents are kept"

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import stdtrit
 
 from jaxrl import checks
-from jaxrl.ops import statistics
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.objectives import agent_returns
 from jaxrl.tuning.schedulers import Ledger, Status, Wrapper
@@ -121,17 +121,19 @@ def mean_of_last_two(scores: Array | np.ndarray) -> Array:
 
 
 def mean_interval(scores: np.ndarray) -> tuple[float, float]:
-    """Return the ends of the 95% bootstrap interval of the mean of a setting's runs.
+    """Return the ends of Student's 95% interval of the mean of a setting's runs.
 
-    It is rather too narrow for few runs, and NaN for a single one, or if a run has no finite score.
+    A percentile bootstrap of three runs would contain the mean of all runs in 75% of cases only.
+    The ends are NaN for a single run, or if a run has no finite score.
 
     Args:
       scores: of the runs, `[repeats]`.
     """
     if len(scores) < 2 or not np.isfinite(scores).all():
         return np.nan, np.nan
-    _, low, high = statistics.estimate(statistics.mean, np.asarray(scores, float)[:, None])
-    return float(low), float(high)
+    number = len(scores)
+    half = stdtrit(number - 1, 0.975) * np.std(scores, ddof=1) / np.sqrt(number)
+    return float(np.mean(scores) - half), float(np.mean(scores) + half)
 
 
 def finalists(scheduler: WithFinals, ledger: Ledger) -> Array:

@@ -42,7 +42,7 @@ class FinalScores(NamedTuple):
 
     @property
     def interval(self) -> np.ndarray:
-        """The ends of the 95% bootstrap interval of each `score`, `[top, 2]`; not under `jit`.
+        """The ends of Student's 95% interval of each `score`, `[top, 2]`; not under `jit`.
 
         It is rather too narrow for few runs, and NaN for a single one, or if a run has no score.
         """
@@ -74,7 +74,7 @@ class SearchResult(NamedTuple):
     finals: FinalScores | None
     best_trial: Array
     """The winner of the finals; without them the trial with the highest score of all phases. It is
-    -1 if no score is finite."""
+    -1 if no score is finite; a setting of the finals has one if all its runs have."""
     best_state: PyTree
     """That trial's first agent, without environments on the host: at the end of the first run of
     its finals, or after the phase with the highest score; an arbitrary agent if no score is finite.

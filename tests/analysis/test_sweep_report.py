@@ -163,7 +163,7 @@ def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
     page = write_report(sweep, tmp_path).read_text()
     assert "<h2>Finals</h2>" in page
     assert "trial 2, score 4 in the finals" in page
-    assert "4.00 (3.00 to 5.00)" in page
+    assert "4.00 (-8.71 to 16.71)" in page
     assert "9, diverged" in page
     assert "3 of 20 (0.15); 12 (0.61) if scores were exchangeable" in page
 

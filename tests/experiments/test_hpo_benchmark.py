@@ -137,7 +137,14 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     by_seed = np.mean(cells["pb2"]["on_new_seeds"], 1)
     np.testing.assert_allclose(row["by_seed"], by_seed, atol=1e-4)
     assert row["value"] == pytest.approx(by_seed.mean(), abs=1e-4)
-    files["asha"].rename(tmp_path / "cells" / "acrobot-v1-asha.json")
+    for name, cell in cells.items():
+        other = cell | {"settings": cell["settings"] | {"task": "Acrobot-v1", "seeds": 3}}
+        (tmp_path / "cells" / f"acrobot-v1-{name}.json").write_text(json.dumps(other))
+    with pytest.raises(ValueError, match=r"different --seeds, {.*'Acrobot-v1': 3"):
+        report.main(report.Args(tmp_path / "cells", tmp_path / "results"))
+    for name in set(some) - {"asha"}:
+        (tmp_path / "cells" / f"acrobot-v1-{name}.json").unlink()
+    files["asha"].unlink()
     cell = cells["asha"] | {"settings": cells["asha"]["settings"] | {"task": "Acrobot-v1"}}
     (tmp_path / "cells" / "acrobot-v1-asha.json").write_text(json.dumps(cell))
     with pytest.raises(ValueError, match=r"lacks Acrobot-v1 halving, .*CartPole-v1 asha; run"):

@@ -58,7 +58,8 @@ class SweepArguments:
     A trial is one setting, and the agents that train with it. --lanes of the --trials train at the
     same time. After each phase a trial reports its score, and the scheduler decides whether it goes
     on. Finals follow: the best settings train again with new seeds. The first row of their table is
-    the winner, with the 95% interval of its mean score. docs/how-to/search.md explains it.
+    the winner, with the 95% interval of its mean score; that mean is rather too high, since it is
+    the best of several. docs/how-to/search.md explains it.
 
     HyperTrick with four seeds a trial:
 

@@ -133,6 +133,9 @@ class SweepLoop:
             known = sweep_file.known_strategy(self.settings.run_dir, self.description)
             strategy = known or fastest(algo, config, num_lanes * seeds, steps, self.display)
             self.description["strategy"] = str(strategy)
+            measured = {name: self.description[name] for name in ("strategy", "hardware")}
+            directory = self.settings.run_dir  # now: a sweep that is killed soon must keep it
+            sweep_file.write(directory, sweep_file.read(directory) | measured)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
         opened.callback(self.lanes.close)
         if scheduler.pauses:
@@ -192,9 +195,8 @@ class SweepLoop:
             self.state.runs = [None] * len(self.state.runs)
             self.trials.stop_all(is_over)
             self._save()  # a sweep that is resumed after its end trains nothing again
-            if is_over and self.scheduler.pauses:
-                self.checkpoints.latest()  # waits until it counts
-                self.trials.remove_agents(is_over)
+            self.checkpoints.latest()  # waits until it counts
+            self.trials.remove_last_agents(is_over)
         return self._write_summary(), interrupt.requested
 
     def _is_spent(self) -> bool:
@@ -378,7 +380,7 @@ class SweepLoop:
         rows = self.sink.record()
         self.checkpoints.save(self.state.chunks, agents, progress, whole=True, rows=rows)
         self._write_summary()
-        self.trials.remove_agents(is_over=False)
+        self.trials.remove_agents()
 
     def _restore(self) -> None:
         """Continue from the checkpoint, without the trials that are no longer this worker's."""

@@ -97,12 +97,14 @@ def front(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def winner(sweep: Mapping[str, Any]) -> Trial | None:
-    """Return the best setting of the finals; without them, or a finite score there, of the trials.
+    """Return the best setting of the finals; without them the trial with the highest score.
 
-    It has `trial` and `values`; it is None if no score is finite.
+    It has `trial` and `values`; it is None if no score is finite. A setting of the finals has none
+    if one of its runs has none.
     """
-    finals = [row for row in sweep.get("finals", []) if math.isfinite(float(row["score"]))]
-    return next(iter([*finals, *ranked(sweep["trials"])]), None)
+    if finals := sweep.get("finals"):
+        return next((row for row in finals if math.isfinite(float(row["score"]))), None)
+    return next(iter(ranked(sweep["trials"])), None)
 
 
 def winning_schedule(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:

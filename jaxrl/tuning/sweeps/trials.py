@@ -276,18 +276,30 @@ class Trials:
                 self._store(STOPPED, trial, self._reported(trial))
             self._finish(trial)
 
-    def remove_agents(self, is_over: bool) -> None:
+    def remove_agents(self) -> None:
         """Delete agents of trials that have ended, after a checkpoint.
 
-        Until the sweep is over, they are those of this worker's trials that had ended at the
-        checkpoint before, with which it resumes if the newest is damaged. Then they are those of
-        all trials: the worker that had some may be dead.
+        They are those of this worker's trials that had ended at the checkpoint before, with which
+        it resumes if the newest is damaged.
         """
         if self._scheduler.pauses:
-            has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
-            ended = set(np.flatnonzero(has_ended).tolist())
-            self._agents.remove((ended if is_over else self._unneeded).__contains__)
-            self._unneeded = ended & self._state.values.keys()
+            self._agents.remove(self._unneeded.__contains__)
+            self._unneeded = self._ended_trials() & self._state.values.keys()
+
+    def remove_last_agents(self, is_over: bool) -> None:
+        """Delete agents of trials that have ended, after the last checkpoint.
+
+        They are those of this worker's trials. If no trial of any worker can go on, they are those
+        of all trials: the worker that had some may be dead.
+        """
+        if self._scheduler.pauses:
+            ended = self._ended_trials()
+            own = ended & self._state.values.keys()
+            self._agents.remove((ended if is_over else own).__contains__)
+
+    def _ended_trials(self) -> set[int]:
+        has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
+        return set(np.flatnonzero(has_ended).tolist())
 
     # --- helpers ---------------------------------------------------------------------------------
 

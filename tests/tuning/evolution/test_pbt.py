@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_runs import SPACE, UPDATES, toy_algorithm
-from toy_algorithm import ToyConfig
+from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.tuning import PBT, Choice, Finals, LogUniform, search, trial_key
@@ -85,14 +85,22 @@ def test_the_strategy_does_not_matter(strategy):
 
 @pytest.mark.slow
 def test_agents_with_host_environments_copy_what_was_learned():
-    env = jaxrl.make("envpool/CartPole-v1", num_envs=2)
-    algo = jaxrl.ppo(env)
-    config = jaxrl.PPOConfig(num_steps=16, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
-    space = {"learning_rate": LogUniform(1e-4, 1e-2)}
-    run = functools.partial(search, algo, config, space, PBT(5, 3), 5, 4)
-    result = jax.jit(run)(KEY)
-    assert ((np.asarray(result.parent) != np.arange(5)[:, None]).sum(0) == [1, 1, 0]).all()
-    assert np.isfinite(result.ledger.scores).all()
+    algo = toy(jaxrl.make("envpool/CartPole-v1", num_envs=2))
+    run = jax.jit(functools.partial(search, algo, ToyConfig(), SPACE, PBT(5, 4), 5, UPDATES))
+    num_copied = 0
+    for seed in range(8):
+        key = jax.random.key(seed)
+        result = run(key)
+        assert ((np.asarray(result.parent) != np.arange(5)[:, None]).sum(0) == [1, 1, 1, 0]).all()
+        trial = int(result.best_trial)
+        learned, trained = 0.0, [trial]
+        for phase in range(int(np.argmax(result.ledger.scores[trial])), -1, -1):
+            learned += UPDATES * float(result.values_by_phase["learning_rate"][trained[-1], phase])
+            trained.append(int(result.parent[trained[-1], phase - 1]) if phase else trained[-1])
+        params = initial_params(trial_key(key, trained[-1])) + learned
+        np.testing.assert_allclose(result.best_state.params, params, rtol=1e-5)
+        num_copied += len({*trained}) > 1
+    assert num_copied  # of the best agents
 
 
 def test_a_population_trains_side_by_side():

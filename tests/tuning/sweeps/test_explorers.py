@@ -25,6 +25,7 @@ from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl.analysis.sweep_report import write_report
+from jaxrl.envs.host import callback
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.tuning import (
     MFPBT,
@@ -184,7 +185,9 @@ def test_lanes_without_copies_take_their_new_configs_and_keep_their_states():
 
 
 @pytest.mark.slow
-def test_environments_on_the_host_stay_in_one_pool(tmp_path):
+def test_environments_on_the_host_stay_in_one_pool(tmp_path, monkeypatch):
+    made, add = [], callback._add
+    monkeypatch.setattr(callback, "_add", lambda group: made.append(group) or add(group))
     env = jaxrl.make("envpool/CartPole-v1", num_envs=2, num_threads=1, max_episode_steps=5)
     space = {"learning_rate": LogUniform(1e-4, 1e-2), "gamma": Choice((0.9, 0.99))}
     algo, config = small_ppo(env)
@@ -196,6 +199,7 @@ def test_environments_on_the_host_stay_in_one_pool(tmp_path):
     assert (np.array(parents) != np.arange(4)[:, None]).sum(0).tolist() == [1, 1]
     assert all(None not in trial["scores"] for trial in outcome(result))
     assert (tmp_path / "x" / "best").is_dir()
+    assert [group.members for group in made] == [4]
 
 
 def test_a_phase_of_episodes_lasts_until_the_last_trial_has_ended_them(tmp_path):

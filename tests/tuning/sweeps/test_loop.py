@@ -123,6 +123,7 @@ def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     capped = run(tmp_path / "x", scheduler, max_steps=100, checkpoint_seconds=0.0)
     rows = read_jsonl(tmp_path / "x" / "metrics.jsonl")
     assert 100 <= sum(row["valid_steps"] for row in rows) < 100 + 4 * 3 * 4
+    assert not [*tmp_path.glob("x*paused*/**/trial-*")]
     num_reports = [sum(len(t["scores"]) for t in trials) for trials in (outcome(capped), whole)]
     assert num_reports[0] < num_reports[1]
     assert {trial["status"] for trial in outcome(capped)} <= {"stopped", "completed"}
@@ -360,9 +361,14 @@ def test_a_resumed_sweep_keeps_the_strategy_that_it_measured(tmp_path, monkeypat
     found = [Strategy("map"), Strategy("vmap")]
     monkeypatch.setattr(loop, "fastest", lambda *_: found.pop(0))
     arguments = {"strategy": "auto", "num_lanes": 2}
+
+    def killed(self):
+        raise KilledError
+
     with monkeypatch.context() as patch:
-        stop_after(patch, 1)
-        run(tmp_path / "x", RandomSearch(2, 2), **arguments)
+        patch.setattr(loop.SweepLoop, "run", killed)
+        with pytest.raises(KilledError):
+            run(tmp_path / "x", RandomSearch(2, 2), **arguments)
     for _ in range(2):
         result = run(tmp_path / "x", RandomSearch(2, 2), resume=True, **arguments)
         assert result.summary["strategy"] == "map"

@@ -3,7 +3,7 @@
 import pytest
 from written_sweeps import trial
 
-from jaxrl.tuning.sweeps.ranking import best_phase, front, leaderboard, ranked
+from jaxrl.tuning.sweeps.ranking import best_phase, front, leaderboard, ranked, winner
 
 pytestmark = pytest.mark.smoke
 
@@ -25,6 +25,15 @@ def test_trials_are_ranked_by_their_best_finite_score_then_by_index():
     assert rows[0]["status"] == "stopped"
     assert rows[0]["values"] == {"gamma": 0.9}
     assert ranked(trials)[0] is trials[4]
+
+
+def test_finals_choose_the_winner_if_there_are_any():
+    trials = [trial(0, [1.0, 9.0]), trial(1, [3.0])]
+    rows = [{"trial": 0, "score": "-inf"}, {"trial": 1, "score": 3.0}]
+    assert winner({"trials": trials}) is trials[0]
+    assert winner({"trials": trials, "finals": []}) is trials[0]
+    assert winner({"trials": trials, "finals": rows}) is rows[1]
+    assert winner({"trials": trials, "finals": rows[:1]}) is None
 
 
 @pytest.mark.parametrize(

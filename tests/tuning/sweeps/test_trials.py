@@ -279,10 +279,10 @@ def test_the_last_worker_deletes_the_agents_of_trials_that_a_dead_one_paused(tmp
     rng = random.Random(0)
     while not b.is_over:
         b.step(rng)
-        b.trials.remove_agents(is_over=False)
+        b.trials.remove_agents()
     assert (0, 1) in folder.agents
     assert 0 not in b.state.values
-    b.trials.remove_agents(is_over=True)
+    b.trials.remove_last_agents(is_over=True)
     assert not folder.agents
     b.study.close()
 
