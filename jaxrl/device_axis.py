@@ -3,7 +3,7 @@
 Each device steps an equal part of the environments and learns from it. `Axis.mean` averages
 gradients and statistics over the devices, so that all devices hold the same parameters. Random
 numbers of an environment depend on its index among all environments: the number of devices changes
-a result only by the order of sums.
+a result only by the order of sums, and by which transitions share a batch.
 
 An environment carries its axis (`SpreadEnv`), and algorithms read it with `axis_of(env)`. On
 `SINGLE_DEVICE`, the default, every method here returns its argument.

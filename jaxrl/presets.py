@@ -103,8 +103,8 @@ _PPO = {
         "continuous control through envpool; Huang et al. 2022", "envpool/HalfCheetah-v4",
         1_000_000, 8, PPO_FOR_MUJOCO,
     ),
-    # Stable-Baselines3's zoo, but with a learning rate that a sweep chose, annealed, and half the
-    # weight of the value loss: the zoo's loss has no half.
+    # Stable-Baselines3's zoo, but with a higher learning rate that whole runs chose, annealed, and
+    # half the weight of the value loss: the zoo's loss has no half.
     "halfcheetah": Preset(
         "HalfCheetah through envpool, with wide networks and small first actions",
         "envpool/HalfCheetah-v4", 1_000_000, 8,

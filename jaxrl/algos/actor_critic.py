@@ -174,11 +174,6 @@ def metrics(
     )
 
 
-def name_of(function: Any) -> str:
-    """Return the name of a variation of an algorithm: that of its function, `own_ppo` without."""
-    return getattr(getattr(function, "func", function), "__name__", "own_ppo")
-
-
 def act(
     agent: Agent, config: Any, state: Any, memory: Any, obs: PyTree, key: Array, greedy: bool
 ) -> tuple[Memory, Array]:

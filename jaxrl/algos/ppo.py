@@ -149,10 +149,15 @@ def ppo(
         count = state.num_updates + 1
         return PPOState(params, opt_state, simulation, key, count, obs_statistics, scale), metrics
 
-    name = "ppo" if surrogate is clipped_surrogate else actor_critic.name_of(surrogate)
+    name = "ppo" if surrogate is clipped_surrogate else name_of(surrogate)
     make, act = partial(ppo, surrogate=surrogate), partial(actor_critic.act, agent)
     core = agent.initial_core
     return Algorithm(init, update, act, env, network, name, PPOConfig, core, make=make)
+
+
+def name_of(surrogate: Surrogate) -> str:
+    """Return PPO's name with a surrogate: that of the function, "own_ppo" if it has none."""
+    return getattr(getattr(surrogate, "func", surrogate), "__name__", "own_ppo")
 
 
 def learn(

@@ -102,7 +102,7 @@ class Learner(NamedTuple):
 
     params: PyTree
     opt_state: PyTree
-    priorities: Array | None  # [rows, N], 0 for rows never drawn; None to draw uniformly
+    priorities: Array | None  # [rows, N], 0 for rows that cannot be drawn; None: uniform
     max_priority: Array | None
 
 

@@ -160,7 +160,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         return state, episode_metrics(env, simulation, trajectory) | losses
 
     def smallest_epsilon(config: R2D2Config) -> Array:
-        return jnp.asarray(config.epsilon_base) ** config.epsilon_exponent
+        return jnp.asarray(config.epsilon_base) ** jnp.maximum(config.epsilon_exponent, 1.0)
 
     act = partial(epsilon_greedy.act, agent, smallest_epsilon)
     return Algorithm(

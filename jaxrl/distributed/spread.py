@@ -62,8 +62,9 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
     Each device steps an equal part of the environments, host environments from a pool of its own,
     and learns from that part. Gradients and the statistics of advantages and observations are
     averaged over the devices. The agent is the one that a single device would train, to float
-    tolerance, as long as a batch has the same samples. Two algorithms draw other samples: each
-    minibatch of PPO takes equal parts from all devices, and so does prioritized replay.
+    tolerance, as long as a batch has the same samples. With several minibatches it has others: PPO
+    and PQN shuffle each device's transitions apart, and a minibatch of A2C and IMPALA takes
+    environments of all devices. Prioritized replay draws an equal share from each device.
 
     Args:
       algo: the algorithm on all environments.

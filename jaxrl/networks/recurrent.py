@@ -27,8 +27,8 @@ class Recurrent(nn.Module):
     """`head(core(torso(obs)))`; the core is one of `CORES`.
 
     With `use_last_action_reward` the core also takes the last action (one-hot if discrete) and the
-    last reward, clipped to [-1, 1], as in IMPALA and R2D2 (Espeholt et al. 2018, Kapturowski et al.
-    2019).
+    last reward, as in IMPALA and R2D2 (Espeholt et al. 2018, Kapturowski et al. 2019). The reward
+    is clipped to [-1, 1], which R2D2 does not do.
     """
 
     action_space: ActionSpace

@@ -51,7 +51,7 @@ class Agent:
         """Return new parameters, the beginning of N episodes, and a key for what follows.
 
         Args:
-          simulation: environments to take over where they stand, instead of new ones.
+          simulation: environments whose episodes have just begun, instead of new ones.
           extras: what the agent's policy gives beside actions, leaves `[N, ...]`.
         """
         network_key, env_key, key = jax.random.split(key, 3)

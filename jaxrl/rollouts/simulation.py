@@ -49,7 +49,7 @@ def start(
 
     Args:
       core: the agent's memory at their start.
-      simulation: environments to take over where they stand, instead of new ones.
+      simulation: environments whose episodes have just begun, instead of new ones.
       extras: what the agent's policy gives beside actions, leaves `[N, ...]`.
     """
     if simulation is not None:

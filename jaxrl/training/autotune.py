@@ -64,7 +64,8 @@ def autotune(
     """Find the fastest settings on this machine, in valid environment steps per second.
 
     Only the settings in `knobs` are changed. Leave out those that change the learning, such as the
-    number of environments; numbers of threads, pools or devices do not change it.
+    number of environments. Numbers of threads and pools do not change it; of devices, only which
+    transitions share a minibatch.
 
     Args:
       build: `build(**settings) -> (algorithm, config)`. A `ValueError` of it refuses settings; so

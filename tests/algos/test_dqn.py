@@ -11,7 +11,7 @@ from small_algorithms import algorithm, same, train
 import jaxrl
 from jaxrl.algos import dqn as dqn_module
 from jaxrl.algos import epsilon_greedy, q_learning
-from jaxrl.device_axis import SINGLE_DEVICE
+from jaxrl.device_axis import SINGLE_DEVICE, Axis
 from jaxrl.networks import heads
 from jaxrl.replay.transitions import Batch
 from jaxrl.spaces import Discrete
@@ -157,6 +157,21 @@ def test_what_is_drawn_of_nothing_has_no_weight():
             config, SINGLE_DEVICE, priorities, jnp.int32(10), key
         )
         np.testing.assert_array_equal(weights, weight)
+
+
+def test_devices_draw_equal_shares_whose_weights_correct_for_it():
+    config = jaxrl.DQNConfig(batch_size=64, importance_exponent=0.5)
+    priorities = np.random.default_rng(0).uniform(0.1, 1, (2, 5, 3)) * [[[1.0]], [[9.0]]]
+    key, axis = jax.random.key(0), Axis("devices", 2)
+    rows, envs, weights = jax.vmap(
+        lambda own: q_learning.draw_by_priority(config, axis, own, jnp.int32(15), key),
+        axis_name="devices",
+    )(jnp.asarray(priorities, jnp.float32))
+    assert rows.shape == (2, 32)
+    assert (rows[0] != rows[1]).any()  # devices have keys of their own
+    share = np.take_along_axis(priorities.reshape(2, -1), np.asarray(rows * 3 + envs), 1)
+    expected = (15 * share / priorities.sum((1, 2))[:, None]) ** -0.5
+    np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-5)
 
 
 def test_a_network_with_a_memory_is_refused_by_name():

@@ -131,15 +131,15 @@ def test_environments_explore_between_much_and_little():
     np.testing.assert_allclose(r2d2_module.epsilons(config, 1), [0.4], rtol=1e-6)
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_acting_explores_with_the_smallest_epsilon_of_the_schedule(num_envs):
+@pytest.mark.parametrize(("num_envs", "exponent"), [(1, 20.0), (3, 20.0), (3, 0.5)])
+def test_acting_explores_with_the_smallest_epsilon_of_the_schedule(num_envs, exponent):
     algo = jaxrl.r2d2(jaxrl.make("CartPole-v1", num_envs=num_envs))
-    config = jaxrl.R2D2Config(**SMALL, epsilon_base=0.9, epsilon_exponent=20.0)
+    config = jaxrl.R2D2Config(**SMALL, epsilon_base=0.9, epsilon_exponent=exponent)
     state, obs = jax.jit(algo.init)(config, jax.random.key(0)), jnp.zeros((5000, 4))
     _, greedy = algo.act(config, state, (), obs, jax.random.key(1), True)
     _, action = algo.act(config, state, (), obs, jax.random.key(1), False)
     # Half of the random actions are the greedy one.
-    assert float((action != greedy).mean()) == pytest.approx(0.9**20 / 2, abs=0.015)
+    assert float((action != greedy).mean()) == pytest.approx(0.9 ** max(exponent, 1) / 2, abs=0.015)
 
 
 def test_an_episode_whose_end_is_missing_is_cut_like_a_truncated_one():

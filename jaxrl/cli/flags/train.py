@@ -62,8 +62,8 @@ class TrainArguments:
     """Send the rows and the settings to Weights & Biases, into the project of the environment
     variable WANDB_PROJECT or jaxrl; needs pip install wandb."""
     autotune: bool = False
-    """Choose by short trials the settings that are fastest on this machine and do not change what
-    is learned: threads and pools of simulators, or the devices of environments in JAX."""
+    """Choose by short trials the settings that are fastest on this machine: threads and pools of
+    simulators, or for environments in JAX the devices, on which depends what a minibatch holds."""
     autotune_also: tuple[Literal["num_envs", "num_minibatches"], ...] = ()
     """With --autotune, choose these too, on which learning depends."""
 
