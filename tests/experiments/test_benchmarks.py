@@ -72,7 +72,7 @@ def test_overlap_is_measured(benchmark):
     assert results["atari"]["of_envpool_alone"]["2 pools"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_populations_of_two_sizes_are_measured(benchmark):
     lanes = benchmark("lanes")
     one, two = lanes.main(lanes.Args(quick=True))["tasks"]["cartpole"]

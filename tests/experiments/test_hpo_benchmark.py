@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from sweep_runs import SPACE, toy_algorithm
+from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl import tuning
@@ -96,8 +98,7 @@ def test_dqn_and_simulators_are_searched(
 
 @pytest.mark.slow
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
-    config = jaxrl.PPOConfig(num_steps=32, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
-    agent = study.PPO._replace(config=config)
+    agent = study.Agent(lambda env: toy_algorithm(), SPACE, ToyConfig())
     monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task("CartPole-v1", 192, 0.0, 2, agent))
     some = ("tpe", "halving", "asha", "hypertrick", "pb2")
     args = study.Args(

@@ -5,7 +5,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from sweep_runs import SPACE, toy_algorithm
+from toy_algorithm import ToyConfig
 
+import jaxrl
+from jaxrl import tuning
 from jaxrl.tuning import RandomSearch, SearchResult, schedulers
 
 
@@ -43,6 +47,10 @@ def test_winners_are_measured_on_new_seeds(experiment, tmp_path, monkeypatch):
     args = study.Args(
         searches=2, budget=60, phases=2, updates=2, num_steps=32, new_seeds=3, results=tmp_path
     )
+    assert tuning.static_names(study.SPACE, type(study.config_of(args))) == ()
+    monkeypatch.setattr(jaxrl, "ppo", lambda env: toy_algorithm())
+    monkeypatch.setattr(study, "config_of", lambda args: ToyConfig())
+    monkeypatch.setattr(study, "SPACE", SPACE)
     few = {name: study.rules(args)[name] for name in ("seeds", "pbt-finals")}
     monkeypatch.setattr(study, "rules", lambda args: few)
     study.main(args)
@@ -50,6 +58,6 @@ def test_winners_are_measured_on_new_seeds(experiment, tmp_path, monkeypatch):
     assert (tmp_path / "search-winners-cartpole.png").exists()
     for row in record["rules"].values():
         assert len(row["true"]["by_seed"]) == len(row["claimed"]["by_seed"]) == 2
-        assert all(8 < score < 100 for score in row["true"]["by_seed"])
+        assert all(0 < score < 110 for score in row["true"]["by_seed"])
         assert all(len(winner["gamma"]) == 2 for winner in row["winners"])
     assert record["rules"]["pbt-finals"]["phases"] == [60, 60]

@@ -224,8 +224,8 @@ def poison_run(rng: random.Random, directory: Path) -> Outcome:
 
 
 KINDS = (
-    Kind("poison-lane", poison_lane, per_round=8),
-    Kind("poison-search", functools.partial(poison_search, is_sweep=False), per_round=2),
-    Kind("poison-sweep", functools.partial(poison_search, is_sweep=True), per_round=2),
-    Kind("poison-run", poison_run, per_round=4),
+    Kind("poison-lane", poison_lane, per_round=4),
+    Kind("poison-search", functools.partial(poison_search, is_sweep=False), per_round=1),
+    Kind("poison-sweep", functools.partial(poison_search, is_sweep=True), per_round=1),
+    Kind("poison-run", poison_run, per_round=2),
 )

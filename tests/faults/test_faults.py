@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,15 +26,23 @@ def results(tmp_path_factory):
     command = sys.executable, "-m", "tests.faults", "--once"
     # Without these tests' own flags, for which the campaign has faster ones to compile.
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    started = []
+    started: list[subprocess.Popen] = []
     for number, kinds in enumerate(halves):
         only = [word for kind in kinds for word in ("--only", kind)]
         with (directory / f"{number}.log").open("w") as log:
             out = "--out", str(directory / f"{number}.json")
-            process = subprocess.Popen([*command, *only, *out], cwd=ROOT, stdout=log, env=env)
-            started.append(process)
-    for process in started:
-        process.wait(1200)  # beside other tests
+            started.append(
+                subprocess.Popen(
+                    [*command, *only, *out], cwd=ROOT, stdout=log, env=env, start_new_session=True
+                )
+            )
+    try:
+        for process in started:
+            process.wait(1200)  # beside other tests
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     contents = [json.loads((directory / f"{n}.json").read_text()) for n in range(2)]
     assert all({"versions", "created", "command"} <= set(content) for content in contents)
     return contents

@@ -281,7 +281,8 @@ def test_every_trial_ends_and_none_runs_twice_at_once(scheduler):
         for number in range(count):
             ours = [span for span in spans if getattr(span, name) == number]
             assert all(a.end <= b.begin + 1e-9 for a, b in itertools.pairwise(ours))
-    phases = {trial: [s.phase for s in spans if s.trial == trial] for trial in range(12)}
+    begun = {span.trial for span in spans}
+    phases = {trial: [s.phase for s in spans if s.trial == trial] for trial in begun}
     assert all(p == list(range(len(p))) for p in phases.values())
 
 

@@ -5,6 +5,7 @@ No trial trains here: a phase's score is known, and an agent is the number of ph
 
 import collections
 import functools
+import gc
 import random
 import sys
 
@@ -320,11 +321,14 @@ def count_calls(work):
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.collect()
+    gc.disable()  # it would call functions of what other tests have left
     sys.setprofile(profile)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 

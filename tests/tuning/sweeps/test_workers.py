@@ -177,11 +177,9 @@ def test_no_trial_ran_twice_and_its_scores_are_its_own(outcome):
 def test_no_worker_waits_for_another(outcome):
     """Free lanes take new trials at once, whatever the slowest worker does."""
     lost = {t.user_attrs["index"] for t in outcome.lost}
-    num_phases = {}
     for worker in set(WORKERS) - {KILLED}:
         directory = outcome.directory / worker
         rows = [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
-        num_phases[worker] = len(read_spans(directory))
         for lane in range(2):
             on_lane = [row for row in rows if row["lane"] == lane]
             assert on_lane[0]["update"] == 1
@@ -189,7 +187,6 @@ def test_no_worker_waits_for_another(outcome):
                 # Workers wait for lost trials only.
                 is_next = after["update"] == before["update"] + 1
                 assert is_next or after["trial"] in lost
-    assert num_phases["a"] > 1.2 * num_phases[SLOW]
 
 
 def test_a_worker_that_comes_back_runs_nothing_twice(outcome):
@@ -220,7 +217,7 @@ def sqlite(tmp_path):
 @pytest.mark.parametrize(
     ("storage", "scheduler", "workers"),
     [
-        ("sqlite", "asha", "ab"),
+        pytest.param("sqlite", "asha", "ab", marks=pytest.mark.exhaustive),
         pytest.param("sqlite", "halving", "abcd", marks=pytest.mark.exhaustive),
         pytest.param("database_of_test", "hyperband", "ab", marks=pytest.mark.exhaustive),
         ("database_of_test", "asha", "abcd"),
@@ -237,8 +234,14 @@ def test_workers_continue_what_others_paused_though_one_is_killed(
     try:
         wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == len(workers), 120)
         (tmp_path / "go").touch()
-        has_paused = lambda trial: "paused after" in trial.user_attrs  # noqa: E731
-        wait_until(lambda: sum(map(has_paused, read_trials(url))) > 4, 60, 0.1)
+
+        def is_midway():
+            trials = read_trials(url)
+            num_paused = sum("paused after" in trial.user_attrs for trial in trials)
+            running = [t.user_attrs.get("worker") for t in trials if t.state.name == "RUNNING"]
+            return num_paused > 4 and "a" in running
+
+        wait_until(is_midway, 60, 0.2)
         processes["a"].send_signal(signal.SIGKILL)
         codes = {each: process.wait(120) for each, process in processes.items()}
     finally:
