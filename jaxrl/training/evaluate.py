@@ -203,8 +203,8 @@ def without_training(state: Any) -> Any:
 def agent_on_one_device(state: Any) -> Any:
     """Return a training state on one device, with None for what only training reads.
 
-    The state may lie on several devices and processes. What differs between them is 0: it is read
-    by training, too (the rewards of the running episodes).
+    The state may lie on several devices and processes. Of the other fields only training reads
+    what differs between devices, the sums of rewards of running episodes: these become 0.
     """
 
     def on_one_device(x: Array) -> Array:
