@@ -118,9 +118,12 @@ def check(space: gymnasium.Space, obs: Any, name: str, lead: tuple[int, ...] = (
             is_finite = np.isfinite(array.astype(np.float32, copy=False)).all()
         if not is_finite:
             raise ValueError(f"{name} has numbers that are not finite float32: {array!r:.200}")
-    elif array.dtype != dtype and np.issubdtype(dtype, np.integer):
-        if (array.astype(dtype) != array).any():
-            raise ValueError(f"{name} has integers that {dtype} does not hold: {array!r:.200}")
+    elif (
+        array.dtype != dtype
+        and np.issubdtype(dtype, np.integer)
+        and (array.astype(dtype) != array).any()
+    ):
+        raise ValueError(f"{name} has integers that {dtype} does not hold: {array!r:.200}")
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         size = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
         start = np.asarray(space.start)
