@@ -119,7 +119,11 @@ def with_memory(task: Task, name: str) -> Any:
 
 
 def without_memory(task: Task, name: str) -> tuple[str, Any]:
-    """Return the algorithm and the config that differ by the memory alone."""
+    """Return the algorithm and the config without a memory.
+
+    They differ by the memory alone, but for R2D2: DQN has one epsilon that falls, draws uniformly
+    and does not rescale values.
+    """
     config = with_memory(task, name)
     # As deep as the network with the memory.
     hidden_sizes = (*NETWORK["hidden_sizes"], config.core_size)

@@ -126,4 +126,4 @@ def main(seed: int = 0) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    tyro.cli(main, console_outputs=False)
+    tyro.cli(main)

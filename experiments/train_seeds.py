@@ -104,6 +104,8 @@ def train(
 
     def account(metrics: Any, length: int, seconds: float) -> None:
         for lane, (progress, of_lane) in enumerate(zip(totals, rows, strict=True)):
+            if not np.isfinite(metrics["loss"][lane, :length]).all():
+                raise FloatingPointError(f"seed {seeds[lane]} diverged: its loss is not finite")
             for first in range(0, length, row_updates):
                 of_row = slice(first, min(first + row_updates, length))
                 share = (of_row.stop - first) / length

@@ -63,7 +63,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> Table:
     columns = ("task", "agents", "steps/s of all", "to one agent", "compile s", "MB", "jaxrl/rejax")
     shown = Table(*columns, title="populations under vmap")
     for name, rows in results.items():
-        one = medians(rows[0]["steps_per_second"])["jaxrl"] / rows[0]["agents"]
+        first = medians(rows[0]["steps_per_second"])["jaxrl"] if rows[0]["agents"] == 1 else None
         for row in rows:
             rates = row["steps_per_second"]
             middle = medians(rates)
@@ -71,7 +71,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> Table:
                 name,
                 f"{row['agents']:,}",
                 median_and_range(rates["jaxrl"]),
-                f"{middle['jaxrl'] / one:.1f}",
+                f"{middle['jaxrl'] / first:.1f}" if first else "",
                 f"{row['compile_seconds']['jaxrl']:.1f}",
                 f"{row['megabytes']:,.0f}",
                 f"{middle['jaxrl'] / middle['rejax']:.2f}" if "rejax" in middle else "",

@@ -90,6 +90,8 @@ class TorchPPO:
         began = time.perf_counter()
         batch, valid = self.rollout()
         self.learn(batch)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
         return valid / (time.perf_counter() - began)
 
     @torch.no_grad()

@@ -67,8 +67,8 @@ class Lanes:
         def update(configs: Any, states: Any, num_updates: jax.Array) -> Any:
             return lanes.update(configs, states, num_updates, MAX_UPDATES)
 
-        lowered = jax.jit(update, donate_argnums=1).lower(self.configs, self.states, jnp.int32(1))
         began = time.perf_counter()
+        lowered = jax.jit(update, donate_argnums=1).lower(self.configs, self.states, jnp.int32(1))
         self.program = lowered.compile(jaxrl.compiler_options(algo, task.config))
         self.compile_seconds = time.perf_counter() - began
 

@@ -21,6 +21,7 @@ from PIL import Image
 from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
+from jaxrl.files.whole import write_whole
 from jaxrl.types import DrawableEnv, Env
 
 CLASSIC_CONTROL_FPS = {
@@ -155,10 +156,15 @@ def summarize_games(returns: ArrayLike, lengths: ArrayLike) -> GameNumbers:
 
 def write_caption(video: Path, caption: str, numbers: GameNumbers | None = None) -> Path:
     """Write what pages show below a video, as JSON beside it, and return the JSON file's path."""
-    path = video.with_suffix(".json")
+    path = _caption_of(video)
     content = {"caption": caption, "numbers": numbers and numbers._asdict()}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=1) + "\n")
     return path
+
+
+def _caption_of(video: Path) -> Path:
+    """Return the file of a video's caption; films of other formats have captions of their own."""
+    return video.with_name(f"{video.name}.json")
 
 
 def videos_in(folder: Path) -> list[Film]:
@@ -172,7 +178,9 @@ def videos_in(folder: Path) -> list[Film]:
 
 
 def _film(path: Path) -> Film:
-    beside = path.with_suffix(".json")
+    beside = _caption_of(path)
+    if not beside.exists():
+        beside = path.with_suffix(".json")  # of an earlier version
     try:
         content = schema.read(beside, schema.CAPTION)
     except (FileNotFoundError, ValueError):

@@ -102,7 +102,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
 def play_episodes(
     policy: LoadedPolicy, episodes: int, seed: int, greedy: bool = False
 ) -> Evaluation:
-    """Return the scores of whole episodes, leaves `[episodes]`, as many from each environment."""
+    """Return the scores of whole episodes, leaves `[episodes]`, the first ones of environments."""
     return evaluate_separately(policy.algo, policy.config, policy.state, episodes, seed, greedy)
 
 

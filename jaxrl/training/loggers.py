@@ -120,8 +120,9 @@ class TensorBoardSink:
         events: Any = importlib.import_module("tensorboardX.proto.event_pb2")
         self._event, self._scalar = events.Event, scalar
         directory.mkdir(parents=True, exist_ok=True)
+        is_resumed = resume_from or any(directory.iterdir())
         self._events = EventsWriter(str(directory / "events"), f".{os.getpid()}")
-        if resume_from:
+        if is_resumed:
             begin = events.SessionLog(status=events.SessionLog.START)
             self._write(events.Event(step=resume_from + 1, session_log=begin))
 

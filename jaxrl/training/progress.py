@@ -236,7 +236,8 @@ def chunk_length(
         length = 1
     else:
         length = int(settings.chunk_seconds / max(seconds_per_update, 1e-6))
+    length = min(length, MAX_CHUNK)
     if length >= settings.log_every:  # end with a row
         length -= (progress.row_updates + length) % settings.log_every
     stop = settings.next_evaluation(progress.update) or settings.num_updates
-    return min(max(length, 1), MAX_CHUNK, stop - progress.update)
+    return min(max(length, 1), stop - progress.update)

@@ -158,6 +158,15 @@ def test_videos_have_their_captions_and_are_ordered_by_them(tmp_path):
     ]
 
 
+def test_films_of_two_formats_have_captions_of_their_own(tmp_path):
+    for name in ("seed0.mp4", "seed0.gif"):
+        (tmp_path / name).touch()
+        write_caption(tmp_path / name, f"caption of {name}")
+    assert {film.path.name: film.caption for film in videos_in(tmp_path)} == {
+        "seed0.mp4": "caption of seed0.mp4", "seed0.gif": "caption of seed0.gif"
+    }  # fmt: skip
+
+
 def test_numbers_are_averages_over_whole_games():
     numbers = summarize_games(np.array([1.0, np.nan, 3.0]), np.array([10.0, np.nan, 30.0]))
     assert numbers == (2, 2.0, 1.0, 20.0, 0.1)

@@ -31,7 +31,7 @@ def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
     assert played.returncode == 0, played.stderr
     assert re.search(r"return over 3 episodes: \d+", played.stdout)
     assert (run_dir / "video" / "seed0.gif").stat().st_size > 1000
-    beside = json.loads((run_dir / "video" / "seed0.json").read_text())
+    beside = json.loads((run_dir / "video" / "seed0.gif.json").read_text())
     assert beside["numbers"]["games"] == 3
     compared = jaxrl_command("compare", run_dir)
     assert compared.returncode == 0, compared.stderr

@@ -66,7 +66,7 @@ def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch
     assert finished.returncode == 0, finished.stderr
     assert "steps_per_second" in finished.stdout
     assert "video: run/video/seed1.mp4, 1 steps, score 0" in finished.stdout
-    caption = json.loads((tmp_path / "run" / "video" / "seed1.json").read_text())["caption"]
+    caption = json.loads((tmp_path / "run" / "video" / "seed1.mp4.json").read_text())["caption"]
     assert caption == "1 steps, score 0"
     assert [row["update"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
     manifest = read(tmp_path / "run", "manifest")

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from sweep_runs import toy_algorithm
+from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl.analysis.records import read_runs
@@ -14,6 +16,12 @@ FLAGS = [
     "ppo", "--num-envs", "2", "--num-steps", "16", "--num-minibatches", "1", "--num-epochs", "1",
     "--hidden-sizes", "4", "--total-steps", "2048", "--no-anneal",
 ]  # fmt: skip
+
+
+def test_a_seed_that_diverges_is_not_recorded(experiment):
+    config = ToyConfig(learning_rate=0.6)
+    with pytest.raises(FloatingPointError, match="seed 3 diverged: its loss is not finite"):
+        experiment("train_seeds").train(toy_algorithm(), config, [3, 5], 4, print)
 
 
 @pytest.mark.slow

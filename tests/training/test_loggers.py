@@ -191,6 +191,15 @@ def test_tensorboard_can_read_each_row_at_once(tmp_path):
     assert abs(scalar.wall_time - time.time()) < 100
 
 
+def test_tensorboard_ignores_what_a_process_wrote_that_saved_nothing(tmp_path):
+    TensorBoardSink(tmp_path / "new").close()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "events").touch()
+    TensorBoardSink(tmp_path / "old").close()
+    new, old = ({*(tmp_path / name).iterdir()} for name in ("new", "old"))
+    assert max(x.stat().st_size for x in old) > max(x.stat().st_size for x in new)
+
+
 @pytest.mark.parametrize("columns", [80, 130])
 def test_the_progress_bar_fits_its_terminal(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -28,6 +28,7 @@ QUIET: dict[str, Any] = {"num_evaluations": 0, "chunk_updates": 2, "progress_bar
         ({}, 1, 0.1, 20),
         ({}, 1, 1e-9, 1024),  # the buffer of metrics
         ({"log_every": 6}, 1, 0.1, 17),  # ends with a row
+        ({"log_every": 1000}, 1000, 1e-9, 1000),
         ({"num_evaluations": 500}, 3, 0.1, 7),
         ({}, 4995, 0.1, 5),
     ],
