@@ -279,12 +279,12 @@ _DQN = {
     ),
     # Pictures as in PPO's. The replay of 200,000 frames takes 350 MB.
     "laptop": Preset(
-        "Atari on 42x42 pictures with GA3C's small network: two to three hours of a core",
-        "Pong-v5", 3_000_000, 8,
+        "Atari on 42x42 pictures with a small network for them: an hour and a half of a core",
+        "Pong-v5", 1_000_000, 8,
         DQNConfig(
             learning_rate=2.5e-4, adam_eps=1e-5, exploration_steps=100_000, learning_starts=10_000,
-            target_period=250, batch_size=32, replay_size=200_000, torso="ga3c_cnn", frame_stack=4,
-            max_grad_norm=math.inf, normalize_observations=True,
+            target_period=250, batch_size=32, replay_size=200_000, torso="ga3c_cnn_42",
+            frame_stack=4, max_grad_norm=math.inf, normalize_observations=True,
         ),
         env_options=("img_height=42", "img_width=42"), anneal=False, atari_flags={},
     ),
