@@ -1,6 +1,7 @@
 """Gymnasium environments with known answers or known faults, for tests."""
 
 import os
+import random
 import signal
 import time
 from typing import Any, ClassVar, cast
@@ -39,6 +40,15 @@ class Counting(gymnasium.Env):
 
     def render(self):
         return np.full((4, 6, 3), self.time, np.uint8)
+
+
+class Drawing(Counting):
+    """An environment that draws from the global generators of NumPy and Python."""
+
+    def step(self, action):
+        _, _, *rest = super().step(action)
+        drawn = np.random.random(), random.random()  # noqa: NPY002
+        return np.array(drawn, np.float32), 0.0, *rest
 
 
 class Undrawable(Counting):

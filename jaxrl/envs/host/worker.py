@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import signal
 import socket
 import struct
@@ -106,6 +107,10 @@ def _answer(channel: socket.socket, name: str, call: Callable[[], bytes | None])
 
 
 def _reset(env: gymnasium.Env, seed: int, slot: int, arrays: Arrays) -> None:
+    if seed != NO_SEED:
+        # Some simulators draw from these generators, whose states all forked workers share.
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
     obs, _ = env.reset(seed=None if seed == NO_SEED else seed)
     _write(arrays.obs, slot, obs)
     arrays.reward[slot] = 0

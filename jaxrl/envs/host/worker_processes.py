@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import math
 import multiprocessing
@@ -111,7 +112,11 @@ class Workers:
                 f"{id}: the worker processes could not be started; their error is above. A script "
                 "whose environments run in processes needs `if __name__ == '__main__':`"
             ) from error
-        self.first_answers = self.receive(range(num_envs), "make")
+        try:
+            self.first_answers = self.receive(range(num_envs), "make")
+        except BaseException:  # an interrupt, too
+            self.close()
+            raise
 
     def send(self, slot: int, command: bytes, seed: int = worker.NO_SEED) -> None:
         """Send a command; an error of the connection shows when its answer is received."""
@@ -232,6 +237,12 @@ class Workers:
         elif kind == supervisor.FAILED:
             text = control.recv(value, socket.MSG_WAITALL).decode(errors="replace")
             raise SimulatorError(f"{self._id}: workers could not be started:\n{text}")
+        elif not descriptors:
+            raise OSError(
+                errno.EMFILE,
+                f"{self._id}: too many open files; each environment needs one. Allow more by "
+                "`ulimit -n`, or use fewer environments",
+            )
         else:
             self.pids[number] = value
             channel = self._channels[number] = socket.socket(fileno=descriptors[0])

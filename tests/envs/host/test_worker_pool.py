@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,12 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import simulators
+from env_cases import played
 
 import jaxrl
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.envs.host.pools import PoolGroup
 from jaxrl.envs.host.worker_pool import WorkerPool
+from jaxrl.envs.host.worker_processes import Workers
 
 N = 2
 NO_ACTIONS = jnp.zeros(N, jnp.int32)
@@ -270,6 +273,41 @@ def test_the_program_reports_a_fault_and_ends_all_pools(fault, num_pools):
     wait_for_end(pids)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no longer exists"):
         jax.block_until_ready(env.step(jax.random.key(0), state, actions))
+
+
+def test_simulators_that_draw_from_global_generators_draw_apart_and_by_the_key():
+    env = jaxrl.make(simulators.Drawing, 3)
+    first, again = (played(env, np.zeros((2, 3), np.int32)).obs[1:] for _ in range(2))
+    assert len(np.unique(first)) == first.size == 2 * 3 * 2
+    np.testing.assert_array_equal(again, first)
+
+
+def test_an_interrupt_while_environments_are_made_ends_their_workers(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    started, close = [], Workers.close
+    env: Any = jaxrl.make(simulators.Counting, N)
+    monkeypatch.setattr(Workers, "receive", interrupt)
+    monkeypatch.setattr(Workers, "close", lambda self: started.append(self) or close(self))
+    with pytest.raises(KeyboardInterrupt):
+        env._make_pool(SEEDS)
+    wait_for_end(started[0].pids.values())
+
+
+def test_a_lack_of_file_descriptors_is_named(monkeypatch):
+    env: Any = jaxrl.make(simulators.Counting, N)
+    receive = socket.recv_fds
+
+    def receive_none(*arguments):
+        notice, descriptors, *rest = receive(*arguments)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return notice, [], *rest
+
+    monkeypatch.setattr(socket, "recv_fds", receive_none)
+    with pytest.raises(OSError, match="too many open files; each environment needs one"):
+        env._make_pool(SEEDS)
 
 
 def test_if_the_second_pool_cannot_be_made_the_first_one_ends(monkeypatch):
