@@ -185,6 +185,21 @@ def test_a_run_on_two_nodes_survives_a_killed_process(submit_job):
         raise AssertionError(job.log()[-4000:]) from error
 
 
+def test_a_run_on_two_nodes_whose_time_is_up_writes_a_checkpoint_and_resumes(submit_job):
+    changes = ("--time=24:00:00", "--time=00:02:00"), ("TERM@120", "TERM@55")
+    run_dir = Path.cwd() / "run"
+    job = submit_job("--nodes", "2", *PPO, "--run-dir", str(run_dir), changes=changes)
+    wait_until(lambda: "requeued, to resume in" in job.log(), 200, 0.2)
+    assert "interrupted; continue with the same command" in job.log()
+    assert "forcing job termination" not in job.log()
+    saved = max(int(path.name) for path in (run_dir / "checkpoints").iterdir())
+    job.release()
+    try:
+        wait_until(lambda: f"resumed after update {saved:,}" in job.log(), 100, 0.2)
+    except AssertionError as error:
+        raise AssertionError(job.log()[-4000:]) from error
+
+
 def test_a_job_on_a_node_that_fails_moves_to_another_and_the_node_comes_back(submit_job, cluster):
     job = submit_job("--", "train.py")
     wait_until(starts, 30)

@@ -36,6 +36,7 @@ if (run_dir / "checkpoint").exists() and "--resume" in sys.argv:
     sys.exit(0)
 if "--deaf" not in sys.argv:
     signal.signal(signal.SIGTERM, stop)
+(run_dir / "pid").write_text(str(os.getpid()))
 (run_dir / "ready").touch()
 time.sleep(20)
 """
@@ -46,9 +47,9 @@ PROGRAMS = {
     'shift; exec "$@"',
     "scontrol": 'if [ "$1" = show ]; then echo "   JobState=RUNNING Reason=None"; '
     'else echo "$@" >> scontrol.log; fi',
-    # Two nodes, here directories, and srun's signals and status.
+    # Two nodes, here directories, and srun's status. It kills all processes if it gets SIGTERM.
     "srun": """[ "$1" = --cpus-per-task=1 ] || exit 9
-shift 2; trap 'kill -TERM $first $second' TERM
+shift 2; trap 'kill -KILL $first $second' TERM
 mkdir -p 0 1; cp train.py 0; cp train.py 1
 (cd 0; exec "$@") & first=$!; (cd 1; exec "$@") & second=$!
 wait $first; wait $first; status=$?; wait $second || status=$?; exit $status""",
@@ -242,7 +243,14 @@ def test_processes_on_several_nodes_stop_together_and_resume(place):
     command = ("--", "train.py", "--seed", "3", "--resume")
     path = write("--nodes", "2", "--gpus", "4", "--container", "x.sif", *command)
     assert "#SBATCH --nodes=2" in path.read_text().splitlines()
-    assert stop(start(path), "0/runs/pong", "1/runs/pong") == 130
+    assert "#SBATCH --signal=TERM@120" in path.read_text()  # to the processes
+    job, run_dirs = start(path), [place / node / "runs/pong" for node in ("0", "1")]
+    for run_dir in run_dirs:
+        wait_until((run_dir / "ready").exists, 15)
+    for run_dir in run_dirs:
+        os.kill(int((run_dir / "pid").read_text()), signal.SIGTERM)
+    os.kill(job.pid, signal.SIGTERM)  # as when Slurm requeues a job
+    assert job.wait(10) == 130
     assert requeued() == ["requeue 7"]
     assert start(path).wait(10) == 0
     expected = ["--seed", "3", "--cluster", "--run-dir", "runs/pong", "--resume"]

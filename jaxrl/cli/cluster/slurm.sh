@@ -6,7 +6,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={{ cpus }}
 #SBATCH --time={{ (hours * 3600) | clock }}
-#SBATCH --signal=B:TERM@{{ margin }}
+#SBATCH --signal={{ "TERM" if nodes > 1 else "B:TERM" }}@{{ margin }}
 #SBATCH --requeue
 {% if gpus %}
 #SBATCH --gres=gpu:{{ gpus }}
@@ -26,8 +26,9 @@ job="{{ "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if workers else "$SLURM_JOB
 
 # In the background, since bash runs a trap only after the foreground command. Every start resumes;
 # without a run to resume, it begins one. A task that restarts on another machine keeps its trials by
-# --worker. srun passes signals on; once a process has ended, it gives the others a minute to write a
-# checkpoint, and stops them if that process has failed. Slurm 22.05 and 23.02 do not pass the number
+# --worker. Once a process has ended, srun gives the others a minute to write a checkpoint, and stops
+# them if that process has failed. It kills all of them if it gets SIGTERM itself, so with several
+# nodes Slurm signals the processes, and this script does not. Slurm 22.05 and 23.02 do not pass the number
 # of CPUs on to srun: the release notes of 22.05.
 {% if nodes > 1 %}srun --cpus-per-task={{ cpus }} --wait=60 {% endif %}
 {% if container %}apptainer exec {{ "--nv " if gpus else "" }}{{ container | quote }} {% endif %}
@@ -40,7 +41,9 @@ ask() {
     # Slurm may signal several times, but a second SIGTERM makes jaxrl stop without a checkpoint.
     trap '' TERM
     asked=yes
+{% if nodes == 1 %}
     kill -TERM "$child"
+{% endif %}
 }
 trap ask TERM
 
