@@ -51,7 +51,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     films = list((run_dir / "videos").glob("trial-*.mp4"))
     assert films
     for film in films:
-        beside = json.loads(film.with_suffix(".json").read_text())
+        beside = json.loads(film.with_name(f"{film.name}.json").read_text())
         assert beside["caption"].startswith("gamma 0.9")
         assert beside["numbers"]["games"] == 4
         assert beside["numbers"]["points_per_step"] == 1
