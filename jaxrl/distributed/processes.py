@@ -254,14 +254,6 @@ def check_spread(name: str, state: PyTree) -> None:
         )
 
 
-def replicated_part(state: PyTree) -> PyTree:
-    """Return the leaves that each device has whole (the agent), on one, with None for all others.
-
-    A program of one device can call simulators on the host; XLA refuses that one of several does.
-    """
-    return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else None, state)
-
-
 class Interrupt:
     """A context in which the first SIGINT or SIGTERM sets `requested` and does nothing else.
 

@@ -178,12 +178,17 @@ def _play(env: Env, key: Array, actions: Any) -> tuple[PyTree, TimeStep]:
     return state, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
 
 
-jit_play = jax.jit(play, static_argnums=0)
+_jit_play = jax.jit(_play, static_argnums=0)
+
+
+def jit_play(env: Env, key: Array, actions: Any) -> TimeStep:
+    """Return what `play` returns, compiled."""
+    return _jit_play(env, key, actions)[1]
 
 
 def _play_and_close(env: Env, seed: int, actions: Any) -> TimeStep:
     """Return what `play` returns, as NumPy's arrays, and close the simulators that it made."""
-    state, steps = jax.jit(_play, static_argnums=0)(env, jax.random.key(seed), actions)
+    state, steps = _jit_play(env, jax.random.key(seed), actions)
     with callback.closing(state):
         return jax.tree.map(np.asarray, steps)
 

@@ -67,7 +67,7 @@ def evaluate(
       algo: the algorithm whose agent plays.
       config: its config.
       state: a training state; only the learner's part is read. If it lies on several devices, host
-        environments need `jaxrl.distributed.processes.replicated_part(state)`.
+        environments need `jaxrl.training.evaluate.agent_on_one_device(state)`.
       env: environments such as `algo.env.for_evaluation(num_envs)`.
       key: of the environments and actions; the same key gives the same environments.
       episodes_per_env: episodes of each environment.
@@ -204,7 +204,8 @@ def agent_on_one_device(state: Any) -> Any:
     """Return a training state on one device, with None for what only training reads.
 
     The state may lie on several devices and processes. Of the other fields only training reads
-    what differs between devices, the sums of rewards of running episodes: these become 0.
+    what differs between devices, the sums of rewards of running episodes: these become 0. A program
+    of one device can call simulators on the host; XLA refuses that one of several does.
     """
 
     def on_one_device(x: Array) -> Array:

@@ -319,4 +319,3 @@ def test_one_process_agrees_with_itself():
     assert processes.broadcast_text("text") == "text"
     tree = {"x": jnp.arange(3)}
     assert processes.broadcast(tree) is tree
-    np.testing.assert_array_equal(processes.replicated_part(tree)["x"], [0, 1, 2])

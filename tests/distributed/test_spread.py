@@ -24,10 +24,9 @@ from toy_algorithm import toy
 
 import jaxrl
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
-from jaxrl.distributed import processes
 from jaxrl.distributed.spread import describe_unused, spread
 from jaxrl.training import population as populations
-from jaxrl.training.evaluate import evaluate_separately
+from jaxrl.training.evaluate import agent_on_one_device, evaluate_separately
 from jaxrl.training.population import population
 
 D = len(jax.devices())
@@ -181,7 +180,7 @@ def test_an_agent_on_several_devices_is_evaluated_in_simulators_by_its_copy_on_o
     config = jaxrl.A2CConfig(**SMALL)
     state = jax.jit(algo.init)(config, jax.random.key(0))
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3))
-    agent, env = processes.replicated_part(state), algo.env.for_evaluation(3)
+    agent, env = agent_on_one_device(state), algo.env.for_evaluation(3)
     scores = evaluate(algo, config, agent, env, jax.random.key(1))
     np.testing.assert_array_equal(scores.episode_length, [LENGTH] * 3)
 
