@@ -18,8 +18,8 @@ from gymnasium.vector import AutoresetMode
 from small_algorithms import train
 
 import jaxrl
-from jaxrl.envs.gymnasium import AtariPool
 from jaxrl.envs.host import callback
+from jaxrl.envs.host.ale_pool import AtariPool
 
 N = 2
 

@@ -28,8 +28,8 @@ job="{{ "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if workers else "$SLURM_JOB
 # without a run to resume, it begins one. A task that restarts on another machine keeps its trials by
 # --worker. Once a process has ended, srun gives the others a minute to write a checkpoint, and stops
 # them if that process has failed. It kills all of them if it gets SIGTERM itself, so with several
-# nodes Slurm signals the processes, and this script does not. Slurm 22.05 and 23.02 do not pass the number
-# of CPUs on to srun: the release notes of 22.05.
+# nodes Slurm signals the processes, and this script does not. Slurm 22.05 and 23.02 do not pass the
+# number of CPUs on to srun: the release notes of 22.05.
 {% if nodes > 1 %}srun --cpus-per-task={{ cpus }} --wait=60 {% endif %}
 {% if container %}apptainer exec {{ "--nv " if gpus else "" }}{{ container | quote }} {% endif %}
 {{ command }} \
