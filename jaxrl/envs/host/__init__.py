@@ -1,6 +1,7 @@
 """Simulators on the host, stepped by callbacks from inside the compiled program."""
 
 __all__ = [
+    "ale_pool",
     "callback",
     "conversions",
     "errors",
