@@ -95,9 +95,10 @@ def call(
             if len(numbers) != group.members:
                 group.copy_for_members(len(numbers))
             answer = method(group, *(np.asarray(x) for x in args))
-        except SimulatorError:  # its pools are closed
+        except (SimulatorError, KeyboardInterrupt):  # a step is missing, so none can follow
             with _lock:
                 _groups.pop(int(numbers[0]), None)
+            group.close()
             raise
         group.calls = (group.calls + 1) & np.iinfo(np.int32).max
         return np.full(len(numbers), group.calls, np.int32), answer

@@ -201,10 +201,10 @@ class PoolGroup:
         """Close all pools if a call of this one fails, with an error that names the environment."""
         try:
             yield
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a simulator may raise anything, such as SystemExit
             self._close_pools()  # a simulator's first error is the one to show
+            if isinstance(error, KeyboardInterrupt):
+                raise
             place = f"pool {pool} of {self.num_pools}: " if self.num_pools > 1 else ""
             if isinstance(error, SimulatorError):
                 error.args = (f"{place}{error}",)  # its slots count within the pool

@@ -1,5 +1,6 @@
 """Pools of environments that simulate at the same time: their steps, and clear errors."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import chex
@@ -81,6 +82,26 @@ def test_an_error_of_a_pool_names_the_environment(env, monkeypatch):
     monkeypatch.setattr(type(pool), "recv", recv)
     with refused(r"pool 0 of 2: envpool/CartPole-v1 failed:\n[\s\S]*SystemExit: a wheel came off"):
         jax.block_until_ready(env.step(jax.random.key(0), state, jnp.zeros(4, jnp.int32)))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_interrupted_step_closes_all_pools(asynchronous, monkeypatch):
+    env = make(asynchronous)
+    state, _ = env.init(jax.random.key(0))
+    group, action = callback.group_of(state), jnp.zeros(4, jnp.int32)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    if asynchronous:
+        monkeypatch.setattr(group, "_ready", SimpleNamespace(get=interrupt, put=lambda _: None))
+    else:
+        monkeypatch.setattr(type(group.pools[1]), "recv", interrupt)
+    with refused("KeyboardInterrupt"):
+        jax.block_until_ready(env.step(jax.random.key(0), state, action))
+    assert not group.pools
+    with refused("no longer exists"):
+        jax.block_until_ready(env.step(jax.random.key(0), state, action))
 
 
 def test_times_of_simulators_add_up(env):
