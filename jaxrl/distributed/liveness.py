@@ -36,6 +36,9 @@ class Liveness:
     Args:
       store: the key-value store that JAX's processes share (`DistributedRuntimeClient`).
       host: machine of the first process.
+
+    Raises:
+      ConnectionError: if the first process cannot be reached.
     """
 
     def __init__(self, store: Any, host: str, process_id: int):
@@ -48,8 +51,15 @@ class Liveness:
             self._listen(store)
         else:
             port, secret = store.blocking_key_value_get(KEY, 60_000).split()
-            connection = socket.create_connection((host, int(port)), timeout=SILENCE_SECONDS)
-            connection.sendall(f"{secret} {process_id}\n".encode())
+            try:
+                connection = socket.create_connection((host, int(port)), timeout=SILENCE_SECONDS)
+                connection.sendall(f"{secret} {process_id}\n".encode())
+            except OSError as error:
+                raise ConnectionError(
+                    f"process {process_id} cannot reach port {port} of {host} ({error}), on which "
+                    "the first process notices the end of others; its system chose the port, so "
+                    "let a firewall pass all ports between the machines of a run"
+                ) from error
             self._watch(connection, 0)
         atexit.register(self.leave)
 

@@ -56,7 +56,7 @@ def connect(
         status 1 and one line on stderr: JAX, which waits in C++, would end it with a stack trace.
 
     Raises:
-      ConnectionError: if no cluster is found.
+      ConnectionError: if no cluster is found, or the first process cannot be reached.
       ValueError: for a coordinator without a port or the numbers.
     """
     if coordinator is not None:

@@ -275,6 +275,15 @@ def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
         process.leave()
 
 
+def test_a_port_of_notices_that_cannot_be_reached_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    store = Store({liveness.KEY: f"{port} secret"})
+    message = f"process 1 cannot reach port {port} of 127.0.0.1 .*refused.*firewall"
+    with pytest.raises(ConnectionError, match=message):
+        liveness.Liveness(store, "127.0.0.1", 1)
+
+
 def test_without_a_cluster_the_error_says_what_to_name(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("SLURM", "OMPI", "KUBERNETES", "TPU")):
