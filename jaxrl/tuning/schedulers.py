@@ -6,7 +6,8 @@ the ledger, `judge`, which returns the status of every trial after a report. The
 inside a jitted search and on the host, where the ledger comes from a study.
 
 A score is NaN if no episode ended in the phase, and -inf if the trial diverged. HyperTrick doesn't
-rank NaN and lets the trial continue; successive halving ranks it above -inf and below all others.
+rank NaN and lets the trial continue, and it stops every diverged one; successive halving ranks NaN
+above -inf and below all others.
 Where scores are equal, HyperTrick counts half of them as lower; successive halving prefers the
 smaller trial index.
 """
@@ -204,7 +205,8 @@ class HyperTrick:
     With N trials, P phases and eviction rate r: of the trials that report phase p (from 0), the
     earliest `N (1 - sqrt r) (1 - r)^p` continue. A later one stops if it lies in the bottom
     `sqrt r` quantile of the scores reported for p so far. The first score of a phase has none to
-    compare with, so its trial continues, also where N is too small to spare one. For exchangeable
+    compare with, so its trial continues, also where N is too small to spare one. Unlike the paper's
+    rule, a trial that diverged always stops: more phases would not bring it back. For exchangeable
     scores, a share r of the trials that reach a phase stops at its end, and the expected share of
     full work is `E[alpha] = (1 - (1 - r)^P) / (r P)`. Scores are exchangeable if the order of
     reports says nothing about them. Where good trials stay good, fewer stop and the search costs
@@ -242,7 +244,8 @@ class HyperTrick:
         below = (others < score).sum() + 0.5 * (others == score).sum()
         count = (~jnp.isnan(others)).sum() + 1
         is_low = (count > 1) & (below + 0.5 < root * count)
-        return (num_reported > spared) & ~jnp.isnan(score) & is_low
+        stops = (num_reported > spared) & ~jnp.isnan(score) & is_low
+        return stops | jnp.isneginf(score)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def reference_hypertrick(scores, rate, order):
         seen += [] if math.isnan(score) else [score]
         spared = count <= len(scores) * (1 - math.sqrt(rate))
         bottom = len(seen) > 1 and below + 0.5 < math.sqrt(rate) * len(seen)
-        passed[trial] = spared or math.isnan(score) or not bottom
+        passed[trial] = score > -math.inf and (spared or not bottom) or math.isnan(score)
     return [passed[trial] for trial in range(len(scores))]
 
 
@@ -129,10 +129,12 @@ def test_hypertrick_with_ties_divergence_and_trials_without_a_score(scores, orde
     assert (status == Status.RUNNING).tolist() == expected
 
 
-def test_a_diverged_trial_ranks_worst_and_equal_scores_go_on():
-    scores = [500.0, 500.0, 500.0, -math.inf]
+def test_equal_scores_go_on_and_diverged_trials_stop_though_all_or_the_earliest_did():
+    scores = [-math.inf, 500.0, 500.0, 500.0]
     status = status_after_reports(HyperTrick(4, 2, 0.25), scores, range(4))
-    assert status.tolist() == [Status.RUNNING] * 3 + [Status.STOPPED]
+    assert status.tolist() == [Status.STOPPED] + [Status.RUNNING] * 3
+    status = status_after_reports(HyperTrick(4, 2, 0.25), [-math.inf] * 4, range(4))
+    assert status.tolist() == [Status.STOPPED] * 4
 
 
 # --- successive halving, HyperBand, ASHA ---------------------------------------------------------
