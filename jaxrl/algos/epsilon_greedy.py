@@ -90,7 +90,7 @@ def collect(
 
     Args:
       apply: gives action values `[T, N, A]`.
-      epsilon: one number, or one for each of all devices' environments.
+      epsilon: one number, or one for each environment, over all devices.
       extras_of: `extras_of(q_values [N, A])`, what the rollout keeps of the action values.
     """
 

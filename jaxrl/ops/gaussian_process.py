@@ -86,9 +86,9 @@ def log_likelihood(posterior: Posterior, observed: Array) -> Array:
 
 
 def fit_best(kernels: Kernel, points: Points, observed: Array, is_set: Array) -> Posterior:
-    """Return the posterior of the kernel, of those with leaves `[k]`, that explains most.
+    """Return the posterior of the one of k kernels that explains the observations best.
 
-    It has the largest likelihood; without observations it is the first.
+    It has the largest likelihood; without observations it is the first. Kernels have leaves `[k]`.
     """
 
     def density(kernel: Kernel) -> Array:

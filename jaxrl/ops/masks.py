@@ -19,8 +19,7 @@ def masked_sum(x: Array, valid: Array) -> Array:
 def zero_invalid(tree: PyTree, valid: Array) -> PyTree:
     """Return the leaves with zeros where `valid` is false.
 
-    Formulas of the result, and their gradients, are finite there if they are at 0. So mask what
-    enters a formula, not only what comes out: the gradient of `where(valid, f(x), 0)` is
+    Mask what enters a formula, not only what comes out: the gradient of `where(valid, f(x), 0)` is
     `0 * f'(x)` at a masked x.
 
     Args:
@@ -30,9 +29,9 @@ def zero_invalid(tree: PyTree, valid: Array) -> PyTree:
 
 
 def finite_where_invalid(tree: PyTree, valid: Array) -> PyTree:
-    """Return the leaves with 0 for what is not finite where `valid` is false.
+    """Return the leaves with NaN and infinity replaced by 0 where `valid` is false.
 
-    For the parameters of distributions, where 0 need not be legal: finite ones stay.
+    Use it for parameters of distributions: 0 may be an illegal parameter, so finite values stay.
 
     Args:
       tree: leaves begin with the axes of `valid`.

@@ -34,6 +34,8 @@ def learn_in_turn(
     A minibatch of several devices consists of one from each device.
 
     Args:
+      objective: `objective(params, minibatch) -> (loss, losses)`; `losses` are scalars by name.
+      learner: `(params, opt_state)`.
       batch: leaves `[L, B, ...]`, split along B into neighbours.
 
     Returns:
@@ -68,12 +70,13 @@ def learn_in_epochs(
     A minibatch of several devices consists of one from each device.
 
     Args:
+      objective, learner: as for `learn_in_turn`.
       batch: leaves `[L, B, ...]`, split along B.
       num_epochs: at most.
       num_minibatches: in each epoch.
-      losses: names of those that `objective` returns, which are scalars.
-      watched, bound: no further epoch follows one in which the mean of the watched loss exceeds the
-        bound, unless it is None.
+      losses: names of the losses that `objective` returns.
+      watched, bound: learning stops after an epoch in which the mean of the loss named `watched`
+        exceeds `bound`; None never stops.
 
     Returns:
       The learner, the number of epochs, and mean losses over them.

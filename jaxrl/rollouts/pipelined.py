@@ -12,10 +12,10 @@ policy's noise belongs to an environment and a step. So actions and trajectories
 without pools, whatever the timing: no transition is lost, doubled or delayed.
 
 With `send_ahead` a rollout ends by sending the next actions, so that all environments simulate
-while the agent learns. The policy of before the update chose these actions, one step in `num_steps`
-(`lag`). Its extras, such as the log-probability, are kept with the actions, so the ratios of PPO
-and V-trace are right. One-step Q-learning does not depend on the policy that acted. Targets of
-several steps, lambda-returns and A2C accept the lag uncorrected, as GA3C does.
+while the agent learns. These actions are chosen by the policy before the update, one step in
+`num_steps` (`lag`). Its extras, such as the log-probability, are kept with the actions, so the
+ratios of PPO and V-trace are right. One-step Q-learning does not depend on the policy that acted.
+Targets of several steps, lambda-returns and A2C accept the lag uncorrected, as GA3C does.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def send_next(
 
 
 def lag(env: Env, num_steps: int) -> float:
-    """Return the share of a rollout's actions that the policy of before the last update chose."""
+    """Return the share of a rollout's actions that come from the policy before the last update."""
     return 1 / num_steps if isinstance(env, HostEnv) and env.send_ahead else 0.0
 
 

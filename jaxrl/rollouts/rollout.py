@@ -29,6 +29,12 @@ def rollout(
     The noise of all steps is drawn at once: random bits for a few numbers at a time cost a small
     rollout a quarter of its time on a CPU (docs/explanation/benchmark-notes.md).
 
+    Args:
+      policy: `policy(core, inputs, noise) -> (core, action, extras)`; `core` is the state of the
+        network's memory, `()` without one.
+      draw: `draw(key) -> noise`, the random numbers of a step, for all devices' environments.
+      simulation: from `jaxrl.rollouts.simulation.start`, or after an earlier rollout.
+
     Returns:
       The simulation afterwards, and the trajectory with leaves `[num_steps, N, ...]`. Bootstrap
       from the simulation's `inputs`; its `episodes` sum over the episodes that ended in this

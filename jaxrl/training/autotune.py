@@ -68,8 +68,8 @@ def autotune(
     transitions share a minibatch.
 
     Args:
-      build: `build(**settings) -> (algorithm, config)`. A `ValueError` of it refuses settings; so
-        does a lack of memory.
+      build: `build(**settings) -> (algorithm, config)`. Settings are skipped if it raises
+        `ValueError` or if memory runs out.
       knobs: for each setting its values, in an order in which the speed rises and then falls.
       starts: settings to measure first; the climb begins at the fastest.
       rate: `rate(algorithm, config, seconds)`, the number to maximize: `steps_per_second` of one
@@ -82,9 +82,9 @@ def autotune(
       report: called after each measurement, but not for cached ones.
 
     Raises:
-      ValueError: if a start has a value that its knob lacks; the reason of the first refusal, if
-        all settings are refused.
-      jax.errors.JaxRuntimeError: if memory lacks for all of them.
+      ValueError: if a start has a value that is not in `knobs`. If all settings are skipped, the
+        first error is raised.
+      jax.errors.JaxRuntimeError: if that first error is a lack of memory.
     """
     checks.function("build", build)
     _check_knobs(knobs, starts)

@@ -50,7 +50,7 @@ class Checkpoints:
     ):
         """Open the directory, or make it, and verify the newest checkpoint.
 
-        A damaged one is told by a warning and moved into `damaged-checkpoints` beside the
+        A damaged one is named by a warning and moved into `damaged-checkpoints` beside the
         directory; the one before it is used instead. What a killed process had begun to write is
         deleted.
 

@@ -57,7 +57,7 @@ def evaluate(
     max_steps: int = MAX_EPISODE_STEPS,
     simulation: Simulation | None = None,
 ) -> Evaluation:
-    """Play until every environment has finished `episodes_per_env` episodes, or for too long.
+    """Play `episodes_per_env` episodes in each environment, or until the steps run out.
 
     Each environment counts the same number of episodes, its first ones, so short episodes are not
     favoured. Pure: `jit` it with `static_argnums=(0, 3, 5, 6, 7)`; `vmap` it over agents only with
@@ -72,8 +72,8 @@ def evaluate(
       key: of the environments and actions; the same key gives the same environments.
       episodes_per_env: episodes of each environment.
       greedy: take the policy's mode, not a sample.
-      max_steps: mean steps of an environment's episodes, at most. Those that have not ended after
-        `max_steps * episodes_per_env` steps are cut short.
+      max_steps: all stop after `max_steps * episodes_per_env` steps; an episode that has not ended
+        by then has the score NaN.
       simulation: environments `env` at the start of episodes, used instead of new ones.
 
     Raises:
@@ -150,7 +150,7 @@ class BestAgent:
     """The agent of a run that was evaluated best; of equal ones the last.
 
     Agents of updates after `update`, from which the run continues, are deleted. Damaged ones are
-    told by a warning and moved into `damaged-best`.
+    named by a warning and moved into `damaged-best`.
 
     Args:
       identity: of the run, as `jaxrl.training.manifest.identity` returns it.
@@ -203,9 +203,9 @@ def without_training(state: Any) -> Any:
 def agent_on_one_device(state: Any) -> Any:
     """Return a training state on one device, with None for what only training reads.
 
-    The state may lie on several devices and processes. Of the other fields only training reads
-    what differs between devices, the sums of rewards of running episodes: these become 0. A program
-    of one device can call simulators on the host; XLA refuses that one of several does.
+    The state may lie on several devices and processes. The running sums of rewards differ between
+    devices; only training reads them, so they become 0. Use it before evaluating on host
+    environments, because XLA refuses calls of the host in a program of several devices.
     """
 
     def on_one_device(x: Array) -> Array:

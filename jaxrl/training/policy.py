@@ -27,9 +27,9 @@ class LoadedPolicy:
     Box lie within its bounds. Actions are NumPy's, which Gymnasium's `env.step` takes.
 
     Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
-    the calls since the last `reset()`. Research code may use `algo`, `config` and `state`, whose
-    `simulation` is None, and of a best agent its replay. Under `jit` or `vmap`, where a policy
-    cannot be called, `algo.act` acts, and `jaxrl.evaluate` plays whole episodes.
+    the calls since the last `reset()`. Research code may use `algo`, `config` and `state`.
+    `state.simulation` is None; an agent of `best/` has no replay either. Under `jit` or `vmap`,
+    where a policy cannot be called, `algo.act` acts, and `jaxrl.evaluate` plays whole episodes.
     """
 
     def __init__(self, algo: Algorithm, config: Any, state: Any):

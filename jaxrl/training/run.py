@@ -72,8 +72,8 @@ def run(
       algo: an algorithm with its environments, such as `jaxrl.ppo(jaxrl.make("CartPole-v1", 8))`.
       config: its config, such as `jaxrl.PPOConfig(learning_rate=1e-3)`.
       seed: of all randomness, an integer from 0 to 2^32 - 1.
-      total_steps: steps of all environments, before a resume too, rounded up to whole updates; an
-        integer, or a float such as 1e6.
+      total_steps: steps of all environments together, counted from the run's first start, rounded
+        up to whole updates; an integer, or a float such as 1e6.
       run_dir: directory for `manifest.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`,
         `best/` (the agent that was evaluated best), `summary.json` and `curve.png`; None writes
         nothing.
@@ -81,7 +81,8 @@ def run(
       num_evaluations: number of evaluations, evenly spaced, the last one at the end; 0 for none.
       eval_episodes: whole episodes of an evaluation. They run in separate environments with fixed
         seeds, with actions sampled from the policy.
-      log_every: updates a row, at most 1,024; None for the resumed run's, or else for 1,000 rows.
+      log_every: updates that make one row, at most 1,024; None keeps the resumed run's value, and
+        gives a new run about 1,000 rows.
       chunk_updates, chunk_seconds: length of a call of the compiled program, by time if
         `chunk_updates` is None. Logs, checkpoints and signals wait for its end. One that is as long
         as a row is shortened to end with a row.

@@ -90,9 +90,9 @@ class Scheduler(Protocol):
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         """Return the status `[N]` of every trial after `trial` has reported a phase.
 
-        The status that it returns for `trial` is disregarded after the trial's last phase. If the
-        scheduler pauses trials, it also judges after `trial` was ended by a cap of a sweep, maybe
-        before its first report: its status is STOPPED, which others must not wait for.
+        After the last phase of `trial` its own status is ignored. A scheduler that pauses trials is
+        also called when a cap ended `trial`, perhaps before its first report. `trial` is then
+        STOPPED, and no other trial may wait for it.
         """
         ...
 
@@ -119,7 +119,7 @@ def begin(ledger: Ledger, trial: Array | int, phases: Array | int = 0) -> Ledger
 
 @functools.partial(jax.jit, static_argnums=0)
 def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> Ledger:
-    """Return the ledger with the score of a trial's next phase, and what the scheduler judged."""
+    """Return the ledger with the score of a trial's next phase, and the scheduler's decisions."""
     phase = ledger.reported[trial]
     ledger = ledger._replace(
         scores=ledger.scores.at[trial, phase].set(score), reported=ledger.reported.at[trial].add(1)
@@ -132,7 +132,7 @@ def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> 
 
 @functools.partial(jax.jit, static_argnums=0)
 def stop(scheduler: Scheduler, ledger: Ledger, trial: Array) -> Ledger:
-    """Return the ledger with a trial that a cap ended, and what was judged of those that wait."""
+    """Return the ledger after a cap ended `trial`, with new decisions on the paused trials."""
     ledger = ledger._replace(status=ledger.status.at[trial].set(Status.STOPPED))
     if not scheduler.pauses:
         return ledger

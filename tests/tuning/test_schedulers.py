@@ -103,7 +103,7 @@ def reference_hypertrick(scores, rate, order):
         seen += [] if math.isnan(score) else [score]
         spared = count <= len(scores) * (1 - math.sqrt(rate))
         bottom = len(seen) > 1 and below + 0.5 < math.sqrt(rate) * len(seen)
-        passed[trial] = score > -math.inf and (spared or not bottom) or math.isnan(score)
+        passed[trial] = (score > -math.inf and (spared or not bottom)) or math.isnan(score)
     return [passed[trial] for trial in range(len(scores))]
 
 
