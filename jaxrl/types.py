@@ -271,7 +271,8 @@ class Algorithm(NamedTuple):
       initial_core: `initial_core(config, num_envs) -> Memory.core` at the start of episodes.
       num_steps: `num_steps(config) -> int`, steps of each environment in one update.
       make: `make(env, network) -> Algorithm`, the same algorithm on other environments; None if it
-        cannot be made again.
+        cannot be made again. `spread` and searches of `num_envs` call it, so an algorithm of which
+        you replace a function needs another `make`, too.
       lane_axis: name of the mesh axis over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads
         the members of a population, set by `jaxrl.distributed.spread.spread`; None otherwise.
     """

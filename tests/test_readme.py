@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import jaxrl
 from jaxrl.algos import ALGORITHMS
+from jaxrl.distributed.spread import spread
 
 ROOT = Path(__file__).parents[1]
 
@@ -123,6 +125,15 @@ def test_a_surrogate_has_a_config_of_its_own(tmp_path, monkeypatch):
     make = functools.partial(jaxrl.ppo, surrogate=scope["soft"])  # has PPO's own config class
     with pytest.raises(ValueError, match=r"no fields \['penalty'\].*_replace\(config_class="):
         jaxrl.load_policy(tmp_path / "runs/soft", make_algorithm=make)
+
+
+@pytest.mark.slow
+def test_a_metric_of_ones_own_is_kept_on_several_devices():
+    scope = run_snippet("own metric", ("0), 50)", "0), 3)"))
+    assert (scope["metrics"]["parameter_norm"] > 0).all()
+    algo, config = spread(scope["algo"], 2), jaxrl.PPOConfig()
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))
+    assert "parameter_norm" in jax.eval_shape(algo.update, config, state)[1]
 
 
 @pytest.mark.slow

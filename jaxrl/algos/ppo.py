@@ -157,7 +157,8 @@ def ppo(
 
 def name_of(surrogate: Surrogate) -> str:
     """Return PPO's name with a surrogate: that of the function, "own_ppo" if it has none."""
-    return getattr(getattr(surrogate, "func", surrogate), "__name__", "own_ppo")
+    name = getattr(getattr(surrogate, "func", surrogate), "__name__", "")
+    return name if name.isidentifier() else "own_ppo"  # not <lambda>
 
 
 def learn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,8 @@ def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
     """Check the spaces, shapes and some steps of an environment.
 
     Args:
-      num_steps: steps of random actions; more than an episode has, or ends are not checked.
+      num_steps: steps of random actions; more than an episode has, or a warning says that no end
+        was checked.
       seed: of the actions and of the environment's key.
 
     Raises:
@@ -124,6 +126,12 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
         yield message_in(error) or str(error)
         return
     ended = steps.terminated | steps.truncated
+    if not ended.any():
+        warnings.warn(
+            f"{env.id}: no episode ended within {num_steps} steps of random actions, so no end was "
+            "checked; give a larger num_steps",
+            stacklevel=3,
+        )
     if not steps.first[0].all() or ended[0].any() or steps.reward[0].any():
         yield "init must set `first`, and neither `terminated`, `truncated` nor a reward"
     if (steps.terminated & steps.truncated).any():

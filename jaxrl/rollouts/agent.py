@@ -38,6 +38,14 @@ class Agent:
             checks.instance(
                 "network", self.network, nn.Module, "an instance of a flax.linen.Module"
             )
+            try:
+                hash(self.network)
+            except TypeError as error:
+                name = type(self.network).__name__
+                raise ValueError(
+                    f"the fields of the network {name} must be hashable, for jit: give tuples, not "
+                    f"lists or arrays ({error})"
+                ) from error
 
     def network_of(self, config: Any) -> nn.Module:
         """Return the network for a config."""
@@ -64,18 +72,29 @@ class Agent:
         return params, simulation, key
 
     def _check(self, config: Any, params: PyTree, core: PyTree, inputs: Inputs) -> None:
-        """Raise `ValueError` if the caller's network does not fit the environment."""
+        """Raise `ValueError` if the caller's network does not fit the environment or the config."""
         # Several steps, so that an output without a batch axis does not pass for a batch of one.
         steps = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((STEPS_CHECKED, *x.shape[1:]), x.dtype), inputs
         )
+        name = type(self.network).__name__
+        if others := sorted(set(params) - {"params"}):
+            raise ValueError(
+                f"the network {name} has the collections {others}, but only parameters are "
+                "trained; use LayerNorm in place of BatchNorm"
+            )
+        kind = getattr(config, "core", None)
+        if kind is not None and not recurrent.is_recurrent(self.network):
+            raise ValueError(
+                f"{type(config).__name__}.core={kind!r} describes a network that the config makes, "
+                f"but {name} has no memory; pass a jaxrl.networks.Recurrent, or set core=None"
+            )
         try:
             _, outputs = jax.eval_shape(self.apply(config), params, core, steps)
             problem = self.check(self.env.action_space, jax.tree.map(_of_step, outputs))
         except recurrent.NoBatchError as error:
             problem = str(error)
         if problem:
-            name = type(self.network).__name__
             raise ValueError(f"the network {name} does not fit {self.env.id}: {problem}")
 
     def apply(self, config: Any, obs_statistics: RunningStatistics | None = None) -> Apply:

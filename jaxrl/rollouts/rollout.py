@@ -39,6 +39,9 @@ def rollout(
       The simulation afterwards, and the trajectory with leaves `[num_steps, N, ...]`. Bootstrap
       from the simulation's `inputs`; its `episodes` sum over the episodes that ended in this
       rollout.
+
+    Raises:
+      ValueError: if `draw` gives random numbers for another number of environments.
     """
 
     def step(simulation: Simulation, randomness: PyTree) -> tuple[Simulation, Trajectory]:
@@ -60,6 +63,13 @@ def rollout(
 
     def noise(number: int) -> PyTree:
         of_all_devices = jax.vmap(draw)(jax.random.split(action_key, number))
+        num_envs = env.num_envs * axis_of(env).size
+        for x in jax.tree.leaves(of_all_devices):
+            if x.shape[1:2] != (num_envs,):
+                raise ValueError(
+                    f"draw must give random numbers [{num_envs}, ...], for the environments of all "
+                    f"devices (env.num_envs * axis_of(env).size), got {list(x.shape[1:])}"
+                )
         return axis_of(env).shard(of_all_devices, axis=1)
 
     if pipelined.is_pipelined(env):

@@ -145,6 +145,13 @@ def test_a_failing_simulator_is_a_violation_and_is_not_logged(caplog):
     assert not caplog.records
 
 
+def test_a_check_without_an_end_says_so():
+    env: Any = Corridor()
+    with pytest.warns(UserWarning, match=r"Corridor: no episode ended within 2 steps"):
+        jaxrl.check_env(env, num_steps=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*no episode ended")
 def test_the_simulators_of_a_check_are_closed():
     env = jaxrl.make("envpool/CartPole-v1", 2)
     before = set(callback._groups)

@@ -207,6 +207,28 @@ def test_action_values_that_do_not_fit_are_refused():
             jax.eval_shape(algo.init, config, jax.random.key(0))
 
 
+def test_a_network_with_more_than_parameters_is_refused():
+    class Normalized(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            return nn.Dense(2)(nn.BatchNorm(use_running_average=True)(obs))
+
+    algo = jaxrl.dqn(jaxrl.make("CartPole-v1", 4), Normalized())
+    with pytest.raises(ValueError, match=r"Normalized has the collections \['batch_stats'\], but"):
+        jax.eval_shape(algo.init, jaxrl.DQNConfig(replay_size=100), jax.random.key(0))
+
+
+def test_a_memory_that_a_network_of_ones_own_lacks_is_refused():
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 4), Given(lambda x: (Categorical(x), x[:, 0])))
+    with pytest.raises(ValueError, match=r"PPOConfig.core='gru' describes .* Given has no memory"):
+        jax.eval_shape(algo.init, jaxrl.PPOConfig(core="gru"), jax.random.key(0))
+
+
+def test_a_network_that_cannot_be_hashed_is_refused():
+    with pytest.raises(ValueError, match=r"fields of the network Given must be hashable.*tuples"):
+        jaxrl.ppo(jaxrl.make("CartPole-v1", 4), Given([64, 64]))
+
+
 @pytest.mark.parametrize("network", [Given, "mlp"])
 def test_what_is_no_network_is_refused(network):
     with pytest.raises(ValueError, match=r"an instance of a flax.linen.Module, got"):

@@ -1,9 +1,12 @@
 """Rollouts: the loop over their steps."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxrl
+from jaxrl.rollouts import simulation as simulations
+from jaxrl.rollouts.rollout import rollout
 
 pytestmark = pytest.mark.smoke
 
@@ -18,3 +21,19 @@ def test_every_rollout_stays_a_loop(num_steps, unroll):
     scans = [eqn.params for eqn in equations if eqn.primitive.name == "scan"]
     rollout = max(scans, key=lambda scan: len(scan["jaxpr"].eqns))
     assert (rollout["length"], rollout["unroll"]) == (num_steps, unroll)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (6,)])
+def test_noise_of_another_number_of_environments_is_refused(shape):
+    env = jaxrl.make("CartPole-v1", num_envs=3)
+
+    def policy(core, inputs, noise):
+        return core, jnp.broadcast_to(noise, 3), ()
+
+    def draw(key):
+        return jax.random.bernoulli(key, shape=shape).astype(jnp.int32)
+
+    key = jax.random.key(0)
+    message = rf"random numbers \[3, ...\], .* got \[{', '.join(map(str, shape))}\]"
+    with pytest.raises(ValueError, match=message):
+        rollout(env, policy, draw, simulations.start(env, key), key, 2)
