@@ -84,7 +84,7 @@ class Agent:
                 "trained; use LayerNorm in place of BatchNorm"
             )
         kind = getattr(config, "core", None)
-        if kind is not None and not recurrent.is_recurrent(self.network):
+        if kind is not None and not recurrent.is_recurrent(self.network_of(config)):
             raise ValueError(
                 f"{type(config).__name__}.core={kind!r} describes a network that the config makes, "
                 f"but {name} has no memory; pass a jaxrl.networks.Recurrent, or set core=None"

@@ -104,10 +104,7 @@ class LaneGroup:
             self._states = None
         for lane, placement in placements.items():
             self._configs[lane] = placement.config
-        trial_keys = [placements.get(lane, some).key for lane in range(self.num_lanes)]
-        keys = self._put(
-            jnp.concatenate([agent_keys(key, self._seeds_per_trial) for key in trial_keys])
-        )
+        keys = self._agent_keys([placements.get(lane, some).key for lane in range(self.num_lanes)])
         if self._states is None:
             self._states = self._population.init(self._stacked_configs(), keys)
             self._pools.enter_context(callback.closing(self._states))
@@ -187,12 +184,17 @@ class LaneGroup:
         lanes = populations.population(algo, self._num_agents, self.strategy)
         return without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
 
-    def restore(self, algo: Algorithm, configs: list[Any], saved: PyTree) -> None:
-        """Continue with what `all_agents` returned; environments on the host begin new episodes."""
+    def restore(
+        self, algo: Algorithm, configs: list[Any], saved: PyTree, keys: list[Array]
+    ) -> None:
+        """Continue with what `all_agents` returned; environments on the host begin new episodes.
+
+        Args:
+          keys: of each lane, for new episodes.
+        """
         self._compile(algo, configs)
         if not algo.env.checkpointable:
-            keys = jax.random.split(jax.random.key(0), self._num_agents)
-            states = self._population.init(self._stacked_configs(), self._put(keys))
+            states = self._population.init(self._stacked_configs(), self._agent_keys(keys))
             self._pools.enter_context(callback.closing(states))
             saved = saved._replace(simulation=states.simulation)
         self._states = self._put(saved)
@@ -209,6 +211,10 @@ class LaneGroup:
     def _stacked_configs(self) -> Any:
         # By NumPy: JAX needs a second for the numbers of some hundred lanes.
         return self._put(jax.tree.map(lambda *x: self._of_agents(np.array(x)), *self._configs))
+
+    def _agent_keys(self, keys: list[Array]) -> Array:
+        """Return the keys of all agents `[W * K]`, given those of the lanes."""
+        return self._put(jnp.concatenate([agent_keys(key, self._seeds_per_trial) for key in keys]))
 
     def _of_agents(self, of_lanes: Sequence[Any] | np.ndarray) -> Array:
         """Return values of the lanes for each of their agents, `[W * K]`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -163,15 +163,25 @@ class Lanes:
         lane = LaneGroup(1, "vmap", None, self._seeds_per_trial)
         return lane.template(program.algo, config)
 
-    def restore(self, state: SweepState, saved: dict[str, PyTree]) -> None:
-        """Continue from what `save` returned; environments on the host begin new episodes."""
+    def restore(
+        self, state: SweepState, saved: dict[str, PyTree], key_of: Callable[[int], Array]
+    ) -> None:
+        """Continue from what `save` returned; environments on the host begin new episodes.
+
+        Args:
+          key_of: gives a trial's key. New episodes differ from those of earlier beginnings.
+        """
         for group in self._used(state):
             first_config, program = self._of_first_trial(group, state)
+            runs = self.runs(group, state)
             configs = [
                 first_config if run is None else self._programs.find(state.values_of(run))[0]
-                for run in self.runs(group, state)
+                for run in runs
             ]
-            self.groups[group].restore(program.algo, configs, saved[str(group)])
+            # A free lane's environments are replaced before they are used.
+            trials = [0 if run is None else run.trial for run in runs]
+            keys = [jax.random.fold_in(key_of(trial), state.chunks) for trial in trials]
+            self.groups[group].restore(program.algo, configs, saved[str(group)], keys)
 
     def _used(self, state: SweepState) -> list[int]:
         """Return the lane groups with a lane that runs a trial."""

@@ -387,7 +387,7 @@ class SweepLoop:
         gone = self.trials.resume()
         template = {"gangs": self.lanes.template(self.state), "chunks": np.int32(0)}
         saved, _ = self.checkpoints.restore(template, whole=True)
-        self.lanes.restore(self.state, saved["gangs"])
+        self.lanes.restore(self.state, saved["gangs"], self.source.key)
         for lane, run in enumerate(self.state.runs):
             if run is not None and run.trial in gone:
                 self.state.runs[lane] = None

@@ -12,6 +12,7 @@ from sweep_runs import (
     kill_after_reports,
     outcome,
     run,
+    stop_after_reports,
 )
 from toy_algorithm import ToyConfig
 
@@ -159,3 +160,32 @@ def test_lanes_of_static_fields_have_pools_of_their_own(tmp_path, monkeypatch):
     assert all(None not in trial["scores"] for trial in outcome(result))
     assert max(kept) <= num_lanes + 1
     assert not callback._groups  # finals and other sweeps of the process have pools of their own
+
+
+@pytest.mark.slow
+def test_simulators_of_a_resumed_sweep_differ_between_lanes_and_from_those_before(
+    tmp_path, monkeypatch
+):
+    seeds, original = [], envpool.EnvpoolPool.__init__
+
+    def noted(self, name, keywords, own_seeds):
+        seeds.extend(own_seeds.tolist())
+        original(self, name, keywords, own_seeds)
+
+    monkeypatch.setattr(envpool.EnvpoolPool, "__init__", noted)
+    env = jaxrl.make("envpool/CartPole-v1", num_envs=2, num_threads=1, max_episode_steps=3)
+    space = {"learning_rate": LogUniform(1e-4, 1e-2), "num_steps": Choice((4, 6))}
+
+    def search(**arguments):
+        config = jaxrl.A2CConfig(hidden_sizes=(2,))
+        scheduler = RandomSearch(2, 4)
+        return run(
+            tmp_path / "x", scheduler, space, jaxrl.a2c(env), config, num_lanes=2, **arguments
+        )
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            stop_after_reports(patch, 1)
+            assert search(resume=True).interrupted
+    assert not search(resume=True).interrupted
+    assert len(seeds) == len(set(seeds)) == 3 * 2 * 2
