@@ -192,6 +192,9 @@ class SweepLoop:
             self._write_best()
             if any(self.state.runs):  # the newest checkpoint may have this number, and them
                 self.state.chunks += 1
+            for lane, run in enumerate(self.state.runs):
+                if run is not None and run.updates:
+                    self._write_row(lane, run)
             self.state.runs = [None] * len(self.state.runs)
             self.trials.stop_all(is_over)
             self._save()  # a sweep that is resumed after its end trains nothing again
@@ -275,7 +278,7 @@ class SweepLoop:
             self._report_and_free(device_group)
 
     def _count(self, group: int, metrics: dict[str, np.ndarray], num_updates: int) -> None:
-        """Add a chunk to the runs of a lane group, and log one row for each."""
+        """Add a chunk to the runs of a lane group."""
         seeds = self.settings.seeds_per_trial
         for place, lane in enumerate(self.lanes.lanes_of[group]):
             run = self.state.runs[lane]
@@ -283,19 +286,9 @@ class SweepLoop:
                 continue
             agents = slice(place * seeds, (place + 1) * seeds)
             part = {name: x[agents, :num_updates].astype(np.float64) for name, x in metrics.items()}
-            row = {name: float(x.sum() if name in SUMS else x.mean()) for name, x in part.items()}
             run.count(part, num_updates)
             self.state.trial_updates[run.trial] += num_updates
             self.state.num_steps += num_updates * seeds * self._steps_per_update(run.trial)
-            position = {
-                "update": self.state.chunks,
-                "trial": run.trial,
-                "lane": lane,
-                "phase": run.phase,
-                "trial_update": self.state.trial_updates[run.trial],
-                "seconds": round(self._seconds(), 3),
-            }
-            self.sink.write(position | row)
 
     # --- report and judge ------------------------------------------------------------------------
 
@@ -330,6 +323,7 @@ class SweepLoop:
         """Report a trial's score, and free its lane unless the trial continues."""
         state, now = self.state, self._seconds()
         state.runs[lane] = None
+        self._write_row(lane, run)
         metrics = run.metrics()
         if episodes := self.settings.evaluation_episodes:
             key = self.source.key(run.trial)
@@ -343,6 +337,21 @@ class SweepLoop:
         state.spans.append(Span(lane, run.trial, run.phase, run.began, now))
         if status == Status.RUNNING:
             state.runs[lane] = PhaseRun(run.trial, now, run.phase + 1)
+
+    def _write_row(self, lane: int, run: PhaseRun) -> None:
+        """Log the metrics of a phase, over all agents of its trial."""
+        position = {
+            "update": self.state.chunks,
+            "trial": run.trial,
+            "lane": lane,
+            "phase": run.phase,
+            "trial_update": self.state.trial_updates[run.trial],
+            "seconds": round(self._seconds(), 3),
+        }
+        metrics = run.metrics()
+        means = {name: float(x.mean()) for name, x in metrics.items()}
+        sums = {name: float(x.sum()) for name, x in metrics.items() if name in SUMS}
+        self.sink.write(position | means | sums)
 
     def _evolve(self, evolution: Evolution) -> None:
         """Let trials that have reported go on as copies of others, unless they have ended."""
