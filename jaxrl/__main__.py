@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print("usage: jaxrl COMMAND [flags]; jaxrl COMMAND --help lists its flags\n")
         print("\n".join(f"  {command:9} {purpose}" for command, purpose in COMMANDS.items()))
+        return 0
+    if name == "--version":
+        print(f"jaxrl {importlib.metadata.version('jaxrl')}")
         return 0
     if name not in COMMANDS:
         sys.exit(f"error: jaxrl has no command {name!r}; it has {', '.join(COMMANDS)}")

@@ -87,6 +87,8 @@ def summary_line(group: Group) -> str:
     found = estimate(statistics.interquartile_mean, group.final_returns)
     value, low, high = map(format_number, found)
     seeds = count(len(group.runs), "seed")
+    if unfinished := sum(not run.is_finished for run in group.runs):
+        seeds += f", {unfinished} unfinished"
     what = "return of the last 100 training episodes"
     return f"{group.method} on {group.env_id}: {what}, IQM {value} ({low} to {high}) of {seeds}"
 

@@ -68,7 +68,9 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if args.trust_imports:
         find_own_modules()
     policy = load_policy(args.run_dir, trust_imports=args.trust_imports, which=args.which)
-    path = args.run_dir / "video" / f"seed{args.seed}.{args.format}"
+    kinds = ["best"] * (args.which == "best") + ["greedy"] * args.greedy
+    name = "-".join([f"seed{args.seed}", *kinds])
+    path = args.run_dir / "video" / f"{name}.{args.format}"
     try:
         check_video(policy.algo.env, path)
         has_video = True
@@ -93,7 +95,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if not has_video:
         return 0
     path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)
-    found = f"{length} steps, score {score:g}"
+    found = ", ".join([f"{length} steps", f"score {score:g}", *kinds])
     write_caption(path, found, numbers)
     print(f"{path}: {found}")
     return 0

@@ -96,7 +96,20 @@ def manifests_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str,
 
 
 def repeat(manifest: dict[str, Any], run_dir: Path, path: Path, trust_imports: bool) -> float:
-    """Train as a manifest says, or finish a run that did; return the score."""
+    """Train as a manifest says, or finish a run that did; return the score.
+
+    Raises:
+      ValueError: if that run was begun with other versions or another commit than today's.
+    """
+    if (run_dir / manifests.NAME).exists():
+        begun, now = manifests.read(run_dir), manifests.provenance()
+        origin = ("versions", "git_commit")
+        if any(begun.get(name) != now[name] for name in origin):
+            raise ValueError(
+                f"{run_dir} was trained on {begun.get('created')} with other versions or another "
+                "commit, so its score is not today's; choose another --run-dir"
+            )
+        print(f"{run_dir} was begun on {begun.get('created')}; what it has trained is not repeated")
     algo, config = manifests.rebuild(manifest, trust_imports=trust_imports, run_dir=path)
     arguments = {name: manifest[name] for name in manifests.ARGUMENTS}
     result = run(algo, config, run_dir=run_dir, resume=True, **arguments)

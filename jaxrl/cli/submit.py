@@ -34,6 +34,7 @@ import jinja2
 import tyro
 
 from jaxrl import checks
+from jaxrl.cli import sweep, train
 from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
 from jaxrl.training.loggers import format_clock
@@ -89,6 +90,8 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
         if (named := next(iter(command[1:]), "")) not in known:
             raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
+        parse = train.parse_command if named == "train" else sweep.parse
+        parse(command[2:], f"jaxrl {named}")
     from_file = flags_of_file(command)
     run_dir, rest = take_flag(command, "--run-dir")
     run_dir = run_dir or take_flag(from_file, "--run-dir")[0]

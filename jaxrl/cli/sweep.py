@@ -75,11 +75,7 @@ FILMED_AGENT_EPISODES = 4
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
     """Search as the flags say; return the exit status, 130 if the sweep was interrupted."""
-    args = parse_with_file(
-        argv,
-        lambda argv: tyro.cli(SweepArguments, args=argv, prog=prog),
-        lambda args: parse_env_options(args.env_options),
-    )
+    args = parse(argv, prog)
     with naming_flags(flags_of(SweepArguments) | FLAGS_OF_ARGUMENTS):
         result = search(args)
     report_result(args, result)
@@ -90,6 +86,15 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
         film_agents(result, args)
         print(f"with videos: {write_report(result.summary, result.run_dir)}")
     return 0
+
+
+def parse(argv: Sequence[str], prog: str | None = None) -> SweepArguments:
+    """Return the arguments of a sweep; tyro exits if a flag is unknown."""
+    return parse_with_file(
+        argv,
+        lambda argv: tyro.cli(SweepArguments, args=argv, prog=prog),
+        lambda args: parse_env_options(args.env_options),
+    )
 
 
 def search(args: SweepArguments) -> tuning.SweepResult:

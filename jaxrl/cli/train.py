@@ -53,10 +53,11 @@ from jaxrl.envs import make
 from jaxrl.envs.trust import code_named_by
 from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.training import manifest as manifests
-from jaxrl.training.loggers import WandbSink
+from jaxrl.training.loggers import Sink, WandbSink
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy
 from jaxrl.training.run import count_updates, run
+from jaxrl.training.run_dir import check_unused, has_checkpoint
 from jaxrl.types import Algorithm, Env
 
 WIDE = 200
@@ -79,6 +80,19 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
         else:
             print(__doc__)
         return 0
+    algorithm, args = parse_command(argv, prog, presets)
+    with naming_flags(flags_of(type(args), type(args.config))):
+        return train(ALGORITHMS[algorithm], args)
+
+
+def parse_command(
+    argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
+) -> tuple[str, Any]:
+    """Return the algorithm and the arguments that follow it, as for `main`.
+
+    Raises:
+      ValueError: for bad values; tyro exits if a flag is unknown.
+    """
     if not argv or argv[0] not in PRESETS:
         raise ValueError(
             f"jaxrl train takes an algorithm first, one of {', '.join(PRESETS)}, got "
@@ -86,9 +100,7 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
         )
     algorithm = argv[0]
     prog = None if prog is None else f"{prog} {algorithm}"
-    args = parse(algorithm, argv[1:], prog, presets)
-    with naming_flags(flags_of(type(args), type(args.config))):
-        return train(ALGORITHMS[algorithm], args)
+    return algorithm, parse(algorithm, argv[1:], prog, presets)
 
 
 def print_presets() -> None:
@@ -166,14 +178,19 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
     algo, config, run_dir = prepare(make_algorithm, args)
     video = run_dir / "video" / f"seed{args.seed}.mp4"
     if args.resume and args.anneal:
-        check_annealing(run_dir, config)
+        check_annealing(run_dir, algo, config)
     if args.video:
         processes.call_on_first(lambda: check_video(algo.env, video))
-    sinks = []
-    if args.wandb and processes.is_first():
+    sinks: list[Sink] = []
+
+    def add_wandb() -> None:
+        check_unused(run_dir, args.resume)  # or each refused start would leave a run on the server
         settings = manifests.describe(algo, config, {"seed": args.seed})
         project = os.environ.get("WANDB_PROJECT", "jaxrl")
         sinks.append(WandbSink(project=project, name=args.label or run_dir.name, config=settings))
+
+    if args.wandb:
+        processes.call_on_first(add_wandb)
     result = run(
         algo,
         config,
@@ -254,15 +271,21 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
     return algo, config, run_dir
 
 
-def check_annealing(run_dir: Path, config: Any) -> None:
-    """Raise `ValueError` if a resumed run would have another end.
+def check_annealing(run_dir: Path, algo: Algorithm, config: Any) -> None:
+    """Raise `ValueError` if a resumed run differs from the saved one by its end alone.
 
-    Its learning rate falls to 0 over the updates that it was started for.
+    Its learning rate falls to 0 over the updates that it was started for. `run` refuses, or names,
+    other differences.
     """
-    if not (run_dir / manifests.NAME).exists():
+    if not (run_dir / manifests.NAME).exists() or not has_checkpoint(run_dir):
         return
-    before = manifests.read(run_dir)["config"].get("anneal_updates")
-    if before and before != config.anneal_updates:
+    saved = manifests.read(run_dir, manifests.TO_RESUME)
+    before = saved["config"].get("anneal_updates")
+    if not before or before == config.anneal_updates:
+        return
+    arguments = {"seed": saved["seed"], "log_every": saved["log_every"]}
+    extended = manifests.describe(algo, config.replace(anneal_updates=before), arguments)
+    if not manifests.differences(saved, extended):
         raise ValueError(
             f"--total-steps: the learning rate of the run in {run_dir} falls to 0 over its "
             f"{before:g} updates, so it cannot be extended to {config.anneal_updates}; start a run "

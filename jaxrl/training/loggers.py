@@ -234,6 +234,10 @@ class ProgressBar:
         """Show the phase of the run, such as "compiling"."""
         self._progress.update(self._task, description=text)
 
+    def begin_at(self, steps: int) -> None:
+        """Show the steps that a resumed run has done."""
+        self._progress.reset(self._task, completed=steps)
+
     def announce(self, text: str) -> None:
         """Print a line above the bar."""
         if self._visible:

@@ -148,6 +148,7 @@ class TrainingLoop:
         saved, progress = self.checkpoints.restore(state, whole)
         update, file = self.checkpoints.latest(), self.checkpoints.progress_file
         self.progress = Progress.from_json(progress, update, file)
+        self.bar.begin_at(self.progress.update * self.settings.steps_per_update)
         self.bar.announce(
             f"resumed after update {self.progress.update:,}"
             + ("" if whole else "; the environments start new episodes")

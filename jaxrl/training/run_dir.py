@@ -37,14 +37,10 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Ite
 def _prepared(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
     """Do on this process what `open_run_dir` says."""
     check_path(directory)
+    check_unused(directory, resume)
     if (directory / manifests.NAME).exists():
-        if not resume:
-            raise ValueError(
-                f"{directory} already holds a run; resume it (resume=True, --resume) or choose "
-                "another directory"
-            )
         saved = manifests.read(directory, manifests.TO_RESUME)
-        if any((directory / "checkpoints").glob("[0-9]*")):
+        if has_checkpoint(directory):
             changes = manifests.differences(saved, manifest)
             if changes:
                 raise ValueError(
@@ -54,12 +50,27 @@ def _prepared(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterat
         elif manifests.differences(saved, manifest):
             saved = manifest  # without a checkpoint, the new settings lose nothing
         manifest = manifests.resumed(saved, manifest)
-    elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
-        raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
         manifests.write(directory, manifest)
         yield
+
+
+def check_unused(directory: Path, resume: bool) -> None:
+    """Raise `ValueError` if a directory holds a run that is not to be resumed, or other files."""
+    if (directory / manifests.NAME).exists():
+        if not resume:
+            raise ValueError(
+                f"{directory} already holds a run; resume it (resume=True, --resume) or choose "
+                "another directory"
+            )
+    elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
+        raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """Return whether a run's directory has a checkpoint, intact or not."""
+    return any((directory / "checkpoints").glob("[0-9]*"))
 
 
 @contextlib.contextmanager

@@ -114,6 +114,8 @@ def test_summary_lines_have_the_score_and_its_interval(tmp_path):
         f"ppo on {PONG}: return of the last 100 training episodes, "
         "IQM 10.00 (5.000 to 15.00) of 3 seeds"
     )
+    (tmp_path / "2" / "summary.json").unlink()
+    assert summary_line(*read_groups(tmp_path)).endswith("of 3 seeds, 1 unfinished")
 
 
 @pytest.mark.parametrize(

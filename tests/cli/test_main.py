@@ -1,5 +1,6 @@
 """The command `jaxrl` as a whole."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -12,6 +13,11 @@ def test_help_lists_all_commands(capsys):
     assert main([]) == main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+def test_the_version_is_shown(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxrl {importlib.metadata.version('jaxrl')}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

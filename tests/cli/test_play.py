@@ -28,6 +28,10 @@ def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):
     played = jaxrl_command(
         "play", run_dir, "--episodes", 3, "--format", "gif", "--max-steps", 5
     )  # fmt: skip
+    greedy = jaxrl_command(
+        "play", run_dir, "--episodes", 0, "--format", "gif", "--max-steps", 5, "--greedy"
+    )  # fmt: skip
+    assert "seed0-greedy.gif: 5 steps, score 5, greedy" in greedy.stdout
     assert played.returncode == 0, played.stderr
     assert re.search(r"return over 3 episodes: \d+", played.stdout)
     assert (run_dir / "video" / "seed0.gif").stat().st_size > 1000

@@ -47,8 +47,14 @@ def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_c
     false = jaxrl_command("reproduce", path)  # the runs are there already
     assert false.returncode == 1
     assert "NOT reproduced" in false.stdout
+    assert "what it has trained is not repeated" in false.stdout
     one = jaxrl_command("reproduce", path, "--seeds", 3)
     assert "has no seeds [3]; it has [1, 2]" in one.stderr
+    run_dir = tmp_path / "runs" / "reproduce" / "short" / "seed1"
+    manifest = manifests.read(run_dir)
+    manifests.write(run_dir, manifest | {"versions": manifest["versions"] | {"jax": "0.1"}})
+    older = jaxrl_command("reproduce", path)
+    assert "with other versions or another commit, so its score is not today's" in older.stderr
 
 
 def test_damaged_records_are_refused_by_name(record, jaxrl_command):

@@ -323,11 +323,21 @@ def test_a_job_that_the_scheduler_refuses_is_an_error(place):
         (["--extra", "a=1\nrm x", "--", "train.py"], "--extra takes options of one line each"),
         (["--extra", "", "--", "train.py"], "--extra takes options of one line each"),
         (["--", "train.py", "--run-dir"], "--run-dir has no value"),
+        (["--", "jaxrl", "train", "--seed", "1"], "takes an algorithm first, one of ppo, a2c"),
+        (["--", "jaxrl", "train", "ppo", "--gamma", "2"], "--gamma must be within [0, 1], got 2"),
     ],
 )
 def test_bad_jobs_are_refused(place, argv, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         submit.main(["--name", "pong", *argv])
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize("command", [("train", "ppo"), ("sweep",)])
+def test_a_mistyped_flag_is_refused_before_it_waits_in_the_queue(place, command, capsys):
+    with pytest.raises(SystemExit):
+        submit.main(["--name", "pong", "--", "jaxrl", *command, "--sede", "1"])
+    assert "--sede" in capsys.readouterr().err
     assert not (place / "runs").exists()
 
 

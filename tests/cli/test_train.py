@@ -175,14 +175,20 @@ def test_a_run_that_cannot_be_filmed_is_not_trained(jaxrl_command, monkeypatch):
     assert re.search(r"refuses the options \{'render_mode'", finished.stderr)
 
 
-def test_an_annealed_run_cannot_be_extended(monkeypatch, tmp_path):
-    config, manifest = jaxrl.PPOConfig(anneal_updates=10), {"config": {"anneal_updates": 10}}
-    monkeypatch.setattr(train.manifests, "read", lambda run_dir: manifest)
-    train.check_annealing(tmp_path, config.replace(anneal_updates=20))
-    (tmp_path / "manifest.json").touch()
-    train.check_annealing(tmp_path, config)
+def test_an_annealed_run_cannot_be_extended(tmp_path):
+    algo, config = jaxrl.ppo(jaxrl.make("CartPole-v1", 2)), jaxrl.PPOConfig(anneal_updates=10)
+    longer = config.replace(anneal_updates=20)
+    train.check_annealing(tmp_path, algo, longer)
+    arguments = {"seed": 1, "total_steps": 80, "log_every": 1}
+    manifests.write(tmp_path, manifests.describe(algo, config, arguments))
+    train.check_annealing(tmp_path, algo, longer)  # there is nothing to resume from
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    train.check_annealing(tmp_path, algo, config)
     with pytest.raises(ValueError, match=r"falls to 0 over its 10 updates, .* extended to 20;"):
-        train.check_annealing(tmp_path, config.replace(anneal_updates=20))
+        train.check_annealing(tmp_path, algo, longer)
+    # A change that alters the number of updates is named by `run`, with all others.
+    train.check_annealing(tmp_path, jaxrl.ppo(jaxrl.make("CartPole-v1", 4)), longer)
+    train.check_annealing(tmp_path, algo, longer.replace(num_steps=64))
 
 
 FILE = """
@@ -296,6 +302,9 @@ def test_wandb_gets_the_rows_and_the_settings(jaxrl_command, monkeypatch):
     assert (calls[0]["project"], calls[0]["name"]) == ("mine", "x")
     assert calls[0]["config"]["config"]["num_steps"] == 4
     assert calls[1:] == [8, "end"]
+    refused = jaxrl_command("train", "ppo", *SMALL, *TINY["ppo"], "--wandb")
+    assert "already holds a run" in refused.stderr
+    assert len(calls) == 3  # no run was begun on the server
 
 
 ATTACKS = (

@@ -221,6 +221,8 @@ def test_a_log_without_a_terminal_has_a_line_every_so_often(visible, monkeypatch
     monkeypatch.setattr(loggers, "LOG_SECONDS", 0.01)
     bar, texts = loggers.ProgressBar(2_000, visible), []
     bar.say("training")
+    bar.begin_at(400)
+    assert "training, 400/2,000 steps" in bar._text()
     bar.advance(500, 250.0, 21.5, "")
 
     def has_lines():

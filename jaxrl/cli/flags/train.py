@@ -47,7 +47,7 @@ class TrainArguments:
     label: str | None = None
     """Name of the run on pages that compare runs."""
     resume: bool = False
-    """Continue the run in run_dir."""
+    """Continue the run in run_dir; begin one if there is none."""
     video: bool = False
     """Record one evaluation episode at the end, into run_dir/video/."""
     anneal: bool = True
