@@ -40,8 +40,8 @@ from jaxrl.cli.flags.sweep import EXPLORERS
 from jaxrl.training.loggers import format_clock
 
 TEMPLATES = Path(__file__).parent / "cluster"
-MARGIN = 120
-"""Seconds from the signal to the end of a job's time."""
+MAX_MARGIN = 65_535
+"""Slurm's longest time between a signal and the end of a job."""
 PROGRAMS = {"slurm": "sbatch", "sge": "qsub"}
 """The program that submits a job, by scheduler."""
 PAUSING = ("halving", "hyperband", "asha")
@@ -63,6 +63,9 @@ class SubmitArguments:
     """Machines that train one agent together, each in a process; Slurm only."""
     hours: float = 24.0
     """Until the job is stopped with a checkpoint and queued again."""
+    margin: int = 120
+    """Seconds before that end at which the run is told to stop. More for long evaluations, which
+    it completes first, and for large replays on a slow disk."""
     container: str | None = None
     """Apptainer image; without one, the interpreter that runs `jaxrl submit`."""
     workers: int | None = None
@@ -134,7 +137,6 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         dataclasses.asdict(args),
         run_dir=run_dir or f"runs/{args.name}",
         command=shlex.join([python, *rest]),
-        margin=MARGIN,
     )
 
 
@@ -142,8 +144,10 @@ def check_flags(args: SubmitArguments) -> None:
     """Raise `ValueError` for bad values."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", args.name):
         raise ValueError(f"--name must be a letter, then letters, digits, . _ -, got {args.name!r}")
-    if not MARGIN < args.hours * 3600 < math.inf:
-        raise ValueError(f"--hours must be a number over {MARGIN / 3600:.2f}, got {args.hours:g}")
+    checks.integer("--margin", args.margin, 1, MAX_MARGIN)
+    if not args.margin < args.hours * 3600 < math.inf:
+        least = f"{args.margin / 3600:.2f} (--margin)"
+        raise ValueError(f"--hours must be a number over {least}, got {args.hours:g}")
     for name, least in (("gpus", 0), ("cpus", 1), ("nodes", 1), ("workers", 1)):
         checks.optional(checks.integer, f"--{name}", getattr(args, name), least)
     if any("\n" in text or not text.strip() for text in args.extra):
