@@ -37,8 +37,6 @@ ADDED_FIELDS: dict[str, dict[str, Any]] = {
 """By algorithm, the values of fields that older versions did not have: what these versions did."""
 ADDED_SCHEDULER_FIELDS = {"SuccessiveHalving": {"times": 1}, "HyperBand": {"times": 1}}
 """The same by scheduler."""
-RENAMED_MODULES = {"jaxrl.envs.unpackaged:": "jaxrl.envs.external_simulators:"}
-"""The same for modules in the ids of environments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,13 +164,10 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
 
 
 def with_current_names(saved: Any) -> Any:
-    """Return JSON data with the current names of renamed fields (keys) and modules (texts).
+    """Return JSON data with the current names of renamed fields.
 
     Configs and schedulers get the fields that they had not yet.
     """
-    if isinstance(saved, str):
-        for old, new in RENAMED_MODULES.items():
-            saved = saved.replace(old, new)
     if isinstance(saved, list):
         return [with_current_names(value) for value in saved]
     if not isinstance(saved, dict):

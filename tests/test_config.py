@@ -163,16 +163,14 @@ def test_unknown_fields_are_refused_by_name():
         from_dict(PPOConfig, {"gama": 0.9, "gamma": 0.9})
 
 
-def test_old_names_of_fields_and_modules_are_brought_up_to_date():
+def test_old_names_of_fields_are_brought_up_to_date():
     assert from_dict(PPOConfig, {"sees_last": True}) == PPOConfig(use_last_action_reward=True)
     saved: dict[str, Any] = {
         "config": {"sees_last": False},
         "trials": [{"values": {"sees_last": True}}],
         "n": 3,
     }
-    saved["env"] = {"id": "gymnasium/jaxrl.envs.unpackaged:habitat"}
     assert with_current_names(saved) == {
-        "env": {"id": "gymnasium/jaxrl.envs.external_simulators:habitat"},
         "config": {"use_last_action_reward": False},
         "trials": [{"values": {"use_last_action_reward": True}}],
         "n": 3,

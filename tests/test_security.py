@@ -137,7 +137,6 @@ def attack_on_env(kind, ran):
     id, options = {
         "function": ("gymnasium/os:system", {"command": f"touch {ran}"}),
         "function without a prefix": ("os:system", {"command": f"touch {ran}"}),
-        "old name": ("gymnasium/jaxrl.envs.unpackaged:os:system", {"command": f"touch {ran}"}),
         "module": ("gymnasium/stranger:Name-v0", {}),
         "gym 0.26": ("gymnasium/GymV26Environment-v0", {"env_id": "stranger:Name-v0"}),
         "gym 0.21": ("GymV21Environment-v0", {"env_id": "stranger:Name-v0"}),
@@ -149,7 +148,7 @@ def attack_on_env(kind, ran):
 
 def attacks_on_env():
     """Return the kinds of `attack_on_env`."""
-    return ["function", "function without a prefix", "old name", "module", "gym 0.26", "gym 0.21",
+    return ["function", "function without a prefix", "module", "gym 0.26", "gym 0.21",
             "program"]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ the state that the agent had at the start of the rollout.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -107,7 +107,7 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> action values [B, A]` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent, axis = Agent(env, network, q_network, build.find_q_network_problem), axis_of(env)
+    agent, axis = Agent(env, network, build.q_network, build.find_q_network_problem), axis_of(env)
 
     def init(config: PQNConfig, key: Array, simulation: Simulation | None = None) -> PQNState:
         minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
@@ -157,11 +157,6 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
     return Algorithm(
         init, update, act, env, network, "pqn", PQNConfig, agent.initial_core, make=pqn
     )
-
-
-def q_network(observation_space: Any, action_space: Any, config: PQNConfig) -> nn.Module:
-    """Return the network that the config describes."""
-    return build.q_network(observation_space, action_space, config, dueling=False)
 
 
 def optimizer_of(config: PQNConfig, num_updates: Array | int) -> optax.GradientTransformation:

@@ -35,7 +35,6 @@ from jaxrl.cli.flags.arguments import (
     find_own_modules,
     flags_of,
     naming_flags,
-    with_current_flags,
 )
 from jaxrl.cli.flags.autotune import find_fastest, list_settings, read_chosen
 from jaxrl.cli.flags.config_file import parse_with_file
@@ -141,7 +140,7 @@ def parse(
                 config = config_class(**values)
         return dataclasses.replace(args, config=config)
 
-    return parse_with_file(with_current_flags(argv), parse_flags, read_env_options, algorithm)
+    return parse_with_file(argv, parse_flags, read_env_options, algorithm)
 
 
 def _set_annealing(config: Any, updates: float) -> Any:

@@ -165,16 +165,8 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
             yield "a member under vmap differs from the same environments alone"
 
 
-def play(env: Env, key: Array, actions: Any) -> TimeStep:
-    """Return the time steps of N environments under actions `[T, N, ...]`.
-
-    Leaves are `[T + 1, N, ...]`; the first time step is that of `init`.
-    """
-    return _play(env, key, actions)[1]
-
-
 def _play(env: Env, key: Array, actions: Any) -> tuple[PyTree, TimeStep]:
-    """Return the last state, and what `play` returns."""
+    """Return the last state, and the time steps that `jit_play` returns."""
     init_key, step_key = jax.random.split(key)
     state, start = env.init(init_key)
 
@@ -190,12 +182,15 @@ _jit_play = jax.jit(_play, static_argnums=0)
 
 
 def jit_play(env: Env, key: Array, actions: Any) -> TimeStep:
-    """Return what `play` returns, compiled."""
+    """Return the time steps of N environments under actions `[T, N, ...]`.
+
+    Leaves are `[T + 1, N, ...]`; the first time step is that of `init`.
+    """
     return _jit_play(env, key, actions)[1]
 
 
 def _play_and_close(env: Env, seed: int, actions: Any) -> TimeStep:
-    """Return what `play` returns, as NumPy's arrays, and close the simulators that it made."""
+    """Return what `jit_play` returns, as NumPy's arrays, and close the simulators it made."""
     state, steps = _jit_play(env, jax.random.key(seed), actions)
     with callback.closing(state):
         return jax.tree.map(np.asarray, steps)

@@ -23,10 +23,10 @@ from jaxrl.networks.torsos import (
     MLP,
     TORSOS,
     DictTorso,
-    check_takes,
     choose_torso,
     make_torso,
     takes,
+    takes_none,
 )
 from jaxrl.ops.distributions import Categorical, JointCategorical, MultiCategorical
 from jaxrl.spaces import (
@@ -88,7 +88,7 @@ class NetworkConfig(fields.Config):
         """
         shapes = [part.shape for part in _arrays(space)]
         if self.torso != "auto" and not any(takes(self.torso, shape) for shape in shapes):
-            check_takes(self.torso, shapes[0])
+            raise takes_none(self.torso, shapes[0])
         return self._torso_of(space)
 
     def _torso_of(self, space: ObservationSpace, is_mask: bool = False) -> nn.Module:

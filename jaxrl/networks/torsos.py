@@ -206,15 +206,14 @@ def takes(name: str, shape: tuple[int, ...]) -> bool:
     return name == "mlp" or (len(shape) == 3 and min(shape[:2]) >= _IMAGE_TORSOS[name].smallest)
 
 
-def check_takes(name: str, shape: tuple[int, ...]) -> None:
-    """Raise `ValueError` unless the torso of this name takes observations of this shape."""
-    if not takes(name, shape):
-        smallest = _IMAGE_TORSOS[name].smallest
-        raise ValueError(
-            f"torso {name!r} takes images [height, width, channels] of at least "
-            f"{smallest}x{smallest}, but observations have shape {shape}; "
-            "choose torso='mlp' or pass a network of your own"
-        )
+def takes_none(name: str, shape: tuple[int, ...]) -> ValueError:
+    """Return the error that the torso of this name does not take observations of this shape."""
+    smallest = _IMAGE_TORSOS[name].smallest
+    return ValueError(
+        f"torso {name!r} takes images [height, width, channels] of at least "
+        f"{smallest}x{smallest}, but observations have shape {shape}; "
+        "choose torso='mlp' or pass a network of your own"
+    )
 
 
 def make_torso(

@@ -107,6 +107,7 @@ def start(scheduler: Scheduler) -> Ledger:
     )
 
 
+@jax.jit
 def begin(ledger: Ledger, trial: Array | int, phases: Array | int = 0) -> Ledger:
     """Return the ledger with a trial that runs after so many phases; later scores are dropped."""
     is_later = jnp.arange(ledger.scores.shape[1]) >= phases

@@ -62,10 +62,7 @@ def test_conditional_distributions_hold_another_one():
         parse_distribution('When("core", "lstm", "x")')
 
 
-def test_old_names_of_fields_and_flags_are_understood():
-    words = ["--sees-last", "--no-sees_last", "--gamma=0.9"]
-    new = ["--use-last-action-reward", "--no-use-last-action-reward", "--gamma=0.9"]
-    assert arguments.with_current_flags(words) == new
+def test_old_names_of_fields_are_understood():
     config = arguments.set_fields(jaxrl.PPOConfig(core="gru"), ("sees_last=True",))
     assert config.use_last_action_reward
 

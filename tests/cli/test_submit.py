@@ -309,9 +309,18 @@ def test_a_job_that_the_scheduler_refuses_is_an_error(place):
     [
         ([], "no command; it comes after --"),
         (["--", "python", "train.py"], "'python' is not a file"),
-        (["--hours", "0", "--", "train.py"], "--hours must be a number over 0.03 (--margin), got 0"),
-        (["--hours", "inf", "--", "train.py"], "--hours must be a number over 0.03 (--margin), got inf"),
-        (["--margin", "0", "--", "train.py"], "--margin must be an integer from 1 to 65,535, got 0"),
+        (
+            ["--hours", "0", "--", "train.py"],
+            "--hours must be a number over 0.03 (--margin)",
+        ),
+        (
+            ["--hours", "inf", "--", "train.py"],
+            "--hours must be a number over 0.03 (--margin)",
+        ),
+        (
+            ["--margin", "0", "--", "train.py"],
+            "--margin must be an integer from 1 to 65,535",
+        ),
         (["--gpus", "-1", "--", "train.py"], "--gpus must be an integer >= 0, got -1"),
         (["--workers", "0", *SWEEP], "--workers must be an integer >= 1, got 0"),
         (["--workers", "2", "--", "train.py"], "the command needs --storage"),

@@ -20,7 +20,7 @@ from env_cases import (
 )
 
 import jaxrl
-from jaxrl.envs.check import jit_play, play, random_actions
+from jaxrl.envs.check import jit_play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.spaces import Discrete
 
@@ -150,7 +150,7 @@ def test_a_vmapped_member_sees_what_it_would_see_alone(name):
     env = CASES[name].make()
     keys = jax.random.split(jax.random.key(3), P)
     actions = np.stack([actions_of(name), actions_of(name)[::-1]])
-    population = jax.jit(jax.vmap(functools.partial(play, env)))(keys, actions)
+    population = jax.jit(jax.vmap(functools.partial(jit_play, env)))(keys, actions)
     for i in range(P):
         alone = jit_play(env, keys[i], actions[i])
         assert_same(member(population, i), alone, exact=False)
@@ -173,7 +173,7 @@ def test_every_device_steps_its_own_environments(name, transform):
     before = set(callback._groups)
 
     def run(key):
-        return play(env, key, actions)
+        return jit_play(env, key, actions)
 
     def run_shard(keys):
         return jax.tree.map(lambda x: x[None], run(keys[0]))

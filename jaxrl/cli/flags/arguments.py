@@ -115,17 +115,6 @@ def set_fields(config: Any, texts: Sequence[str]) -> Any:
         raise ValueError(f"--set: {error}") from error
 
 
-def with_current_flags(argv: Sequence[str]) -> list[str]:
-    """Return a command line whose flags have the current names of `fields.RENAMED_FIELDS`."""
-    renamed = {
-        f"--{no}{old}".replace("_", "-"): f"--{no}{new}".replace("_", "-")
-        for old, new in fields.RENAMED_FIELDS.items()
-        for no in ("", "no-")
-    }
-    flags = [word.partition("=") for word in argv]
-    return [renamed.get(f.replace("_", "-"), f) + equals + value for f, equals, value in flags]
-
-
 def flags_of(*classes: Any) -> dict[str, str]:
     """Return the flags of dataclasses by the names of their fields."""
     names = [field.name for cls in classes for field in dataclasses.fields(cls)]

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxrl.files import schema
@@ -35,9 +34,6 @@ BEGUN, REPORTED, STOPPED = "begun", "reported", "stopped"
 EVENT = "event"
 """User attribute of an event: all of it but the score, which is an intermediate value."""
 SUFFIX = " (events)"
-# A worker that joins or resumes applies all events of a study.
-_begin = jax.jit(schedulers.begin)
-_report = jax.jit(schedulers.report, static_argnums=0)
 
 
 class Event(NamedTuple):
@@ -88,11 +84,11 @@ def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
     # NumPy reads a number of an array in a hundredth of the time that JAX takes.
     is_over = Status(np.asarray(ledger.status)[trial]).has_ended
     if kind == BEGUN and (number > numbers[trial] or (is_current and not is_over)):
-        ledger = _begin(ledger, trial, phases)
+        ledger = schedulers.begin(ledger, trial, phases)
         numbers = (*numbers[:trial], number, *numbers[trial + 1 :])
     elif kind == REPORTED and is_current and phases == np.asarray(ledger.reported)[trial]:
         score = np.float32(event.score)
-        ledger = _report(scheduler, ledger, np.int32(trial), score)
+        ledger = schedulers.report(scheduler, ledger, np.int32(trial), score)
     elif kind == STOPPED and is_current and not is_over:
         ledger = schedulers.stop(scheduler, ledger, np.int32(trial))
     return Judged(ledger, numbers, count + 1)

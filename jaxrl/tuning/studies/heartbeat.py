@@ -3,8 +3,7 @@
 When a worker process dies, its trials stay RUNNING in the study. Every worker has a thread that
 does three things each `heartbeat_seconds`:
 
-1. It records a heartbeat for each trial that its worker runs, and one for each running trial that
-   has none, so that nobody waits for it without end.
+1. It records a heartbeat for each trial that its worker runs.
 2. It sets every running trial to FAIL that had no heartbeat for twice that time.
 3. It adds a WAITING trial for each index that has none but failed trials: a repetition with the
    same values, which the first free lane of any worker takes (`SharedStudy.claim`). It continues
@@ -27,10 +26,6 @@ from typing import Any
 
 from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
 from jaxrl.tuning.studies.damage import find_damage
-from jaxrl.tuning.studies.storage import (
-    ids_with_heartbeats,
-    trial_id,
-)
 from jaxrl.tuning.studies.stored_trials import (
     indexed_trials,
     valid_trials,
@@ -94,10 +89,6 @@ class Heartbeat:
     def _beat(self) -> None:
         for running in self._running_ids():
             self._storage.record_heartbeat(running)
-        beating = ids_with_heartbeats(self._storage)
-        for trial in self._study.get_trials(deepcopy=False):
-            if trial.state.name == "RUNNING" and trial_id(trial) not in beating:
-                self._storage.record_heartbeat(trial_id(trial))
         with ignore_experimental_warnings(), find_damage():
             import_optuna().storages.fail_stale_trials(self._study)
         for lost in lost_trials(indexed_trials(self._study), self._num_trials).values():

@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.config import RENAMED_FIELDS
 from jaxrl.files import schema
 from jaxrl.tuning.samplers import cma_es
 from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
@@ -75,9 +74,6 @@ class TrialSampler:
         # A condition's field comes first.
         self._space = {key: plain[key] for key in sorted(plain, key=self._order)}
         self._name, self._seed, self._draw = name, seed, draw
-        stored = {name for trial in study.get_trials(deepcopy=False) for name in trial.params}
-        self._stored_names = {new: old for old, new in RENAMED_FIELDS.items() if old in stored}
-        """The names under which an older version's study keeps fields that were renamed."""
         self._ended: dict[int, Any] = {}
         """The trials that have ended, by number, as samplers see them: they change no more."""
 
@@ -99,7 +95,7 @@ class TrialSampler:
                 self._study.sampler = _drawing_sampler(functools.partial(drawn.get, name))
             else:
                 self._study.sampler = self._sampler(index, name)
-            values[name] = suggest(asking, self._stored_name(name), distribution)
+            values[name] = suggest(asking, name, distribution)
         return values
 
     def stored_values(self, trial: Any) -> dict[str, Any]:
@@ -114,9 +110,8 @@ class TrialSampler:
         for name, distribution in self._space.items():
             if not self._is_active(name, values):
                 continue
-            stored = self._stored_name(name)
-            if stored in trial.params:
-                values[name] = suggest(trial, stored, distribution)
+            if name in trial.params:
+                values[name] = suggest(trial, name, distribution)
             else:
                 lacking.append(name)
         if lacking:
@@ -136,7 +131,7 @@ class TrialSampler:
         """Raise `DamagedStudyError` if a trial has values that are not of the space."""
         for name, searched in self._space.items():
             expected = distribution_of(searched)
-            stored = trial.distributions.get(self._stored_name(name), expected)
+            stored = trial.distributions.get(name, expected)
             if stored != expected:
                 raise DamagedStudyError(f"trial {trial.number} has {name} of {stored}")
         generation = trial.user_attrs.get(GENERATION, 0)
@@ -165,15 +160,15 @@ class TrialSampler:
 
     def _draw_by_cma_es(self, asking: Any, index: int) -> dict[str, Any]:
         """Return a trial's values by CMA-ES and store their generation; {} if it needs none."""
-        names = {name: self._stored_name(name) for name in cma_es.searchable(self._space)}
-        if self._name != "cmaes" or set(names.values()) <= set(asking.params):
+        names = list(cma_es.searchable(self._space))
+        if self._name != "cmaes" or set(names) <= set(asking.params):
             return {}
         finished = [t for t in self._study.get_trials(deepcopy=False) if t.state.is_finished()]
         finished.sort(key=lambda t: (t.datetime_complete, t.number))
         ended = [
             cma_es.Solution(
                 trial.user_attrs.get(GENERATION),
-                {name: trial.params[old] for name, old in names.items() if old in trial.params},
+                {name: trial.params[name] for name in names if name in trial.params},
                 score,
             )
             for trial in finished
@@ -185,11 +180,8 @@ class TrialSampler:
         return drawn
 
     def _seed_of(self, index: int, name: str = "") -> int:
-        entropy = [self._seed, index, *self._stored_name(name).encode()]
+        entropy = [self._seed, index, *name.encode()]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0])
-
-    def _stored_name(self, name: str) -> str:
-        return self._stored_names.get(name, name)
 
 
 def rank_silent_trial_last(trial: Any) -> Any:

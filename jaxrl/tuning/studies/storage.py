@@ -182,21 +182,6 @@ def close_storage(storage: Any) -> None:
         database.engine.dispose()
 
 
-def ids_with_heartbeats(storage: Any) -> set[int]:
-    """Return the ids of the trials that have ever had a heartbeat, of all studies of a database.
-
-    Raises:
-      StorageInternalError: as Optuna's own methods, if the database fails.
-    """
-    sqlalchemy = importlib.import_module("sqlalchemy")
-    try:
-        with storage._backend.engine.connect() as connection:
-            rows = connection.execute(sqlalchemy.text("SELECT trial_id FROM trial_heartbeats"))
-            return {row[0] for row in rows}
-    except sqlalchemy.exc.SQLAlchemyError as error:
-        raise import_optuna().exceptions.StorageInternalError(str(error)) from error
-
-
 def trials_since(study: Any, last_id: int) -> list[Any]:
     """Return the trials that were added to a study after the one with this id, in their order.
 

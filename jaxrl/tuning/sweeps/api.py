@@ -176,7 +176,7 @@ def sweep(
         storage=checks.optional(checks.text, "storage", storage) or stored.get("storage"),
         study_name=checks.optional(checks.text, "study_name", study_name)
         or stored.get("study")
-        or directory.name,
+        or directory.resolve().name,
         strategy=strategy,
         keep_best=checks.integer("keep_best", keep_best, 0),
         keep_best_per=checks.optional(checks.text, "keep_best_per", keep_best_per),

@@ -29,7 +29,6 @@ from jaxrl.tuning.objectives import names_of, score
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
-from jaxrl.tuning.studies.paused_agents import PausedAgents
 from jaxrl.tuning.studies.samplers import draw_of
 from jaxrl.tuning.studies.study import SharedStudy, has_other_worker
 from jaxrl.tuning.sweeps import sweep_file
@@ -75,7 +74,6 @@ class SweepLoop:
         source: TrialSource | None = None,
     ):
         self.settings, self.description, self.display = settings, description, display
-        self.scheduler = scheduler
         self.began, key = time.perf_counter(), jax.random.key(settings.seed)
         self.source = source or TrialSource(
             draw_of(space, lambda index: trial_values(space, key, index)), partial(trial_key, key)
@@ -113,15 +111,13 @@ class SweepLoop:
             )
             opened.callback(self.study.close)
             opened.callback(display.close)
-            open_agents = partial(self.study.open_agents, settings.paused_agents)
-            self._start_lanes(algo, scheduler, open_agents, opened)
+            self._start_lanes(algo, scheduler, opened)
             self._opened = opened.pop_all()
 
     def _start_lanes(
         self,
         algo: Algorithm,
         scheduler: Scheduler,
-        open_agents: Callable[[], PausedAgents],
         opened: contextlib.ExitStack,
     ) -> None:
         strategy, num_lanes = self.settings.strategy, len(self.state.runs)
@@ -138,17 +134,18 @@ class SweepLoop:
             sweep_file.write(directory, sweep_file.read(directory) | measured)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)
         opened.callback(self.lanes.close)
+        agents = None
         if scheduler.pauses:
             # Workers whose folders differ are refused before they claim a trial. The study gets the
             # folder's name after all that is likely to fail: a failed start empties its directory.
-            open_agents()
+            agents = self.study.open_agents(self.settings.paused_agents)
         self.trials = Trials(
             scheduler,
             self.study,
             self.state,
             self.best,
             self.settings.worker,
-            open_agents,
+            agents,
             self.lanes.agents_template,
         )
         remedy = "--strategy auto with a multiple of as many --lanes may use all"

@@ -152,11 +152,6 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
                 "another directory"
             )
         before = read(directory)
-        if "objective" not in before:
-            raise ValueError(
-                f"an older version of jaxrl began the sweep in {directory}, and this one cannot "
-                "resume it; resume it with that version, or choose another directory"
-            )
         if changes := changed_settings(before, description, SAME):
             raise ValueError(
                 f"cannot resume the sweep in {directory}: these settings changed: "

@@ -8,7 +8,6 @@ trials then train again what they have already reported, which changes nothing.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -43,7 +42,7 @@ class Trials:
     """The trials that this worker runs; other workers may run others of the same study.
 
     Args:
-      open_agents: opens the folder of the agents of paused trials.
+      agents: the agents of paused trials; None if the scheduler pauses none.
       template: returns the shapes of the agents of a trial with these values.
     """
 
@@ -54,12 +53,12 @@ class Trials:
         state: SweepState,
         best: BestAgents,
         worker: str,
-        open_agents: Callable[[], PausedAgents],
+        agents: PausedAgents | None,
         template: Callable[[dict[str, Any]], PyTree],
     ):
         self._scheduler, self._study, self._worker = scheduler, study, worker
         self._state, self._best = state, best
-        self._open_agents, self._template = open_agents, template
+        self._agents, self._template = agents, template
         log = study.log.events
         if len(log) < state.num_events:
             raise DamagedStudyError(
@@ -72,10 +71,6 @@ class Trials:
         self._unneeded: set[int] = set()
         """The trials that had ended at the checkpoint before."""
         state.values |= study.ended_values()
-
-    @functools.cached_property
-    def _agents(self) -> PausedAgents:
-        return self._open_agents()
 
     # --- begin -----------------------------------------------------------------------------------
 
@@ -143,6 +138,7 @@ class Trials:
         phases = min(paused_after, phases)
         if not phases:
             return Begun(trial, 0, None)
+        assert self._agents is not None
         paused = self._agents.load(trial, phases, self._template(values))
         if paused is None:
             return Begun(trial, 0, None)
@@ -197,6 +193,7 @@ class Trials:
         """End or pause a trial that has been judged and has left its lane."""
         phases = self._reported(trial)
         if not self._status(trial).has_ended:
+            assert self._agents is not None
             self._agents.save(trial, phases, agents(), self._state.trial_updates[trial])
         if not self._leave_study(trial, phases):
             self.forget(trial)
@@ -282,7 +279,7 @@ class Trials:
         They are those of this worker's trials that had ended at the checkpoint before, with which
         it resumes if the newest is damaged.
         """
-        if self._scheduler.pauses:
+        if self._agents is not None:
             self._agents.remove(self._unneeded.__contains__)
             self._unneeded = self._ended_trials() & self._state.values.keys()
 
@@ -292,7 +289,7 @@ class Trials:
         They are those of this worker's trials. If no trial of any worker can go on, they are those
         of all trials: the worker that had some may be dead.
         """
-        if self._scheduler.pauses:
+        if self._agents is not None:
             ended = self._ended_trials()
             own = ended & self._state.values.keys()
             self._agents.remove((ended if is_over else own).__contains__)

@@ -148,11 +148,9 @@ def _check_changes(trials: list[dict[str, Any]]) -> None:
 
 def _values(trial: Any, space: dict[str, Any]) -> dict[str, Any]:
     """Return the values that a trial has stored, by name; of choices, those of the space."""
-    stored = with_current_names(dict(trial.params))
-    distributions = with_current_names(dict(trial.distributions))
-    values = {name: stored[name] for name in sorted(space) if name in stored}
+    values = {name: trial.params[name] for name in sorted(space) if name in trial.params}
     for name, value in values.items():
-        choices = getattr(distributions[name], "choices", ())
+        choices = getattr(trial.distributions[name], "choices", ())
         searched = space[name].get("values", ())
         if len(searched) == len(choices) > 0:
             values[name] = searched[choices.index(value)]

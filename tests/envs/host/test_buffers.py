@@ -11,7 +11,7 @@ import pytest
 from env_cases import N, assert_same, member
 
 import jaxrl
-from jaxrl.envs.check import jit_play, play, random_actions
+from jaxrl.envs.check import jit_play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.types import PyTree
 
@@ -68,7 +68,7 @@ def test_both_ways_give_the_same_steps(request):
     actions = jnp.asarray(random_actions(env, 1, 2, 20))
 
     def runs() -> tuple[Any, Any]:
-        population = jax.jit(jax.vmap(lambda key, actions: play(env, key, actions)))
+        population = jax.jit(jax.vmap(lambda key, actions: jit_play(env, key, actions)))
         return jit_play(env, keys[0], actions[0]), population(keys, actions)
 
     one, population = runs()

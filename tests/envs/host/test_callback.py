@@ -11,7 +11,7 @@ import pytest
 from env_cases import N, assert_same, differ, member
 
 import jaxrl
-from jaxrl.envs.check import jit_play, play, random_actions
+from jaxrl.envs.check import jit_play, random_actions
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.callback import HostState
 
@@ -44,7 +44,7 @@ def test_a_population_shares_one_pool(cartpole):
 def test_a_population_may_share_its_key(cartpole):
     actions = random_actions(cartpole, 1, P, 10)
     key = jax.random.key(0)
-    population = jax.vmap(lambda actions: play(cartpole, key, actions))(jnp.asarray(actions))
+    population = jax.vmap(lambda actions: jit_play(cartpole, key, actions))(jnp.asarray(actions))
     assert differ(population.obs[0], population.obs[1])
     for i in range(P):
         assert_same(member(population, i), jit_play(cartpole, key, jnp.asarray(actions[i])))

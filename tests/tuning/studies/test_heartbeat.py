@@ -1,14 +1,11 @@
 """Heartbeats: the trials of dead workers return to the queue."""
 
-import optuna
 import pytest
-import sqlalchemy
 from shared_studies import DiedError, die, end, states
 from waiting import wait_until
 
 from jaxrl.tuning.studies.heartbeat import requeue
-from jaxrl.tuning.studies.storage import change_state, ids_with_heartbeats
-from jaxrl.tuning.studies.trial_queue import store_claim
+from jaxrl.tuning.studies.storage import change_state
 
 
 def claim_in_time(study):
@@ -30,17 +27,6 @@ def test_a_trial_of_a_worker_that_died_while_taking_it_returns_to_the_queue(stud
     assert states(alive) == ["FAIL", "COMPLETE"]
     assert alive.claim(()) is None
     assert not any(alive.unfinished_elsewhere())
-
-
-def test_a_running_trial_that_has_no_heartbeat_returns_to_the_queue(studies):
-    alive = studies("alive", num_trials=1, heartbeat_seconds=1)
-    alive._queue.add()
-    store_claim(alive._storage, alive._study.trials[0], "dead")
-    change_state(alive._storage, alive._study.trials[0], "RUNNING")
-    assert any(alive.unfinished_elsewhere())
-    assert claim_in_time(alive)[0] == 0
-    end(alive, 0)
-    assert states(alive) == ["FAIL", "COMPLETE"]
 
 
 def test_a_worker_that_dies_while_it_requeues_a_trial_does_not_lose_it(studies):
@@ -79,11 +65,3 @@ def test_a_repeated_trial_is_not_owned_by_the_worker_that_lost_it(studies):
     requeue(other._study, other._study.trials[0])
     assert not studies("a")._unclaimed
     assert other.claim(()) == (index, values)
-
-
-def test_a_database_that_fails_at_heartbeats_is_an_error_of_the_storage(studies):
-    alive = studies("alive", num_trials=1, heartbeat_seconds=60)
-    with alive._storage._backend.engine.begin() as connection:
-        connection.execute(sqlalchemy.text("alter table trial_heartbeats rename to other"))
-    with pytest.raises(optuna.exceptions.StorageInternalError, match="trial_heartbeats"):
-        ids_with_heartbeats(alive._storage)

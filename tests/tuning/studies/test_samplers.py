@@ -100,20 +100,6 @@ def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sa
     assert len(set(claims[0][1].values())) == 3
 
 
-def test_a_field_that_was_renamed_keeps_its_name_in_an_old_study(tmp_path, monkeypatch):
-    url = f"journal:///{tmp_path / 'study.log'}"
-
-    def claim(name):
-        study = SharedStudy(url, "s", {name: Uniform(0, 1)}, 1, lambda index: {name: 0.5})
-        claimed = study.claim(())
-        assert claimed is not None
-        return claimed[1], study._study.trials[0].params
-
-    assert claim("old") == ({"old": 0.5}, {"old": 0.5})
-    monkeypatch.setattr(samplers, "RENAMED_FIELDS", {"old": "new"})
-    assert claim("new") == ({"new": 0.5}, {"old": 0.5})
-
-
 class Attack:
     """An object that writes a file when it is unpickled."""
 

@@ -113,13 +113,12 @@ def test_a_directory_that_is_emptied_halfway_can_still_begin_its_sweep(tmp_path,
     assert (tmp_path / "sweep.json").exists()
 
 
-def test_a_sweep_of_an_older_version_is_refused_as_such(tmp_path):
-    run(tmp_path / "x", HyperTrick(4, 2))
-    older = sweep_file.read(tmp_path / "x")
-    del older["objective"]
-    sweep_file.write(tmp_path / "x", older)
-    with pytest.raises(ValueError, match=r"an older version of jaxrl began the sweep in"):
-        run(tmp_path / "x", HyperTrick(4, 2), resume=True)
+def test_a_sweep_in_the_working_directory_names_its_study_after_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    storage = f"journal:///{tmp_path / 'study.log'}"
+    assert run(Path(), RandomSearch(1, 1), storage=storage).summary["study"] == "mine"
 
 
 def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path):

@@ -62,7 +62,7 @@ class Worker:
         self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
         best = BestAgents(directory, 0, None)
         self.trials = Trials(
-            scheduler, self.study, self.state, best, name, lambda: folder, lambda values: None
+            scheduler, self.study, self.state, best, name, folder, lambda values: None
         )
         self.name, self.trained = name, []
         self.is_over = False
