@@ -81,6 +81,8 @@ def evaluate(
     """
     check_agent(algo, config)
     check_environments(env)
+    if "simulation" not in getattr(state, "_fields", ()):
+        raise checks.refuse("state", "a training state, as algo.init returns it", type(state))
     episodes_per_env = checks.integer("episodes_per_env", episodes_per_env)
     greedy, max_steps = checks.flag("greedy", greedy), checks.integer("max_steps", max_steps)
     start_key, key = jax.random.split(checks.random_key("key", key))

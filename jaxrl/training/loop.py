@@ -21,6 +21,7 @@ import numpy as np
 from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
+from jaxrl.envs.host.callback import closing
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
@@ -104,15 +105,22 @@ class TrainingLoop:
         )
 
     def run(self, init: jax.stages.Lowered, seed: int) -> RunResult:
-        """Train up to the last update or a signal; `init` is the algorithm's, lowered."""
+        """Train up to the last update or a signal; `init` is the algorithm's, lowered.
+
+        An error closes the environments on the host, since the state is lost.
+        """
         state, interrupted = self.first_state(init, seed), False
-        if self.run_dir is not None:
-            processes.call_on_first(self.open_files)
-        if self.progress.update < self.settings.num_updates:
-            state, interrupted = self.train(state)
-        if self.checkpoints is not None:
-            self.checkpoints.latest()  # waits for its seal, by which the rows are verified
-        return RunResult(state, self.summarize(interrupted), interrupted, self.run_dir)
+        with contextlib.ExitStack() as on_error:
+            on_error.enter_context(closing(state))
+            if self.run_dir is not None:
+                processes.call_on_first(self.open_files)
+            if self.progress.update < self.settings.num_updates:
+                state, interrupted = self.train(state)
+            if self.checkpoints is not None:
+                self.checkpoints.latest()  # waits for its seal, by which the rows are verified
+            summary = self.summarize(interrupted)
+            on_error.pop_all()
+        return RunResult(state, summary, interrupted, self.run_dir)
 
     def open_files(self) -> None:
         """Open the files of the run directory that take rows; drop rows after the progress."""

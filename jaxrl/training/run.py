@@ -205,5 +205,8 @@ def rerun(
     manifest = manifests.read(run_dir, manifests.ARGUMENTS)
     own = {name: arguments.pop(name, None) for name in ("network", "make_algorithm", "env")}
     algo, config = manifests.rebuild(manifest, **own, trust_imports=trust_imports, run_dir=run_dir)
+    number, own_number = manifest["env"]["num_envs"], algo.env.num_envs
+    if number != own_number:
+        raise checks.refuse("env", f"{number} environments, as the run had", own_number)
     old_arguments = {name: manifest[name] for name in manifests.ARGUMENTS}
     return run(algo, config, run_dir=new_run_dir, **(old_arguments | arguments))

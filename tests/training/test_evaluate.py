@@ -30,6 +30,13 @@ def test_each_environment_counts_the_same_number_of_episodes():
     assert np.isnan(np.asarray(cut.episode_return)).tolist() == [False, True] * 3
 
 
+def test_parameters_in_place_of_a_state_are_refused():
+    algo, config = toy(), ToyConfig()
+    state = algo.init(config, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"state must be a training state, as algo.init returns"):
+        jaxrl.evaluate(algo, config, state.params, algo.env, jax.random.key(0))
+
+
 def test_the_simulator_of_pictures_is_closed():
     algo, config, key = toy(), ToyConfig(), jax.random.key(0)
     state, before = algo.init(config, key), set(callback._groups)

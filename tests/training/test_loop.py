@@ -74,6 +74,17 @@ def test_the_simulators_of_an_evaluation_are_closed():
     assert len(callback._groups) <= before + 1
 
 
+def test_a_run_that_fails_closes_its_simulators():
+    def fail(update, state, row):
+        raise OSError("the disk is gone")
+
+    before = set(callback._groups)
+    algo = toy(jaxrl.make("envpool/CartPole-v1", 2))
+    with pytest.raises(OSError, match="the disk is gone"):
+        jaxrl.run(algo, CONFIG, total_steps=4, callbacks=[fail], **QUIET)
+    assert set(callback._groups) <= before
+
+
 def test_an_evaluation_without_finished_episodes_has_no_score(tmp_path, monkeypatch):
     cut_short = Evaluation(jnp.full(2, jnp.nan), jnp.full(2, jnp.nan))
     monkeypatch.setattr(loop, "evaluate_separately", lambda *_: cut_short)

@@ -91,6 +91,11 @@ def test_rerun_reproduces_the_metrics(tmp_path):
     )  # fmt: skip
     assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b")
     assert manifests.differences(*(manifests.read(tmp_path / d) for d in "ab")) == []
+    with pytest.raises(ValueError, match=r"env must be 2 environments, as the run had, got 3"):
+        jaxrl.rerun(
+            tmp_path / "a", tmp_path / "c", env=jaxrl.make("CartPole-v1", 3),
+            make_algorithm=lambda env, network: toy(env),
+        )  # fmt: skip
 
 
 def test_a_full_disk_is_reported_with_the_directory(tmp_path, monkeypatch):
