@@ -279,7 +279,7 @@ _DQN = {
     ),
     # Pictures as in PPO's. The replay of 200,000 frames takes 350 MB.
     "laptop": Preset(
-        "Atari on 42x42 pictures with a small network for them: an hour and a half of a core",
+        "Atari on 42x42 pictures with a small network for them: 100 minutes of a core",
         "Pong-v5", 1_000_000, 8,
         DQNConfig(
             learning_rate=2.5e-4, adam_eps=1e-5, exploration_steps=100_000, learning_starts=10_000,
@@ -317,11 +317,11 @@ _PQN = {
     ),
     # The minibatches of `atari` for a quarter of its environments. Pictures as in PPO's.
     "laptop": Preset(
-        "Atari on 42x42 pictures with GA3C's small network: an hour and a half of one core",
+        "Atari on 42x42 pictures with a small network for them: two hours of one core",
         "Pong-v5", 5_000_000, 32,
         PQNConfig(
             learning_rate=2.5e-4, adam_eps=1e-8, final_epsilon=0.001, exploration_steps=500_000,
-            num_epochs=2, num_minibatches=8, torso="ga3c_cnn", normalize_observations=True,
+            num_epochs=2, num_minibatches=8, torso="ga3c_cnn_42", normalize_observations=True,
         ),
         env_options=("img_height=42", "img_width=42"), atari_flags={},
     ),

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import re
+import typing
 from pathlib import Path
 
 import jax
@@ -86,6 +87,11 @@ def test_every_public_name_has_its_reference():
     names = {f"jaxrl.{name}" for name in jaxrl.__all__}
     names |= {f"jaxrl.tuning.{name}" for name in tuning.__all__}
     assert described == names
+
+
+def test_sweeps_take_every_algorithm():
+    algorithms = typing.get_type_hints(SweepArguments)["algo"]
+    assert set(typing.get_args(algorithms)) == set(ALGORITHMS)
 
 
 def test_the_imports_of_pure_functions_work():

@@ -26,7 +26,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # the address and the store of keys have no public name
 from jax.experimental import multihost_utils
 
 from jaxrl.distributed.liveness import Liveness
@@ -81,7 +80,7 @@ def connect(
         os._exit(1)
 
     def name_address() -> None:
-        known = distributed.global_state.coordinator_address or coordinator
+        known = _joined().coordinator_address or coordinator
         reason = explain_unreachable(known) if known else ""
         state = reason or ", which answers, so some of them are missing"
         print(
@@ -120,9 +119,16 @@ def connect(
     watch_others()
 
 
+def _joined() -> Any:
+    """Return JAX's address and store of keys, which have no public name."""
+    from jax._src import distributed
+
+    return distributed.global_state
+
+
 def watch_others() -> None:
     """End this process with one line if another one dies."""
-    joined = distributed.global_state
+    joined = _joined()
     if joined.client is None or joined.num_processes == 1:
         return
     host = str(joined.coordinator_address).rpartition(":")[0].strip("[]")

@@ -149,12 +149,14 @@ def _envpool() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             "envpool is not installed on this platform (it has wheels for Linux, macOS and "
-            "Windows on x86-64 and arm64): pip install envpool, or use a gymnax id"
+            "Windows on x86-64 and arm64): pip install envpool, or use another backend's id with "
+            "its prefix, such as gymnasium/CartPole-v1"
         ) from error
     except ImportError as error:  # its modules for MuJoCo and football link to OpenGL
         raise ImportError(
             f"envpool is installed, but a library that it needs is not: {error}; for libEGL and "
-            "libOpenGL on Debian and Ubuntu: apt-get install libegl1 libopengl0"
+            "libOpenGL on Debian and Ubuntu: apt-get install libegl1 libopengl0. Ids of other "
+            "backends need their prefix meanwhile, such as gymnasium/CartPole-v1"
         ) from error
     return envpool
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,14 @@ DEFAULT_BACKENDS = ("gymnax", "envpool", "gymnasium")
 
 
 def ids() -> list[str]:
-    """Return all ids with their prefix, by backend."""
-    return [f"{backend}/{name}" for backend in BACKENDS for name in _module(backend).ids()]
+    """Return all ids with their prefix, by backend; a warning names a backend that is absent."""
+    found = []
+    for backend in BACKENDS:
+        try:
+            found += [f"{backend}/{name}" for name in _module(backend).ids()]
+        except ImportError as error:
+            warnings.warn(f"no ids of {backend}: {error}", stacklevel=2)
+    return found
 
 
 def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> DrawableEnv:

@@ -27,6 +27,17 @@ def test_an_unknown_id_is_refused_with_near_matches(id, near):
         jaxrl.make(id, 3)
 
 
+def test_ids_of_a_backend_that_is_absent_are_left_out_by_name(monkeypatch):
+    def absent():
+        raise ImportError("libEGL.so.1 is missing")
+
+    monkeypatch.setattr("jaxrl.envs.envpool.ids", absent)
+    with pytest.warns(UserWarning, match=r"no ids of envpool: libEGL\.so\.1 is missing"):
+        found = jaxrl.envs.ids()
+    assert "gymnax/CartPole-v1" in found
+    assert not [id for id in found if id.startswith("envpool/")]
+
+
 @pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "2", None])
 def test_a_bad_number_of_environments_is_refused(num_envs):
     with pytest.raises(ValueError, match="num_envs must be an integer >= 1"):
