@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from small_algorithms import same
 
 import jaxrl
 from jaxrl.algos import ALGORITHMS
@@ -134,6 +135,18 @@ def test_a_metric_of_ones_own_is_kept_on_several_devices():
     algo, config = spread(scope["algo"], 2), jaxrl.PPOConfig()
     state = jax.eval_shape(algo.init, config, jax.random.key(0))
     assert "parameter_norm" in jax.eval_shape(algo.update, config, state)[1]
+
+
+@pytest.mark.slow
+def test_the_snippet_of_a_schedule_trains_each_phase_with_its_values():
+    scope = run_snippet(
+        "schedule", ("1e-2, 3e-3", "0.0, 3e-3"), ("// 10", "// 2"), ("key(0), 20)", "key(0), 3)")
+    )
+    algo, key, config = scope["algo"], jax.random.key(0), jaxrl.PPOConfig()
+    before, _ = scope["train"](algo, config, key, 2)
+    start = jax.jit(algo.init)(config, key)
+    assert same(before.params, start.params)  # by the learning rate of the first phase
+    assert not same(scope["state"].params, start.params)
 
 
 @pytest.mark.slow

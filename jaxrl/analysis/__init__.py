@@ -11,5 +11,6 @@ __all__ = [
     "sweep_axes",
     "sweep_figures",
     "sweep_report",
+    "sweep_tables",
     "video",
 ]

@@ -17,13 +17,14 @@ from matplotlib.ticker import MaxNLocator
 from jaxrl.analysis.figures import DIVERGED_COLOR, color_scale, shorten, show_text, time_unit
 from jaxrl.analysis.importance import importances
 from jaxrl.analysis.page import count
-from jaxrl.analysis.sweep_axes import draw_parallel_coordinates
+from jaxrl.analysis.sweep_axes import draw_parallel_coordinates, position, ticks
 from jaxrl.tuning.sweeps.ranking import (
     front,
     late_objectives,
     leaderboard,
     objective_names,
     phase_scores,
+    winning_schedule,
 )
 
 Sweep = Mapping[str, Any]
@@ -232,6 +233,27 @@ def _draw_front(figure: Figure, sweep: Sweep) -> None:
     axes.grid(alpha=0.3)
 
 
+def _draw_schedule(figure: Figure, sweep: Sweep) -> None:
+    """Draw the winner's value of each hyperparameter in each phase, one below the other."""
+    schedule, space = winning_schedule(sweep), sweep["space"]
+    figure.set_size_inches(8, 1.0 + 1.4 * len(space))
+    edges = np.arange(len(schedule) + 1) + 0.5  # around the phases 1, 2, ...
+    rows = figure.subplots(len(space), sharex=True, squeeze=False)[:, 0]
+    for axes, (name, distribution) in zip(rows, space.items(), strict=True):
+        drawn = [
+            position(distribution, row["values"][name]) if name in row["values"] else math.nan
+            for row in schedule
+        ]
+        axes.stairs(drawn, edges, baseline=None, linewidth=2)
+        places, labels = zip(*ticks(distribution), strict=True)
+        axes.set_yticks(places, labels, parse_math=False)
+        axes.set_ylim(-0.1, 1.1)
+        axes.set_title(shorten(name, 60), loc="left", fontsize=9, parse_math=False)
+        axes.grid(alpha=0.3)
+    rows[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    rows[-1].set_xlabel("phase")
+
+
 def _trial_color(trial: int) -> tuple[float, float, float]:
     """Return a colour; steps of the golden ratio around the circle keep successive trials apart."""
     return colorsys.hls_to_rgb(trial * 0.618034 % 1, 0.72, 0.6)
@@ -261,8 +283,11 @@ FRONT = PictureKind(
     "Of each objective higher is better.",
     _draw_front,
 )
+SCHEDULE = PictureKind("The hyperparameters of the winner in each phase.", _draw_schedule)
 
 
 def pictures_of(sweep: Sweep) -> dict[str, PictureKind]:
     """Return the pictures of a sweep by the names of their files."""
-    return PICTURES | ({"front": FRONT} if len(objective_names(sweep)) > 1 else {})
+    fronts = {"front": FRONT} if len(objective_names(sweep)) > 1 else {}
+    schedules = {"schedule": SCHEDULE} if sweep["space"] and winning_schedule(sweep) else {}
+    return PICTURES | fronts | schedules

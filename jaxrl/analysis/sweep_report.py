@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxrl.analysis.figures import time_unit
 from jaxrl.analysis.page import Picture, count, write_page
 from jaxrl.analysis.sweep_figures import duration, num_lanes, pictures_of, plot, sweep_title
+from jaxrl.analysis.sweep_tables import (
+    TextTable,
+    cell_text,
+    finals_table,
+    front_table,
+    leaderboard_table,
+    schedule_table,
+    winner_scores,
+)
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
-from jaxrl.tuning.finals import mean_interval
-from jaxrl.tuning.sweeps.ranking import (
-    best_score,
-    front,
-    leaderboard,
-    objective_names,
-    winner,
-    winning_schedule,
-)
+from jaxrl.tuning.sweeps.ranking import objective_names, winner, winning_schedule
 
 _TABLE_ROWS = 20  # the other trials are folded away
 
@@ -44,36 +42,30 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
         Picture(path.read_bytes(), "image/png", path.stem, pictures_of(sweep)[path.stem].caption)
         for path in plot(sweep, run_dir / "plots")
     ]
-    head, lines = _leaderboard_table(sweep)
+    head, rows = leaderboard_table(sweep)
     return write_page(
         run_dir / "report.html",
         "sweep.html",
         title=f"Sweep of {sweep_title(sweep)}",
         best=_best(sweep),
         facts=_facts(sweep),
-        head=head,
-        finals_head=["trial", "mean (95%)", "runs", *objective_names(sweep)[1:]],
-        finals=_finals_table(sweep),
-        front_head=["trial", *objective_names(sweep), "status", *sweep["space"]],
-        front=_front_table(sweep),
-        schedule_head=["phase", "trial", *sweep["space"]],
-        schedule=_schedule_table(sweep),
-        leaders=lines[:_TABLE_ROWS],
-        others=lines[_TABLE_ROWS:],
+        finals=finals_table(sweep),
+        front=front_table(sweep),
+        schedule=schedule_table(sweep),
+        leaders=TextTable(head, rows[:_TABLE_ROWS]),
+        others=TextTable(head, rows[_TABLE_ROWS:]),
         pictures=pictures,
         videos=videos_in(run_dir / "videos"),
     )
 
 
 def _best(sweep: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the winner's score and values in words, None if no trial has a score."""
+    """Return the winner's scores and values in words, None if no trial has a score."""
     if (best := winner(sweep)) is None:
         return None
-    is_final = "score" in best
-    score = f"{_text(float(best['score']))} in the finals" if is_final else _text(best_score(best))
-    values = ", ".join(f"{name}={_text(value)}" for name, value in best["values"].items())
+    values = ", ".join(f"{name}={cell_text(value)}" for name, value in best["values"].items())
     settings = "by its schedule, below" if winning_schedule(sweep) else values
-    return {"score": f"trial {best['trial']}, score {score}", "settings": settings}
+    return {"score": f"trial {best['trial']}, score {winner_scores(best)}", "settings": settings}
 
 
 def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
@@ -113,62 +105,6 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
     }
 
 
-def _finals_table(sweep: Mapping[str, Any]) -> list[list[str]]:
-    """Return the lines of the finals, the best setting first.
-
-    They have the trial, the mean, each run's score, and the means by other objectives.
-    """
-    lines = []
-    for row in sweep.get("finals", []):
-        scores = ", ".join(_text(float(score)) for score in row["scores"])
-        others = [_text(float(mean)) for mean in row.get("objectives", [])[1:]]
-        lines.append([str(row["trial"]), mean_of_runs(row), scores, *others])
-    return lines
-
-
-def _front_table(sweep: Mapping[str, Any]) -> list[list[str]]:
-    """Return a line for each trial on the Pareto front of several objectives."""
-    lines = []
-    for row in front(sweep):
-        values = [row["values"].get(name, "") for name in sweep["space"]]
-        cells = [row["trial"], *row["objectives"], row["status"], *values]
-        lines.append([_text(cell) for cell in cells])
-    return lines
-
-
-def _schedule_table(sweep: Mapping[str, Any]) -> list[list[str]]:
-    """Return a line for each phase that led to the winner, if an explorer changed the trials."""
-    return [
-        [str(row["phase"] + 1), str(row["trial"])]
-        + [_text(row["values"].get(name, "")) for name in sweep["space"]]
-        for row in winning_schedule(sweep)
-    ]
-
-
-def mean_of_runs(row: Mapping[str, Any]) -> str:
-    """Return a setting's mean over its runs in the finals as text, of several with the interval."""
-    scores = np.array([float(score) for score in row["scores"]])
-    if not np.isfinite(scores).all():
-        return _text(-math.inf)
-    if len(scores) == 1:
-        return f"{scores[0]:.2f}"
-    low, high = mean_interval(scores)
-    return f"{scores.mean():.2f} ({low:.2f} to {high:.2f})"
-
-
-def _leaderboard_table(sweep: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the lines of the leaderboard, the best trial first."""
-    others = [f"{name}, last two" for name in objective_names(sweep)[1:]]
-    head = ["", "trial", "best score", "last score", *others, "phases", "status", *sweep["space"]]
-    lines = []
-    for rank, row in enumerate(leaderboard(sweep["trials"]), start=1):
-        scores = [row["best_score"], row["last_score"], *row["objectives"][1:]]
-        values = [row["values"].get(name, "") for name in sweep["space"]]
-        cells = [rank, row["trial"], *scores, row["phases"], row["status"], *values]
-        lines.append([_text(cell) for cell in cells])
-    return head, lines
-
-
 def _cost(sweep: Mapping[str, Any]) -> str:
     """Return how many phases the trials have reported, of how many if none were stopped."""
     scheduler, reported = sweep["scheduler"], sum(len(t["scores"]) for t in sweep["trials"])
@@ -187,10 +123,3 @@ def _call(description: Mapping[str, Any], name: str) -> str:
     """Return a description as a call in Python: `LogUniform(low=1e-05, high=0.01)`."""
     arguments = (f"{key}={value}" for key, value in description.items() if key != name)
     return f"{description[name]}({', '.join(arguments)})"
-
-
-def _text(value: Any) -> str:
-    """Return a cell's text; numbers have six digits."""
-    if isinstance(value, float):
-        return "diverged" if value == -math.inf else f"{value:.6g}"
-    return str(value)

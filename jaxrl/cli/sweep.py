@@ -21,19 +21,29 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jaxrl import checks, tuning
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis.sweep_report import mean_of_runs, write_report
+from jaxrl.analysis.sweep_report import write_report
+from jaxrl.analysis.sweep_tables import (
+    TextTable,
+    finals_table,
+    front_table,
+    leaderboard_table,
+    schedule_table,
+    value_text,
+    winner_scores,
+)
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
 from jaxrl.cli.flags.arguments import (
     flags_of,
@@ -64,7 +74,6 @@ from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
 from jaxrl.tuning.sweeps import sweep_file
-from jaxrl.tuning.sweeps.ranking import front, leaderboard, objective_names
 from jaxrl.types import Algorithm
 
 SHOWN_TRIALS = 10
@@ -198,76 +207,45 @@ def find_fastest_lanes(
 
 def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     """Print the leaderboard and the best config as a command, and write the page."""
-    rows = leaderboard(result.summary["trials"])
-    shown = f", the best {SHOWN_TRIALS} of {len(rows)}" if len(rows) > SHOWN_TRIALS else ""
-    names = sorted(result.summary["space"])
-    table = Table("trial", title=f"{result.run_dir}{shown}")
-    others = [f"{name}, last two" for name in objective_names(result.summary)[1:]]
-    for column in ("best score", "last score", *others, "phases", *names):
-        table.add_column(column, justify="right")
-    table.add_column("status")
-    for row in rows[:SHOWN_TRIALS]:
-        scores = [row["best_score"], row["last_score"], *row["objectives"][1:]]
-        values = (format_value(row["values"].get(name, "")) for name in names)
-        cells = [*(f"{score:.2f}" for score in scores), str(row["phases"]), *values]
-        table.add_row(str(row["trial"]), *cells, row["status"])
-    Console().print(table)
-    if elsewhere := result.summary["elsewhere"]:
+    sweep, finals = result.summary, finals_table(result.summary)
+    print_table(leaderboard_table(sweep), str(result.run_dir), SHOWN_TRIALS)
+    if elsewhere := sweep["elsewhere"]:
         print(
             f"the study has {elsewhere} more trials of other workers; jaxrl report "
             f"{result.run_dir} shows all"
         )
-    print_front(result.summary)
-    if finals := result.summary.get("finals"):
-        print_finals(finals)
+    print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
+    print_table(finals, "finals: the same settings with new seeds")
     if result.best is not None:
-        if schedule := result.best.get("schedule"):
-            print_schedule(schedule, names)
+        print(f"winner: trial {result.best['trial']}, score {winner_scores(result.best)}")
+        if "schedule" in result.best:
+            print_table(schedule_table(sweep), "best schedule: the phases that led to the winner")
         else:
             print(f"best config: {format_command(args, result)}")
         agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
         if agent.exists():
-            in_search = ", at its highest score in the search" if finals else ""
+            in_search = ", at its highest score in the search" if finals.rows else ""
             print(f"its agent{in_search}: jaxrl play {agent}")
-    elif finals:
+    elif finals.rows:
         print("no winner: in the finals each setting has a run that diverged or has no score")
-    print(f"report: {write_report(result.summary, result.run_dir)}")
+    print(f"report: {write_report(sweep, result.run_dir)}")
 
 
-def print_front(sweep: Mapping[str, Any]) -> None:
-    """Print the trials on the Pareto front of several objectives, if there are several."""
-    rows, names = front(sweep), sorted(sweep["space"])
-    if not rows:
+def print_table(table: TextTable, title: str, most: int | None = None) -> None:
+    """Print a table, if it has rows.
+
+    Args:
+      most: rows to print; None for all.
+    """
+    if not table.rows:
         return
-    shown = f", {SHOWN_TRIALS} of {len(rows)} trials" if len(rows) > SHOWN_TRIALS else ""
-    table = Table("trial", title=f"Pareto front of the last two scores{shown}")
-    for column in (*objective_names(sweep), *names):
-        table.add_column(column, justify="right")
-    for row in rows[:SHOWN_TRIALS]:
-        scores = (f"{score:.2f}" for score in row["objectives"])
-        values = (format_value(row["values"].get(name, "")) for name in names)
-        table.add_row(str(row["trial"]), *scores, *values)
-    Console().print(table)
-
-
-def print_finals(finals: Sequence[dict[str, Any]]) -> None:
-    """Print the scores of the settings that trained again."""
-    print("finals: the same settings with new seeds")
-    table = Table("trial", "mean (95%)", "runs")
-    for row in finals:
-        runs = ", ".join(f"{float(score):.2f}" for score in row["scores"])
-        table.add_row(str(row["trial"]), mean_of_runs(row), runs)
-    Console().print(table)
-
-
-def print_schedule(schedule: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Print which trials trained the winner in each phase, and with which values."""
-    print("best schedule: the phases that led to the winner")
-    table = Table("phase", "trial", *names)
-    for row in schedule:
-        values = (format_value(row["values"][name]) for name in names)
-        table.add_row(str(row["phase"] + 1), str(row["trial"]), *values)
-    Console().print(table)
+    rows = table.rows[:most]
+    shown = f", the first {len(rows)} of {len(table.rows)}" if rows != table.rows else ""
+    print(f"{title}{shown}")  # a title within the table would be as narrow as the table
+    printed = Table(*map(escape, table.head))
+    for row in rows:
+        printed.add_row(*map(escape, row))
+    Console().print(printed)
 
 
 def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
@@ -281,14 +259,9 @@ def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
         path = result.run_dir / "videos" / f"{directory.name}.mp4"
         _, score, length = record_episode(policy, path, args.seed)
         numbers = summarize_games(*play_episodes(policy, FILMED_AGENT_EPISODES, args.seed))
-        text = f"{args.videos_by} {format_value(values[trial].get(args.videos_by, 'inactive'))}"
+        text = f"{args.videos_by} {value_text(values[trial].get(args.videos_by, 'inactive'))}"
         write_caption(path, f"{text}, trial {trial}", numbers)
         print(f"{path}: score {score:g} in {length} steps, {text}")
-
-
-def format_value(value: Any) -> str:
-    """Return a hyperparameter's value as text; real numbers have four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:

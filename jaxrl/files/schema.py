@@ -155,6 +155,7 @@ FINAL: Table = {
     "values": Field(OBJECT),
     "scores": Field(list_of(FINAL_SCORE)),
     "score": Field(FINAL_SCORE),
+    "search": Field(FINAL_SCORE, required=False),
     "objectives": Field(list_of(FINAL_SCORE), required=False),
 }
 """A setting of a sweep's finals."""

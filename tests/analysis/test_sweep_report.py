@@ -162,8 +162,7 @@ def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
     sweep = sweep_of(trials) | {"scheduler": rule, "finals": finals}
     page = write_report(sweep, tmp_path).read_text()
     assert "<h2>Finals</h2>" in page
-    assert "trial 2, score 4 in the finals" in page
-    assert "4.00 (-8.71 to 16.71)" in page
+    assert "trial 2, score 4.00 (-8.71 to 16.71) in the finals" in page
     assert "9, diverged" in page
     assert "3 of 20 (0.15); 12 (0.61) if scores were exchangeable" in page
 
@@ -189,6 +188,20 @@ def test_the_page_shows_the_front_of_several_objectives(tmp_path, names):
     assert f"{', '.join(names)}; the first one compares trials" in page.words
     assert len(page.sources) == len(PICTURES) + 1
     assert num_colors(tmp_path / "plots" / "front.png") > 10
+
+
+def test_the_page_shows_the_schedule_of_the_winner(tmp_path):
+    """Trial 0 wins as a copy of trial 1, with another learning rate and inactive epochs."""
+    values = GOOD | {"num_epochs": 4, "core": [64, 64]}
+    later = {name: x for name, x in values.items() if name != "num_epochs"} | {"gamma": 0.9}
+    own, other = trial(0, [1.0, 9.0], **GOOD), trial(1, [3.0, 4.0], **values)
+    own["changes"] = [{"parent": 1, "values": later}]
+    other["changes"] = [{"parent": 1, "values": values}]
+    page = Page(text := write_report(sweep_of([own, other], [SPAN]), tmp_path).read_text())
+    part = text.split("<h2>Schedule of the winner</h2>")[1].split("<h2>")[0]
+    assert [row.count("0.99") for row in part.split("<tr>")[2:]] == [1, 0]
+    assert len(page.sources) == len(PICTURES) + 1
+    assert num_colors(tmp_path / "plots" / "schedule.png") > 10
 
 
 def test_small_videos_are_in_the_page_and_large_ones_are_linked(tmp_path):

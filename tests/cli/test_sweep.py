@@ -8,12 +8,12 @@ import jax
 import pytest
 import sweep_runs
 import tyro
-from written_sweeps import trial
 
 import jaxrl
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
+from jaxrl.analysis.sweep_tables import TextTable
 from jaxrl.cli import sweep, train
 from jaxrl.cli.flags import arguments
 from jaxrl.cli.flags import autotune as autotune_flags
@@ -45,6 +45,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path)
     assert "finals: the same settings with new seeds" in finished.stdout
     (winner,) = sweep_file.read(run_dir)["finals"]
     assert len(winner["scores"]) == 2
+    assert f"in the finals, {winner['search']:.6g} in the search" in finished.stdout
     assert f"trial {winner['trial']}, score" in (run_dir / "report.html").read_text()
     assert "<h2>Finals</h2>" in (run_dir / "report.html").read_text()
     assert (run_dir / "report.html").read_text().count("data:image/png") == 6
@@ -165,17 +166,13 @@ def test_flags_name_one_objective_or_several():
     assert objectives.names_of(several) == ["lowest", "mean"]
 
 
-def test_the_end_of_a_sweep_shows_its_front(capsys):
-    trials = [trial(n, [own], gamma=0.9) for n, own in enumerate((1.0, 2.0, 0.0))]
-    for own, second in zip(trials, (5.0, 4.125, 4.5), strict=True):
-        own["objectives"] = [own["scores"], [second]]
-    held = {"space": {"gamma": {}}, "trials": trials}
-    sweep.print_front(held | {"objective": ["mean", "lowest"]})
-    lines = capsys.readouterr().out.splitlines()
-    rows = [line.split() for line in lines if "0.9" in line]
-    numbers = [[word for word in row if word[0].isdigit()] for row in rows]
-    assert numbers == [["1", "2.00", "4.12", "0.9"], ["0", "1.00", "5.00", "0.9"]]
-    sweep.print_front(held | {"objective": "mean_return"})
+def test_tables_are_printed_from_their_first_rows(capsys):
+    rows = [[str(n), "[red]"] for n in range(12)]
+    sweep.print_table(TextTable(["trial", "value"], rows), "trials", 10)
+    text = capsys.readouterr().out
+    assert "trials, the first 10 of 12" in text
+    assert text.count("[red]") == 10
+    sweep.print_table(TextTable(["trial"], []), "none")
     assert not capsys.readouterr().out
 
 

@@ -33,6 +33,7 @@ FLAGS_OF_ARGUMENTS = {
 OBJECTIVES = {
     "mean": objectives.mean_return, "median": objectives.median_return,
     "iqm": objectives.interquartile_mean_return, "lowest": objectives.lowest_return,
+    "mean-std": objectives.mean_minus_deviations(1.0),
 }  # fmt: skip
 MOST_FINALISTS = 4
 DEFAULT_TRIALS, DEFAULT_LANES = 100, 16
@@ -111,9 +112,10 @@ class SweepArguments:
     """Updates, environment steps (rounded up to whole updates), or episodes that ended."""
     seeds_per_trial: int = 1
     """Agents of each trial, which differ by their seed and train side by side."""
-    objective: tuple[Literal["mean", "median", "iqm", "lowest"], ...] = ("mean",)
-    """How the returns of a trial's agents become its score; iqm is the interquartile mean. The
-    first of several compares trials, and the page shows the Pareto front of all."""
+    objective: tuple[Literal["mean", "median", "iqm", "lowest", "mean-std"], ...] = ("mean",)
+    """How the returns of a trial's agents become its score; iqm is the interquartile mean,
+    mean-std the mean minus a standard deviation. The first of several compares trials, and the
+    page shows the Pareto front of all."""
     evaluation_episodes: int = 0
     """Score that many episodes of each agent's greedy policy instead of its training episodes;
     for environments on the device."""

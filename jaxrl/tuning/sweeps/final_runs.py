@@ -160,7 +160,8 @@ def summarize_finals(
     """Return a row for each setting, as `sweep.json` has it, the best first.
 
     A run scores the mean of its last two phases, a setting the mean of its runs, with its 95%
-    interval. So it is with each of several objectives, but without intervals.
+    interval. So it is with each of several objectives, but without intervals. `search` is the
+    mean of the last two scores in the search, by which the setting was chosen.
     """
     runs = list(runs)
     scores = {run["trial"]: late_score(run) for run in runs}
@@ -171,6 +172,7 @@ def summarize_finals(
         places = range(first, first + finals.repeats)
         own = [scores.get(run, -np.inf) for run in places]
         row = {"trial": trial["trial"], "values": trial["values"], "scores": own}
+        row["search"] = score_to_json(np.float64(late_score(trial)))
         if all(run in objectives for run in places):
             means = np.mean([objectives[run] for run in places], axis=0)
             row["objectives"] = [score_to_json(mean) for mean in means]

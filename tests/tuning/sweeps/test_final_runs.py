@@ -147,15 +147,18 @@ def test_trials_without_a_score_are_no_finalists(tmp_path):
 
 
 def test_settings_are_ranked_by_the_mean_of_their_runs():
-    finalists = [{"trial": 7, "values": {"x": 1}}, {"trial": 3, "values": {"x": 2}}]
+    finalists = [
+        {"trial": 7, "values": {"x": 1}, "scores": [1.0, 2.0, 6.0]},
+        {"trial": 3, "values": {"x": 2}, "scores": [3.0]},
+    ]
     scores = ([1.0], [2.0, 4.0, 2.0], [5.0], [6.0], [None, 4.0], [8.0])
     runs: list[Any] = [{"trial": run, "scores": list(x)} for run, x in enumerate(scores)]
     rows = final_runs.summarize_finals(finalists, runs, FINALS)
     half = 4.302653 * 2 / np.sqrt(3)  # quantile of Student's t with two degrees of freedom
     assert rows == [
-        {"trial": 3, "values": {"x": 2}, "scores": [6.0, 4.0, 8.0], "score": 6.0,
+        {"trial": 3, "values": {"x": 2}, "scores": [6.0, 4.0, 8.0], "score": 6.0, "search": 3.0,
          "interval": pytest.approx([6 - half, 6 + half])},
-        {"trial": 7, "values": {"x": 1}, "scores": [1.0, 3.0, 5.0], "score": 3.0,
+        {"trial": 7, "values": {"x": 1}, "scores": [1.0, 3.0, 5.0], "score": 3.0, "search": 4.0,
          "interval": pytest.approx([3 - half, 3 + half])},
     ]  # fmt: skip
     runs[1]["scores"] = ["-inf"]

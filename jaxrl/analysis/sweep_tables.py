@@ -1,0 +1,119 @@
+"""The tables of a sweep, as text for the terminal and its page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.tuning.finals import mean_interval
+from jaxrl.tuning.sweeps.ranking import (
+    best_score,
+    front,
+    leaderboard,
+    objective_names,
+    winning_schedule,
+)
+
+Sweep = Mapping[str, Any]
+"""The content of `sweep.json`, or what `jaxrl.tuning.sweeps.whole_study` returns."""
+
+
+class TextTable(NamedTuple):
+    """The names of a table's columns, and its rows."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+
+def leaderboard_table(sweep: Sweep) -> TextTable:
+    """Return a row for each trial that has a finite score, the best first."""
+    others = [f"{name}, last two" for name in objective_names(sweep)[1:]]
+    head = ["trial", "best score", "last score", *others, "phases", "status", *sweep["space"]]
+    rows = []
+    for row in leaderboard(sweep["trials"]):
+        scores = [row["best_score"], row["last_score"], *row["objectives"][1:]]
+        cells = [row["trial"], *scores, row["phases"], row["status"], *_values(sweep, row)]
+        rows.append([cell_text(cell) for cell in cells])
+    return TextTable(head, rows)
+
+
+def finals_table(sweep: Sweep) -> TextTable:
+    """Return a row for each setting of the finals, the best first.
+
+    It has the score that the search chose it by, the mean of its runs, each run's score, and the
+    means by other objectives.
+    """
+    others = objective_names(sweep)[1:]
+    rows = []
+    for row in sweep.get("finals", []):
+        runs = ", ".join(cell_text(float(score)) for score in row["scores"])
+        means = [float(mean) for mean in row.get("objectives", [])[1:]]
+        cells = [row["trial"], _search_score(row), _mean_of_runs(row), runs, *means]
+        rows.append([cell_text(cell) for cell in cells])
+    return TextTable(["trial", "search, last two", "finals, mean (95%)", "runs", *others], rows)
+
+
+def front_table(sweep: Sweep) -> TextTable:
+    """Return a row for each trial on the Pareto front of several objectives."""
+    rows = [
+        [row["trial"], *row["objectives"], row["status"], *_values(sweep, row)]
+        for row in front(sweep)
+    ]
+    head = ["trial", *objective_names(sweep), "status", *sweep["space"]]
+    return TextTable(head, [[cell_text(cell) for cell in row] for row in rows])
+
+
+def schedule_table(sweep: Sweep) -> TextTable:
+    """Return a row for each phase that led to the winner, if an explorer changed the trials."""
+    rows = [
+        [cell_text(cell) for cell in (row["phase"] + 1, row["trial"], *_values(sweep, row))]
+        for row in winning_schedule(sweep)
+    ]
+    return TextTable(["phase", "trial", *sweep["space"]], rows)
+
+
+def winner_scores(best: Mapping[str, Any]) -> str:
+    """Return the scores of `ranking.winner` in words: in the finals and in the search."""
+    if "score" not in best:
+        return cell_text(best_score(best))
+    searched = f", {score} in the search" if (score := _search_score(best)) else ""
+    return f"{_mean_of_runs(best)} in the finals{searched}"
+
+
+def _search_score(row: Mapping[str, Any]) -> str:
+    """Return the score by which the search chose a setting of the finals, as text.
+
+    Files of older versions lack it.
+    """
+    return cell_text(float(row["search"])) if "search" in row else ""
+
+
+def _mean_of_runs(row: Mapping[str, Any]) -> str:
+    """Return a setting's mean over its runs in the finals as text, of several with the interval."""
+    scores = np.array([float(score) for score in row["scores"]])
+    if not np.isfinite(scores).all():
+        return cell_text(-math.inf)
+    if len(scores) == 1:
+        return f"{scores[0]:.2f}"
+    low, high = mean_interval(scores)
+    return f"{scores.mean():.2f} ({low:.2f} to {high:.2f})"
+
+
+def value_text(value: Any) -> str:
+    """Return a hyperparameter's value as text; real numbers have four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def cell_text(value: Any) -> str:
+    """Return a cell's text; real numbers have six digits."""
+    if isinstance(value, float):
+        return "diverged" if value == -math.inf else f"{value:.6g}"
+    return str(value)
+
+
+def _values(sweep: Sweep, row: Mapping[str, Any]) -> list[str]:
+    """Return a row's hyperparameters with four digits; inactive ones are empty."""
+    return [value_text(row["values"].get(name, "")) for name in sweep["space"]]
