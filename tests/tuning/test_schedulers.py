@@ -251,6 +251,42 @@ def test_asha_promotes_the_best_of_those_that_have_come_so_far(scores, reported)
     assert np.asarray(ledger.reported).tolist() == reported
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([ASHA(14, 9), ASHA(9, 8, eta=2)]))
+def test_asha_promotes_each_trial_once_it_is_among_the_best_of_its_rung(seed, scheduler):
+    """Up to five trials run at a time, and report in random order."""
+    rng, scores = np.random.default_rng(seed), normal_scores(scheduler, seed)
+    ledger, running, reported = schedulers.start(scheduler), set(), [0] * scheduler.num_trials
+    came = {rung: [] for rung in scheduler.rungs}  # trials in the order of their reports
+    paused, ready = set(), set()
+    while True:
+        if len(running) < 5 and (not running or rng.random() < 0.5):
+            ledger, trial = schedulers.assign(ledger)
+            if (trial := int(trial)) < 0 and not running:
+                break
+            running |= {trial} - {-1}
+            ready.discard(trial)
+        if not running:
+            continue
+        trial = int(rng.choice(sorted(running)))
+        score = scores[trial, reported[trial]]
+        ledger = schedulers.report(scheduler, ledger, np.int32(trial), score)
+        reported[trial] += 1
+        if (rung := reported[trial]) in came:
+            running.remove(trial)
+            came[rung].append(trial)
+            paused.add(trial)
+            ranking = sorted(came[rung], key=lambda t: -scores[t, rung - 1])
+            best = set(ranking[: len(ranking) // scheduler.eta])
+            ready |= {t for t in best & paused if reported[t] == rung}
+            paused -= ready
+        elif rung == scheduler.num_phases:
+            running.remove(trial)
+        for status, expected in ((Status.RUNNING, running), (Status.READY, ready)):
+            assert set(np.flatnonzero(np.asarray(ledger.status) == status)) == expected
+    assert (np.asarray(ledger.status) == Status.COMPLETED).any()
+
+
 @pytest.mark.parametrize(
     ("scheduler", "rungs"),
     [(ASHA(9, 9), (1, 3)), (ASHA(8, 9), (3,)), (ASHA(2, 9), ()), (ASHA(7, 10, eta=2), (2, 5))],
