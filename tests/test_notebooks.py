@@ -21,7 +21,8 @@ def test_a_notebook_is_kept_without_outputs(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "number_of_pictures"), [("population", 1), ("own_environment", 2)]
+    ("name", "number_of_pictures"),
+    [pytest.param("population", 1, marks=pytest.mark.exhaustive), ("own_environment", 2)],
 )
 def test_a_notebook_runs(name, number_of_pictures, tmp_path, monkeypatch):
     monkeypatch.delenv("MPLBACKEND", raising=False)  # set by packages that earlier tests import

@@ -85,6 +85,9 @@ def parse_only(monkeypatch):
     monkeypatch.setattr(tyro, "cli", cli)
 
 
+REGISTERED = dict(registration._registry)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("parse_only")
 @pytest.mark.parametrize("command", commands())
@@ -93,7 +96,7 @@ def test_a_shown_command_parses(command, monkeypatch):
     if "--config" in flags:
         pytest.skip("it reads a file")
     # A script that names an environment runs more than once in this process.
-    monkeypatch.setattr(registration, "_registry", dict(registration._registry))
+    monkeypatch.setattr(registration, "_registry", dict(REGISTERED))
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     monkeypatch.setattr(sys, "argv", [name, *flags])
     with pytest.raises((ParsedError, SystemExit)) as end:

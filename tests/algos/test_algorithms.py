@@ -73,7 +73,7 @@ def assert_members_learn_alone(population, metrics, singles):
         np.testing.assert_allclose(metrics["loss"][i], one["loss"], rtol=1e-2, atol=1e-4)
 
 
-@quickly_for("a2c", slow=("ppo", "r2d2"))
+@quickly_for("a2c", slow=("r2d2",))
 def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name):
     algo, config = algorithm(name), CONFIGS[name]
     keys = jax.random.split(jax.random.key(3), 4)
@@ -90,7 +90,7 @@ def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name)
     assert_members_learn_alone(population, metrics, singles)
 
 
-@quickly_for("a2c", slow=("r2d2",))
+@quickly_for("a2c", slow=())
 def test_a_population_on_the_host_shares_a_pool_and_learns_what_its_members_learn(name):
     algo, config = algorithm(name, "envpool/CartPole-v1"), CONFIGS[name]
     keys, rates = jax.random.split(jax.random.key(3), 2), jnp.array([0.01, 0.1])
@@ -172,7 +172,7 @@ QUIET: dict[str, Any] = {
 }  # fmt: skip
 
 
-@quickly_for("ppo-gru", "r2d2")
+@quickly_for("ppo-gru", "r2d2", slow=())
 def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts):
     parts = run_in_two_parts(name)
     whole = jaxrl.run(algorithm(name), CONFIGS[name], total_steps=10 * 2 * 4, **QUIET)

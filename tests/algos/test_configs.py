@@ -13,6 +13,7 @@ from small_algorithms import CONFIGS, algorithm, described, learn, same, start
 
 import jaxrl
 from jaxrl.config import is_static
+from jaxrl.networks.build import NetworkConfig
 
 everything = pytest.mark.parametrize("name", CONFIGS)
 
@@ -20,6 +21,9 @@ everything = pytest.mark.parametrize("name", CONFIGS)
 NAMES = ["ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "pqn-lstm", "r2d2"]
 FOR_MEMORY = ("core", "core_size", "use_last_action_reward")
 FOR_IMAGES = ("torso", "frame_stack")
+OF_NETWORKS = {field.name for field in dataclasses.fields(NetworkConfig)}
+BUILDERS = ("ppo-gru", "r2d2")
+"""One algorithm for each function that builds networks; the others call the same two."""
 
 
 class Values(NamedTuple):
@@ -105,6 +109,7 @@ def of_fields(static):
             # DQN refuses a memory.
             if is_static(field) == static
             and not (name == "dqn-prioritized" and field.name in FOR_MEMORY)
+            and (name in BUILDERS or field.name not in OF_NETWORKS)
             # A number in the parameters of continuous policies: tests/networks/test_heads.py.
             and field.name != "initial_std"
         ],

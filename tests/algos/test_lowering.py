@@ -18,7 +18,7 @@ CALLS = {
 VARIANTS = [name for name in CONFIGS if name not in ALGORITHMS]
 
 
-def programs(name, env_id, num_members=None, platforms=tuple(CALLS)):
+def programs(name, env_id, num_members=None, platforms=("cuda", "tpu")):
     """Return the text of the program that initializes and trains, by platform.
 
     Args:

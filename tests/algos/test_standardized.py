@@ -17,7 +17,8 @@ from jaxrl.training.compilation import train_chunk
 MEAN, STD = 64.0, 8.0
 ONE_OF_EACH = [
     "dqn",
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "a2c", "impala", "pqn", "r2d2")),
+    pytest.param("ppo", marks=pytest.mark.slow),
+    *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("a2c", "impala", "pqn", "r2d2")),
 ]
 
 

@@ -210,7 +210,13 @@ jaxrl.run(spread.spread(jaxrl.a2c(env)), config, total_steps=10**6, num_evaluati
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("failing", "place"), [(0, "step"), (1, "step"), (1, "callback")])
+@pytest.mark.parametrize(
+    ("failing", "place"),
+    [
+        (0, "step"),
+        *(pytest.param(1, x, marks=pytest.mark.exhaustive) for x in ("step", "callback")),
+    ],
+)
 def test_an_error_in_one_process_ends_both(failing, place):
     address = free_address()
     both = [begin("-c", FAILING, address, number, failing, place) for number in (0, 1)]

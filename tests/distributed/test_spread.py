@@ -109,7 +109,7 @@ def assert_environments_are_split_and_the_agent_is_copied(state):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.exhaustive] * (n == "dqn")) for n in DRAWN],  # as r2d2
+    [pytest.param(n, marks=[pytest.mark.exhaustive] * (n != "r2d2")) for n in DRAWN],
 )
 def test_devices_draw_the_samples_that_members_of_vmap_draw(name):
     algo, config = algorithm(name), DRAWN[name]
@@ -214,7 +214,7 @@ def test_pmap_trains_one_agent_on_all_devices():
 @pytest.mark.parametrize(
     ("env_id", "num_devices", "num_lane_devices", "strategy"),
     [
-        pytest.param("CartPole-v1", D, 1, "map", marks=pytest.mark.slow),
+        pytest.param("CartPole-v1", D, 1, "map", marks=pytest.mark.exhaustive),
         pytest.param("CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.exhaustive),
         pytest.param("envpool/CartPole-v1", D, 1, "vmap", marks=pytest.mark.exhaustive),
         pytest.param("envpool/CartPole-v1", D // 2, 2, "vmap", marks=pytest.mark.slow),

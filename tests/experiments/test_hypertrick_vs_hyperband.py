@@ -17,6 +17,9 @@ def comparison(experiment, monkeypatch):
     return module
 
 
+ON_HOST = pytest.param("envpool/CartPole-v1", marks=pytest.mark.exhaustive)
+
+
 @pytest.mark.slow
 def test_each_scheduler_has_the_same_expected_cost(comparison):
     args = comparison.Args(phases=9, eta=3)
@@ -42,7 +45,7 @@ def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, evict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
+@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", ON_HOST])
 def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
     args = comparison.Args(
         env_id=env_id, num_envs=2, set=(*SMALL[1:], "num_steps=2"), seeds=1, lanes=2, phases=2,
@@ -82,7 +85,7 @@ def test_phases_that_run_side_by_side_are_one_round(comparison):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", "envpool/CartPole-v1"])
+@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", ON_HOST])
 def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys, env_id):
     comparison.main(
         comparison.Args(

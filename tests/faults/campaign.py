@@ -27,8 +27,8 @@ MODULES = (
     "storage", "simulators", "numerics", "inputs",
 )  # fmt: skip
 """The modules of this package that have kinds."""
-ONCE = 10
-"""Cases of a kind with `per_round` or more of them, where each kind is run once."""
+ONCE = 3
+"""The most cases of a kind where each kind is run once."""
 
 
 def find_kinds() -> dict[str, Kind]:

@@ -52,7 +52,7 @@ def assert_close(a, b):
 
 
 QUICK = [("ppo", "turns-2", False), ("a2c", "ready-4", True)]
-SLOW = [("r2d2", "turns-2", False), ("ppo-gru", "ready-4", True)]
+SLOW = [("r2d2", "turns-2", False)]
 EXHAUSTIVE = [
     *((name, pools, False) for name in NAMES for pools in ("turns-2", "ready-4")),
     *(
@@ -82,7 +82,7 @@ def test_pools_change_nothing(name, pools, send_ahead):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("asynchronous", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_pools_change_nothing_on_atari(asynchronous):
     def play(num_pools):
         env = jaxrl.make(

@@ -56,9 +56,9 @@ def test_every_scheduler_keeps_the_contract(scheduler):
     ("explorer", "space"),
     [
         (PBT(N, P), ALL),
-        (PBT(1, 1), SPACE),
+        pytest.param(PBT(1, 1), SPACE, marks=pytest.mark.exhaustive),
         (PB2(N, P, candidates=8), ALL),
-        (PB2(2, 1, candidates=8), SPACE),
+        pytest.param(PB2(2, 1, candidates=8), SPACE, marks=pytest.mark.exhaustive),
         (MFPBT(N, P, (1, 2)), SPACE),
     ],
     ids=["PBT", "PBT-1", "PB2", "PB2-2", "MFPBT"],

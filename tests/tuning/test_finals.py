@@ -53,8 +53,10 @@ def late_scores(ledger):
     "scheduler",
     [
         HyperTrick(14, 4),
-        SuccessiveHalving(13, 9),
-        pytest.param(ASHA(12, 9), marks=pytest.mark.exhaustive),
+        *(
+            pytest.param(x, marks=pytest.mark.exhaustive)
+            for x in (SuccessiveHalving(13, 9), ASHA(12, 9))
+        ),
     ],
     ids=lambda scheduler: type(scheduler).__name__,
 )

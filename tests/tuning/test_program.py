@@ -188,7 +188,7 @@ def test_a_search_is_vmapped_over_seeds():
     np.testing.assert_array_equal(results.ledger.status[1], searched(SCHEDULERS[1]).ledger.status)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hypertrick_finds_more_than_random_search_of_the_same_budget():
     """Random search runs as many full trials as HyperTrick's phases cost, with 128 seeds each."""
 

@@ -87,7 +87,7 @@ def test_trials_may_pause_and_finals_follow():
     assert np.isfinite(result.finals.scores).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_is_vmapped_over_keys():
     run = search_of(IMPROVEMENT)
     both = jax.jit(jax.vmap(run))(jnp.stack([jax.random.key(6), KEY]))

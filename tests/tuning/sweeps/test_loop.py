@@ -72,7 +72,7 @@ THREE_SEEDS = {"seeds_per_trial": 3, "objective": objectives.lowest_return}
     ("scheduler", "scoring"),
     [
         pytest.param(HyperTrick(12, 4), {}, marks=pytest.mark.exhaustive),
-        (HyperTrick(12, 4), THREE_SEEDS),
+        pytest.param(HyperTrick(12, 4), THREE_SEEDS, marks=pytest.mark.exhaustive),
         (HyperTrick(5, 3), {"evaluation_episodes": 4, "seeds_per_trial": 2}),
         pytest.param(SuccessiveHalving(9, 9), {}, marks=pytest.mark.exhaustive),
         pytest.param(SuccessiveHalving(9, 9), THREE_SEEDS, marks=pytest.mark.exhaustive),
@@ -379,7 +379,13 @@ def test_a_resumed_sweep_keeps_the_strategy_that_it_measured(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", ["in a directory that was moved", "by another worker"])
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param("in a directory that was moved", marks=pytest.mark.exhaustive),
+        "by another worker",
+    ],
+)
 def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
     scheduler, here = SuccessiveHalving(6, 4, 2), tmp_path / "cut"
     arguments: dict[str, Any] = {"num_lanes": 2, "storage": None, "heartbeat_seconds": 1}

@@ -332,8 +332,9 @@ def count_calls(work):
     return count
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal"])
-@pytest.mark.parametrize("scheduler", [RandomSearch(40, 1), ASHA(40, 3)])
+@pytest.mark.parametrize(
+    ("kind", "scheduler"), [("sqlite", ASHA(40, 3)), ("journal", RandomSearch(40, 1))]
+)
 def test_a_trial_costs_the_same_however_many_the_study_has(tmp_path, scheduler, kind):
     """No claim, report, pause or end reads, checks or lists the trials and events before it."""
     url = f"{kind}:///{tmp_path / 's'}"
