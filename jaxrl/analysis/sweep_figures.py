@@ -236,7 +236,7 @@ def _draw_front(figure: Figure, sweep: Sweep) -> None:
 def _draw_schedule(figure: Figure, sweep: Sweep) -> None:
     """Draw the winner's value of each hyperparameter in each phase, one below the other."""
     schedule, space = winning_schedule(sweep), sweep["space"]
-    figure.set_size_inches(8, 1.0 + 1.4 * len(space))
+    figure.set_size_inches(8, 1.0 + 1.6 * len(space))
     edges = np.arange(len(schedule) + 1) + 0.5  # around the phases 1, 2, ...
     rows = figure.subplots(len(space), sharex=True, squeeze=False)[:, 0]
     for axes, (name, distribution) in zip(rows, space.items(), strict=True):
@@ -246,7 +246,8 @@ def _draw_schedule(figure: Figure, sweep: Sweep) -> None:
         ]
         axes.stairs(drawn, edges, baseline=None, linewidth=2)
         places, labels = zip(*ticks(distribution), strict=True)
-        axes.set_yticks(places, labels, parse_math=False)
+        short = [shorten(label, 14) for label in labels]
+        axes.set_yticks(places, short, fontsize=7, parse_math=False)
         axes.set_ylim(-0.1, 1.1)
         axes.set_title(shorten(name, 60), loc="left", fontsize=9, parse_math=False)
         axes.grid(alpha=0.3)

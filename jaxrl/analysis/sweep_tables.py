@@ -79,7 +79,7 @@ def winner_scores(best: Mapping[str, Any]) -> str:
     """Return the scores of `ranking.winner` in words: in the finals and in the search."""
     if "score" not in best:
         return cell_text(best_score(best))
-    searched = f", {score} in the search" if (score := _search_score(best)) else ""
+    searched = f", {score} in the search (last two)" if (score := _search_score(best)) else ""
     return f"{_mean_of_runs(best)} in the finals{searched}"
 
 

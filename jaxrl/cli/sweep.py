@@ -228,6 +228,8 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
             print(f"its agent{in_search}: jaxrl play {agent}")
     elif finals.rows:
         print("no winner: in the finals each setting has a run that diverged or has no score")
+    else:
+        print("no winner: no trial has a finite score")
     print(f"report: {write_report(sweep, result.run_dir)}")
 
 
@@ -242,7 +244,9 @@ def print_table(table: TextTable, title: str, most: int | None = None) -> None:
     rows = table.rows[:most]
     shown = f", the first {len(rows)} of {len(table.rows)}" if rows != table.rows else ""
     print(f"{title}{shown}")  # a title within the table would be as narrow as the table
-    printed = Table(*map(escape, table.head))
+    printed = Table()
+    for name in table.head:
+        printed.add_column(escape(name), justify="right")
     for row in rows:
         printed.add_row(*map(escape, row))
     Console().print(printed)

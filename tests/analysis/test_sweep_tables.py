@@ -32,7 +32,7 @@ def test_finals_stand_beside_the_scores_of_the_search():
         ["1", "", "diverged", "diverged"],
     ]
     in_finals = "1.50 (-4.85 to 7.85) in the finals"
-    assert sweep_tables.winner_scores(finals[0]) == f"{in_finals}, 7.12346 in the search"
+    assert sweep_tables.winner_scores(finals[0]) == f"{in_finals}, 7.12346 in the search (last two)"
     assert sweep_tables.winner_scores(trial(0, [3.0, 2.0])) == "3"
 
 

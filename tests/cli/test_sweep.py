@@ -8,6 +8,7 @@ import jax
 import pytest
 import sweep_runs
 import tyro
+from written_sweeps import sweep_of, trial
 
 import jaxrl
 from jaxrl import config as fields
@@ -161,9 +162,20 @@ def test_finals_are_as_many_as_their_share_allows():
 
 def test_flags_name_one_objective_or_several():
     assert sweep_flags.make_objective(sweep_flags.SweepArguments()) is objectives.mean_return
+    one = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("mean-std",)))
+    assert one.__name__ == "mean_minus_1_deviations"
     several = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("lowest", "mean")))
     assert several == {"lowest": objectives.lowest_return, "mean": objectives.mean_return}
     assert objectives.names_of(several) == ["lowest", "mean"]
+
+
+def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
+    held = sweep_of([trial(0, [None, None])], elsewhere=0)
+    result = tuning.SweepResult(held, False, tmp_path)
+    sweep.report_result(sweep_flags.SweepArguments(), result)
+    assert capsys.readouterr().out.splitlines() == [
+        "no winner: no trial has a finite score", f"report: {tmp_path / 'report.html'}"
+    ]  # fmt: skip
 
 
 def test_tables_are_printed_from_their_first_rows(capsys):
