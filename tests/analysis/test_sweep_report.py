@@ -239,4 +239,4 @@ def test_a_browser_shows_all_of_the_page(tmp_path):
         facts, first, others = at["tables"]
         assert ["seed", "1"] in facts["rows"]
         ranking = [str(row["trial"]) for row in leaderboard(sweep["trials"])]
-        assert [row[1] for row in first["rows"][1:] + others["rows"][1:]] == ranking
+        assert [row[0] for row in first["rows"][1:] + others["rows"][1:]] == ranking
