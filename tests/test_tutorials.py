@@ -101,7 +101,8 @@ def test_the_algorithms_keep_the_contract():
 
 
 @pytest.mark.slow
-def test_the_population_trains_and_goes_on():
+def test_the_population_trains_and_goes_on(monkeypatch):
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)  # each strategy compiles a program
     smaller = ("key, 100)", "key, 10)"), ("num_steps=128", "num_steps=32")
     scope = run_page(
         "a-population",
