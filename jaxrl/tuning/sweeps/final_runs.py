@@ -171,8 +171,12 @@ def summarize_finals(
         first = place * finals.repeats
         places = range(first, first + finals.repeats)
         own = [scores.get(run, -np.inf) for run in places]
-        row = {"trial": trial["trial"], "values": trial["values"], "scores": own}
-        row["search"] = score_to_json(np.float64(late_score(trial)))
+        row = {
+            "trial": trial["trial"],
+            "values": trial["values"],
+            "scores": own,
+            "search": score_to_json(np.float64(late_score(trial))),
+        }
         if all(run in objectives for run in places):
             means = np.mean([objectives[run] for run in places], axis=0)
             row["objectives"] = [score_to_json(mean) for mean in means]

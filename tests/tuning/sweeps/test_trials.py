@@ -333,7 +333,13 @@ def count_calls(work):
 
 
 @pytest.mark.parametrize(
-    ("kind", "scheduler"), [("sqlite", ASHA(40, 3)), ("journal", RandomSearch(40, 1))]
+    ("kind", "scheduler"),
+    [
+        ("sqlite", RandomSearch(40, 1)),
+        ("journal", ASHA(40, 3)),
+        pytest.param("sqlite", ASHA(40, 3), marks=pytest.mark.exhaustive),
+        pytest.param("journal", RandomSearch(40, 1), marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_trial_costs_the_same_however_many_the_study_has(tmp_path, scheduler, kind):
     """No claim, report, pause or end reads, checks or lists the trials and events before it."""
