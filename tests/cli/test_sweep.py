@@ -163,6 +163,7 @@ def test_finals_are_as_many_as_their_share_allows():
 def test_flags_name_one_objective_or_several():
     assert sweep_flags.make_objective(sweep_flags.SweepArguments()) is objectives.mean_return
     one = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("mean-std",)))
+    assert callable(one)
     assert one.__name__ == "mean_minus_1_deviations"
     several = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("lowest", "mean")))
     assert several == {"lowest": objectives.lowest_return, "mean": objectives.mean_return}
