@@ -6,6 +6,10 @@ trials as a search in one program.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -13,6 +17,29 @@ from jaxrl import checks
 from jaxrl.tuning.explorers import Sampler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
+
+
+class TrialSource(NamedTuple):
+    """The first hyperparameters and the keys of a sweep's trials, by index."""
+
+    values: Callable[[int], dict[str, Any]]
+    """The hyperparameters, which samplers that learn from the study do not use."""
+    key: Callable[[int], Array]
+
+
+def source_of_search(
+    sampler: Sampler | None, space: spaces.Space, key: Array, num_trials: int
+) -> TrialSource:
+    """Return what a search with this sampler, or random search, gives to its trials."""
+
+    @functools.cache
+    def planned() -> dict[str, Array]:
+        return jax.jit(lambda key: plan(sampler, space, key, num_trials))(key)
+
+    def values(trial: int) -> dict[str, Any]:
+        return spaces.values(space, {name: x[trial] for name, x in planned().items()})
+
+    return TrialSource(values, functools.partial(trial_key, key))
 
 
 def trial_key(key: Array, trial: Array | int) -> Array:

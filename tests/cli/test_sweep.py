@@ -324,7 +324,7 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         (["--scheduler", "mfpbt"], "--periods must be below --phases=10"),
         (["--scheduler", "pbt", "--autotune"], "pbt trains all trials at the same time; leave"),
         (["--scheduler", "pbt", "--max-steps", "9"], "--max-steps must be left out, got 9"),
-        (["--scheduler", "pbt", "--sampler", "tpe"], "--sampler must be 'random', got 'tpe'"),
+        (["--scheduler", "pbt", "--sampler", "tpe"], "must be 'random' or 'sobol', got 'tpe'"),
         (
             ["--scheduler", "pbt", "--videos-by", "gamma"],
             "--videos-by must be left out, got 'gamma'",

@@ -136,7 +136,7 @@ class SweepArguments:
     periods: tuple[int, ...] = (1, 10, 25, 50)
     """For mfpbt: the phases from one evolution to the next of each sub-population, below --phases;
     --trials is a multiple of four times their number."""
-    sampler: Literal["random", "tpe", "cmaes", "gp"] = "random"
+    sampler: Literal["random", "sobol", "tpe", "cmaes", "gp"] = "random"
     """How values are drawn; gp learns only from trials that no scheduler stopped."""
     storage: str | None = None
     """Database URL of the study; run_dir/study.db by default."""

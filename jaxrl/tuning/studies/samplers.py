@@ -1,9 +1,9 @@
 """Samplers: which values a trial of a study gets, and how Optuna stores them.
 
-"random" draws the same values as a search in one program. The others learn from the trials that
-have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped ones as well. "tpe"
-and "gp" are Optuna's. Its CMA-ES keeps a pickled optimizer in the study, and reading a pickle may
-run any code, so "cmaes" is `jaxrl.tuning.samplers.cma_es`, which keeps none.
+"random" and "sobol" draw the values that a search in one program draws. The others learn from the
+trials that have ended: "gp" from the completed ones only, "tpe" and "cmaes" from stopped ones as
+well. "tpe" and "gp" are Optuna's. Its CMA-ES keeps a pickled optimizer in the study, and reading a
+pickle may run any code, so "cmaes" is `jaxrl.tuning.samplers.cma_es`, which keeps none.
 
 A conditional field has no value in trials where it is inactive. "gp" draws it at random where it is
 active, and "cmaes" refuses it.
@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrl.files import schema
@@ -28,14 +27,13 @@ from jaxrl.tuning.samplers.optuna_values import distribution_of, stored_choice, 
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import DamagedStudyError
 from jaxrl.tuning.studies.storage import study_view, trial_of
-from jaxrl.types import Array
 
-SAMPLERS = ("random", "tpe", "cmaes", "gp")
+SAMPLERS = ("random", "sobol", "tpe", "cmaes", "gp")
 GENERATION = "cmaes generation"
 """User attribute of a trial: the generation that CMA-ES drew it for."""
 
 Draw = Callable[[int], dict[str, Any]]
-"""`draw(index)` gives the values of the trial with this index to the sampler "random"."""
+"""`draw(index)` gives the values of the trial with this index to these two."""
 
 
 def check_sampler(name: str, space: spaces.Space) -> None:
@@ -45,17 +43,11 @@ def check_sampler(name: str, space: spaces.Space) -> None:
     if name == "cmaes" and conditional:
         raise ValueError(
             f"sampler='cmaes' cannot search the conditional fields {conditional}: use 'random', "
-            "'tpe' or 'gp', or search them in all trials"
+            "'sobol', 'tpe' or 'gp', or search them in all trials"
         )
     needed = {"cmaes": "cmaes", "gp": "torch"}.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:
         raise ImportError(f"the sampler {name!r} needs {needed}: pip install {needed}")
-
-
-def draw_of(space: spaces.Space, trial_values: Callable[[int], dict[str, Array]]) -> Draw:
-    """Return the function that draws a trial's values as plain Python numbers."""
-    compiled = jax.jit(trial_values)
-    return lambda index: spaces.values(space, compiled(index))
 
 
 class TrialSampler:
@@ -63,8 +55,8 @@ class TrialSampler:
 
     Args:
       name: one of `SAMPLERS`.
-      seed: of the samplers but "random".
-      draw: used by the sampler "random" alone.
+      seed: of the samplers that learn from trials.
+      draw: used by "random" and "sobol".
     """
 
     def __init__(self, study: Any, space: spaces.Space, name: str, seed: int, draw: Draw):

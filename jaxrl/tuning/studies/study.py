@@ -60,7 +60,7 @@ class SharedStudy:
     """One worker's access to the study that all workers of a sweep share.
 
     Args:
-      draw: `draw(i)` gives trial i's values to the sampler "random"; the other samplers are
+      draw: `draw(i)` gives trial i's values to the samplers "random" and "sobol"; the others are
         seeded by `seed` and i, and learn from the trials that have ended.
       worker: a name that no other worker has, and that this one has again after a restart.
       heartbeat_seconds: see `jaxrl.tuning.sweep`; `saved` and `listed`: see `check_resumed`.

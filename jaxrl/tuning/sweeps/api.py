@@ -3,7 +3,7 @@
 `jaxrl.tuning.search` is one program and searches traced fields only. A sweep searches any field,
 keeps every trial in an Optuna study that several workers may share, shows its progress, keeps the
 best agents, and resumes after a kill. Both take their decisions by the same functions; with the
-sampler "random" they also run the same trials.
+samplers "random" and "sobol" they also run the same trials.
 
 If only traced fields are searched, all lanes train one program, compiled once. If static fields are
 searched, each lane runs whichever program its trial needs; a program is compiled for each
@@ -43,10 +43,11 @@ from jaxrl.tuning.studies.damage import explain_storage_failure
 from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
 from jaxrl.tuning.sweeps import final_runs, sweep_file
 from jaxrl.tuning.sweeps.display import Display
-from jaxrl.tuning.sweeps.loop import SweepLoop, TrialSource
+from jaxrl.tuning.sweeps.loop import SweepLoop
 from jaxrl.tuning.sweeps.ranking import winner, winning_schedule
 from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
 from jaxrl.tuning.sweeps.whole_study import read_study
+from jaxrl.tuning.trial_start import TrialSource
 from jaxrl.types import Algorithm, check_agent
 
 
@@ -120,8 +121,8 @@ def sweep(
       phase: how long a trial trains between two reports of its score.
       run_dir: receives `sweep.json`, `metrics.jsonl`, `checkpoints/`, the best agents under
         `best/`, and `study.db` unless `storage` is given.
-      sampler: "random" (from `seed` alone), or "tpe", "cmaes" and "gp", which learn from the
-        trials that have ended; "gp" only from those that no scheduler stopped.
+      sampler: "random" or "sobol" (from `seed` alone), or "tpe", "cmaes" and "gp", which learn
+        from the trials that have ended; "gp" only from those that no scheduler stopped.
       storage, study_name: workers with the same ones share the trials. `storage` is a database URL
         (`sqlite:///study.db`, `postgresql://...`), or `journal:///study.log` for one worker at a
         time. A resumed sweep remembers its storage, except for secrets, which are written to no
@@ -344,10 +345,10 @@ def _check_explorer(
             f"{name} changes the values of all trials, but {conditional} have none in some: search "
             "them without When, or by another scheduler"
         )
-    if settings.sampler != "random":
+    if settings.sampler not in ("random", "sobol"):
         raise ValueError(
-            f"sampler must be 'random', got {settings.sampler!r}: the trials of {name} begin "
-            "together, so no sampler can learn from those that have ended"
+            f"sampler must be 'random' or 'sobol', got {settings.sampler!r}: the trials of {name} "
+            "begin together, so no sampler can learn from those that have ended"
         )
     if settings.keep_best_per is not None:
         raise ValueError(

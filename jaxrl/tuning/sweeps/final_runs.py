@@ -19,10 +19,9 @@ from jaxrl.tuning.schedulers import RandomSearch, Scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.sweeps import sweep_file
-from jaxrl.tuning.sweeps.loop import TrialSource
 from jaxrl.tuning.sweeps.ranking import Trial, late_objectives, late_score
 from jaxrl.tuning.sweeps.state import SweepSettings
-from jaxrl.tuning.trial_start import trial_key
+from jaxrl.tuning.trial_start import TrialSource, trial_key
 from jaxrl.types import Array
 
 FOLDER = "finals"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ALL_COMPLETED
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,10 +26,10 @@ from jaxrl.tuning import schedulers
 from jaxrl.tuning.evolution.lineage import Evolution
 from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.objectives import names_of, score
+from jaxrl.tuning.samplers.sobol import Sobol
 from jaxrl.tuning.schedulers import Scheduler, Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
-from jaxrl.tuning.studies.samplers import draw_of
 from jaxrl.tuning.studies.study import SharedStudy, has_other_worker
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.best_agents import BestAgents
@@ -40,16 +40,8 @@ from jaxrl.tuning.sweeps.ranking import best_values
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
 from jaxrl.tuning.sweeps.trials import Begun, Trials
 from jaxrl.tuning.timeline import Span
-from jaxrl.tuning.trial_start import trial_key, trial_values
-from jaxrl.types import Algorithm, Array
-
-
-class TrialSource(NamedTuple):
-    """The hyperparameters and keys of a sweep's trials, by index."""
-
-    values: Callable[[int], dict[str, Any]]
-    """The hyperparameters, for the sampler "random"."""
-    key: Callable[[int], Array]
+from jaxrl.tuning.trial_start import TrialSource, source_of_search
+from jaxrl.types import Algorithm
 
 
 class SweepLoop:
@@ -75,9 +67,8 @@ class SweepLoop:
     ):
         self.settings, self.description, self.display = settings, description, display
         self.began, key = time.perf_counter(), jax.random.key(settings.seed)
-        self.source = source or TrialSource(
-            draw_of(space, lambda index: trial_values(space, key, index)), partial(trial_key, key)
-        )
+        sampler = Sobol() if settings.sampler == "sobol" else None
+        self.source = source or source_of_search(sampler, space, key, scheduler.num_trials)
         self.evolution = (
             Evolution(scheduler, space, key) if isinstance(scheduler, Explorer) else None
         )

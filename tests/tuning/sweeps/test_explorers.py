@@ -311,7 +311,7 @@ def test_a_population_that_was_taken_for_dead_begins_anew(tmp_path, monkeypatch)
         ({"space": CONDITIONAL}, r"but \['learning_rate'\] have none in some: search them without"),
         ({"max_steps": 100}, r"max_steps must be left out, got 100.* fewer trials or phases"),
         ({"max_seconds": 9.0}, "max_seconds must be left out, got 9.0: PBT stops no trial"),
-        ({"sampler": "tpe"}, "sampler must be 'random', got 'tpe': the trials of PBT begin"),
+        ({"sampler": "tpe"}, "sampler must be 'random' or 'sobol', got 'tpe': the trials of PBT"),
         ({"keep_best_per": "gamma"}, "keep_best_per must be left out, got 'gamma'"),
         ({"finals": Finals(3, 3, 2.0)}, r"num_lanes must be at least 9, got 8: the 3 \* 3 finals"),
     ],

@@ -39,11 +39,13 @@ from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.training.population import Strategy
 from jaxrl.tuning import (
     ASHA,
+    PBT,
     Choice,
     HyperTrick,
     LogUniform,
     Phase,
     RandomSearch,
+    Sobol,
     Status,
     SuccessiveHalving,
     Uniform,
@@ -101,6 +103,19 @@ def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(
     assert result.best is not None
     assert result.best["trial"] == int(expected.best_trial)
     assert not result.interrupted
+
+
+@pytest.mark.parametrize("scheduler", [HyperTrick(6, 2), PBT(5, 2)], ids=str)
+def test_points_of_sobol_are_those_of_one_program(tmp_path, scheduler):
+    program = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 5, UPDATES)
+    expected = jax.jit(functools.partial(program, sampler=Sobol()))(jax.random.key(5))
+    trials = outcome(run(tmp_path / "x", scheduler, num_lanes=5, sampler="sobol"))
+    for name, values in expected.values.items():
+        np.testing.assert_allclose([t["values"][name] for t in trials], values, rtol=1e-6)
+    scores = [score for trial in trials for score in trial["scores"]]
+    np.testing.assert_allclose(
+        scores, expected.ledger.scores[~np.isnan(expected.ledger.scores)], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
