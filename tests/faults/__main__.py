@@ -22,7 +22,7 @@ def prepare(scratch: str) -> None:
     for name, value in {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": f"{scratch}/cache",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "XLA_FLAGS": quick,
     }.items():
         os.environ.setdefault(name, value)
