@@ -21,7 +21,7 @@ from jaxrl.files.urls import redact_url
 from jaxrl.tuning import schedulers
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
-from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError
+from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.storage import (
     check_file,
     close_storage,
@@ -162,22 +162,23 @@ def read_events(url: str, study_name: str) -> list[Event]:
 
     Raises:
       FileNotFoundError: if the storage is a file that is not there.
-      ValueError: if the storage has no such events.
-      DamagedStudyError: if they are damaged.
+      ValueError: if the storage has no such events, or they are damaged.
+      OSError: if the storage cannot be read.
     """
     optuna = import_optuna()
     check_file(url)
     storage = open_storage(url, heartbeat_seconds=60)
     try:
-        found = optuna.get_all_study_names(storage)
-        if log_name(study_name) not in found:
-            names = sorted(name for name in found if log_name(name) in found)
-            raise ValueError(
-                f"study_name must be one of {names}, the studies with events at "
-                f"{redact_url(url)}, got {study_name!r}"
-            )
-        log = optuna.load_study(study_name=log_name(study_name), storage=storage)
-        return [event_of(trial) for trial in log.get_trials(deepcopy=False)]
+        with explain_storage_failure(url, study_name):
+            found = optuna.get_all_study_names(storage)
+            if log_name(study_name) not in found:
+                names = sorted(name for name in found if log_name(name) in found)
+                raise ValueError(
+                    f"study_name must be one of {names}, the studies with events at "
+                    f"{redact_url(url)}, got {study_name!r}"
+                )
+            log = optuna.load_study(study_name=log_name(study_name), storage=storage)
+            return [event_of(trial) for trial in log.get_trials(deepcopy=False)]
     finally:
         close_storage(storage)
 

@@ -1,6 +1,8 @@
 """The events of a study: one order for all workers, from which all decisions follow."""
 
+import contextlib
 import itertools
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -93,3 +95,15 @@ def test_events_of_a_file_or_study_that_does_not_exist_are_refused(tmp_path):
     open_study(url, "a").close()
     with pytest.raises(ValueError, match=r"study_name must be one of \['s'\].*got 'typo'"):
         read_events(url, "typo")
+
+
+def test_damaged_events_are_one_error_that_names_the_study(tmp_path):
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    study = open_study(url, "a")
+    study.log.append(begun(0))
+    study.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database, database:
+        changed = "update trial_user_attributes set value_json = '[]' where key = 'event'"
+        assert database.execute(changed).rowcount == 1
+    with pytest.raises(ValueError, match=r"the study 's' at sqlite:///.* is damaged or not this"):
+        read_events(url, "s")
