@@ -77,8 +77,9 @@ def test_populations_of_two_sizes_are_measured(benchmark):
     lanes = benchmark("lanes")
     one, two = lanes.main(lanes.Args(quick=True))["tasks"]["cartpole"]
     assert (one["agents"], two["agents"]) == (1, 2)
-    assert min(one["steps_per_second"]["jaxrl"].values()) > 0
-    assert two["megabytes"] > one["megabytes"] > 0
+    for name in ("jaxrl", "search"):
+        assert min(one["steps_per_second"][name].values()) > 0
+        assert two["megabytes"][name] > one["megabytes"][name] > 0
 
 
 FAKE_ARLBENCH = """
