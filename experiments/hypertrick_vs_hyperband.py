@@ -43,7 +43,7 @@ from rich.table import Table
 
 import jaxrl
 from jaxrl import checks, tuning
-from jaxrl.analysis.records import save_record
+from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message, set_fields
 from jaxrl.cli.flags.sweep import make_environment
 from jaxrl.distributed.spread import split_cpu
@@ -331,24 +331,25 @@ def main(args: Args) -> None:
 
 
 def table(found: dict[str, list[Outcome]], budget: int) -> Table:
-    """Return a table of means over seeds."""
+    """Return a table of means over seeds, with 95% intervals of scores."""
     shown = Table(
-        "scheduler", "trials", "phases", "best score, by seed", "mean", f"of {budget} phases",
-        "rounds", "rounds to best", "occupancy", "seconds", "winner in finals, by seed",
+        "scheduler", "trials", "phases", "best score", f"of {budget} phases", "rounds",
+        "rounds to best", "occupancy", "seconds", "winner in finals",
     )  # fmt: skip
 
     def mean(outcomes: list[Outcome], name: str, digits: int = 1) -> str:
         return f"{np.mean([getattr(one, name) for one in outcomes]):.{digits}f}"
 
     for name, outcomes in found.items():
-        by_seed = ", ".join(f"{one.best_score:.1f}" for one in outcomes)
+        best = np.array([one.best_score for one in outcomes])
         within = f"{np.mean([one.best_within(budget) for one in outcomes]):.1f}"
+        finals = np.array([np.mean(one.final_scores) for one in outcomes if one.final_scores])
         shown.add_row(
-            name, mean(outcomes, "trials", 0), mean(outcomes, "phases"), by_seed,
-            mean(outcomes, "best_score"), within, mean(outcomes, "rounds"),
+            name, mean(outcomes, "trials"), mean(outcomes, "phases"),
+            interval_text(summarize_seeds(best), 1), within, mean(outcomes, "rounds"),
             mean(outcomes, "rounds_to_best"), mean(outcomes, "occupancy", 2),
             mean(outcomes, "seconds"),
-            ", ".join(f"{np.mean(one.final_scores):.1f}" for one in outcomes if one.final_scores),
+            interval_text(summarize_seeds(finals), 1) if len(finals) else "",
         )  # fmt: skip
     return shown
 
