@@ -84,7 +84,7 @@ class Search:
     """A whole HyperTrick search of PPO's learning rate as one program, compiled ahead of time.
 
     There are twice as many trials as lanes, and four phases. A call searches anew and returns the
-    environment steps a second of all trials.
+    environment steps a second of all lanes: those without a trial left step on, too.
     """
 
     def __init__(self, task: Task, lanes: int, strategy: Any, updates: int):
@@ -94,7 +94,7 @@ class Search:
             tuning.search, algo, task.config, space, tuning.HyperTrick(2 * lanes, 4), lanes,
             updates, strategy=strategy,
         )  # fmt: skip
-        self.steps, self.key = updates * task.steps, jax.random.key(0)
+        self.steps, self.key = lanes * updates * task.steps, jax.random.key(0)
         began = time.perf_counter()
         lowered = jax.jit(search).lower(self.key)
         self.program = lowered.compile(jaxrl.compiler_options(algo, task.config))
@@ -102,8 +102,8 @@ class Search:
 
     def __call__(self) -> float:
         began = time.perf_counter()
-        phases = int(self.program(self.key).ledger.reported.sum())
-        return phases * self.steps / (time.perf_counter() - began)
+        rounds = int(self.program(self.key).num_rounds)
+        return rounds * self.steps / (time.perf_counter() - began)
 
 
 def rollouts(env: jaxrl.Env, torso: str, num_steps: int) -> Callable[[], float]:
