@@ -127,11 +127,12 @@ class ASHA(_Halving):
     def judge(self, ledger: Ledger, trial: Array) -> Array:
         phases = ledger.reported[trial]
         is_rung = jnp.isin(phases, jnp.array(self.rungs))
+        scores = ledger.scores[:, phases - 1]  # outside of `cond`, which would copy all phases
 
         def promote() -> Array:
             status = ledger.status.at[trial].set(Status.PAUSED)
             reached = ledger.reported >= phases
-            rank = ranks(ledger.scores[:, phases - 1], reached)
+            rank = ranks(scores, reached)
             is_paused = (status == Status.PAUSED) & (ledger.reported == phases)
             continues = is_paused & (rank < reached.sum() // self.eta)
             return jnp.where(continues, Status.READY, status)
@@ -195,9 +196,10 @@ def _halve(brackets: tuple[tuple[Rung, ...], ...], ledger: Ledger, trial: Array)
     waits = members & (status == Status.PAUSED)
     phases = jnp.min(ledger.reported, initial=ledger.scores.shape[1], where=waits)
     reached, has_stopped = ledger.reported >= phases, status == Status.STOPPED
+    scores = ledger.scores[:, phases - 1]  # outside of `cond`, which would copy all phases
 
     def judge_rung() -> Array:
-        rank = ranks(ledger.scores[:, phases - 1], members & reached & ~has_stopped)
+        rank = ranks(scores, members & reached & ~has_stopped)
         best = rank < num_survivors[jnp.argmax(is_own & (phases_of == phases))]
         verdict = jnp.where(best, Status.READY, Status.STOPPED)
         return jnp.where(waits & (ledger.reported == phases), verdict, status)

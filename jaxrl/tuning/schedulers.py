@@ -120,15 +120,21 @@ def begin(ledger: Ledger, trial: Array | int, phases: Array | int = 0) -> Ledger
 
 @functools.partial(jax.jit, static_argnums=0)
 def report(scheduler: Scheduler, ledger: Ledger, trial: Array, score: Array) -> Ledger:
-    """Return the ledger with the score of a trial's next phase, and the scheduler's decisions."""
-    phase = ledger.reported[trial]
-    ledger = ledger._replace(
-        scores=ledger.scores.at[trial, phase].set(score), reported=ledger.reported.at[trial].add(1)
+    """Return the ledger with the score of a trial's next phase, and the scheduler's decisions.
+
+    A trial of -1 changes nothing.
+    """
+    is_trial, phase = trial >= 0, ledger.reported[trial]
+    # A place outside the arrays has no effect; to select between ledgers would copy all scores.
+    place = jnp.where(is_trial, trial, scheduler.num_trials)
+    after = ledger._replace(
+        scores=ledger.scores.at[place, phase].set(score, mode="drop"),
+        reported=ledger.reported.at[place].add(1, mode="drop"),
     )
-    status = scheduler.judge(ledger, trial)
+    status = scheduler.judge(after, trial)
     completed = phase + 1 >= scheduler.num_phases
     own = jnp.where(completed, Status.COMPLETED, status[trial])
-    return ledger._replace(status=status.at[trial].set(own))
+    return after._replace(status=jnp.where(is_trial, status.at[trial].set(own), ledger.status))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -143,40 +149,38 @@ def stop(scheduler: Scheduler, ledger: Ledger, trial: Array) -> Ledger:
 
 @jax.jit
 def assign(ledger: Ledger) -> tuple[Ledger, Array]:
-    """Return the ledger and the trial that a free lane runs next, -1 if there is none.
-
-    The READY trial that has reported the most phases comes first, then the first WAITING one.
-    """
-    is_ready = ledger.status == Status.READY
-    is_waiting = ledger.status == Status.WAITING
-    furthest = jnp.argmax(jnp.where(is_ready, ledger.reported, -1))
-    trial = jnp.where(is_ready.any(), furthest, jnp.argmax(is_waiting)).astype(jnp.int32)
-    found = is_ready.any() | is_waiting.any()
-    status = jnp.where(found, ledger.status.at[trial].set(Status.RUNNING), ledger.status)
-    return ledger._replace(status=status), jnp.where(found, trial, -1)
+    """Return the ledger and the trial that a free lane runs next, -1 if there is none."""
+    ledger, (trial,) = assign_lanes(ledger, jnp.full(1, -1, jnp.int32))
+    return ledger, trial
 
 
 def report_lanes(scheduler: Scheduler, ledger: Ledger, trial: Array, scores: Array) -> Ledger:
     """Report the scores of trials `[W]`, -1 where there is none, in the order of the lanes."""
 
     def step(ledger: Ledger, lane: tuple[Array, Array]) -> tuple[Ledger, None]:
-        trial, score = lane
-        after = report(scheduler, ledger, trial, score)
-        return jax.tree.map(lambda old, new: jnp.where(trial < 0, old, new), ledger, after), None
+        return report(scheduler, ledger, *lane), None
 
     return jax.lax.scan(step, ledger, (trial, scores))[0]
 
 
 def assign_lanes(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-    """Assign trials to the free lanes, in the order of the lanes; return every lane's trial."""
+    """Assign trials to the free lanes, in the order of the lanes; return every lane's trial.
 
-    def step(ledger: Ledger, trial: Array) -> tuple[Ledger, Array]:
-        after, found = assign(ledger)
-        ledger = jax.tree.map(lambda old, new: jnp.where(trial >= 0, old, new), ledger, after)
-        return ledger, jnp.where(trial >= 0, trial, found)
-
-    # A trial that pauses and is READY at once gives up its lane, and is assigned like any other.
-    return jax.lax.scan(step, ledger, jnp.where(is_running(ledger, trial), trial, -1))
+    READY trials come first, those that have reported the most phases before others, then WAITING
+    ones; equal ones in the order of trials. A lane is free if its trial, -1 for none, is not in
+    training.
+    """
+    is_ready, is_waiting = ledger.status == Status.READY, ledger.status == Status.WAITING
+    group = jnp.where(is_ready, -ledger.reported, jnp.where(is_waiting, 1, 2))
+    next_trials = jnp.argsort(group, stable=True).astype(jnp.int32)
+    is_free = ~is_running(ledger, trial)
+    place = jnp.cumsum(is_free) - 1
+    is_assigned = is_free & (place < (is_ready | is_waiting).sum())
+    assigned = jnp.where(is_assigned, next_trials[place], -1)
+    # Lanes without a new trial write outside the array, which has no effect.
+    changed = jnp.where(is_assigned, assigned, len(ledger.status))
+    status = ledger.status.at[changed].set(Status.RUNNING, mode="drop")
+    return ledger._replace(status=status), jnp.where(is_free, assigned, trial)
 
 
 def is_running(ledger: Ledger, trial: Array) -> Array:
