@@ -30,7 +30,7 @@ from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.events import EventLog, log_name
 from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
-from jaxrl.tuning.studies.paused_agents import PausedAgents, open_folder
+from jaxrl.tuning.studies.paused_agents import PausedAgents, open_agents
 from jaxrl.tuning.studies.samplers import Draw, TrialSampler
 from jaxrl.tuning.studies.storage import (
     close_storage,
@@ -374,7 +374,7 @@ class SharedStudy:
         Raises:
           ValueError: if other workers keep them elsewhere.
         """
-        return PausedAgents(open_folder(self._study, self._url, parent))
+        return open_agents(self._study, self._url, parent)
 
     def close(self) -> None:
         """Stop the heartbeat and close the connection."""

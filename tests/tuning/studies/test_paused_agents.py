@@ -1,5 +1,7 @@
 """The agents of paused trials, which any worker of a study may continue."""
 
+import uuid
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,3 +112,28 @@ def test_a_worker_with_another_folder_is_refused(tmp_path):
     assert found.num_updates == 5
     for study in (a, b):
         study.close()
+
+
+def test_workers_that_begin_at_the_same_moment_find_each_other_s_agents(tmp_path, monkeypatch):
+    """Between the look of one for a folder and its own, the other makes one."""
+    url, agent = f"sqlite:///{tmp_path / 'study.db'}", {"x": np.ones(2)}
+    workers = [open_study(url, name) for name in "abc"]
+    make_name, found = uuid.uuid4, []
+
+    def meanwhile():
+        monkeypatch.undo()
+        found.append(workers[1].open_agents(tmp_path / "paused"))
+        return make_name()
+
+    monkeypatch.setattr(uuid, "uuid4", meanwhile)
+    found.append(workers[0].open_agents(tmp_path / "paused"))
+    found.append(workers[2].open_agents(tmp_path / "paused"))
+    assert len(list((tmp_path / "paused").iterdir())) == 2
+    for trial, folder in enumerate(found):
+        folder.save(trial, 1, agent, 12)
+        for other in found:
+            assert other.load(trial, 1, agent).num_updates == 12
+    found[2].remove(lambda _: True)
+    assert not list((tmp_path / "paused").glob("*/*"))
+    for worker in workers:
+        worker.close()
