@@ -101,21 +101,20 @@ def test_the_algorithms_keep_the_contract():
 
 
 @pytest.mark.slow
-def test_the_population_trains_and_goes_on(monkeypatch):
-    monkeypatch.setattr(jax, "local_device_count", lambda: 1)  # each strategy compiles a program
+def test_the_population_trains_and_goes_on():
     smaller = ("key, 100)", "key, 10)"), ("num_steps=128", "num_steps=32")
     scope = run_page(
         "a-population",
         *smaller,
         (", 50, 50)", ", 2, 2)"),
         (":, -20:", ":, -4:"),
-        ("choose(algo, configs)", "choose(algo, configs, 0.01, 1)"),
+        ("choose(algo, configs)", "choose(algo, configs, 0.01, 1, 1.0)"),  # measures one strategy
     )
     assert scope["last"].shape == scope["greedy"].shape == (16,)
     assert scope["curves"].shape == (16, 10)
     assert np.isfinite(scope["greedy"]).all()
     assert scope["metrics"]["loss"].shape == (16, 2)
-    assert scope["measured"].steps_per_second.keys() >= {"vmap", "map"}
+    assert scope["measured"].steps_per_second.keys() == {"vmap"}
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ def quickly_for(*names, slow=tuple(CONFIGS)):
 @pytest.mark.parametrize(
     "name",
     [
-        "ppo",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in CONFIGS if name != "ppo"),
+        "a2c",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in CONFIGS if name != "a2c"),
     ],
 )
 def test_an_update_under_jit_equals_an_eager_one(name):
@@ -90,7 +90,8 @@ def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name)
     assert_members_learn_alone(population, metrics, singles)
 
 
-@quickly_for("a2c", slow=())
+@pytest.mark.exhaustive
+@everything
 def test_a_population_on_the_host_shares_a_pool_and_learns_what_its_members_learn(name):
     algo, config = algorithm(name, "envpool/CartPole-v1"), CONFIGS[name]
     keys, rates = jax.random.split(jax.random.key(3), 2), jnp.array([0.01, 0.1])
@@ -127,23 +128,6 @@ def test_a_program_with_64_bit_numbers_keeps_the_state_s_dtypes(name, number):
         state = jax.eval_shape(algo.init, config, jax.random.key(0))
         after, _ = jax.eval_shape(algo.update, config, state)
     jax.tree.map(lambda x, y: np.testing.assert_equal(y.dtype, x.dtype), state, after)
-
-
-@pytest.mark.slow
-@everything
-def test_metrics_are_the_same_scalars_in_each_update(name):
-    _, shapes = shapes_of_update(name)
-    assert {x.shape for x in shapes.values()} == {()}
-    assert {
-        "episode_return_sum", "episode_length_sum", "episode_count", "valid_steps", "loss"
-    } <= set(shapes)  # fmt: skip
-    _, metrics = learn(name, CONFIGS[name], start(name))
-    assert set(metrics) == set(shapes)
-    assert metrics["episode_count"].sum() > 0
-    assert (metrics["valid_steps"] <= 8).all()
-    assert all(np.isfinite(x).all() for x in metrics.values())
-    # CartPole pays 1 a step.
-    assert (metrics["episode_return_sum"] == metrics["episode_length_sum"]).all()
 
 
 @pytest.fixture(scope="module")

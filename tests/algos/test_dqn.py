@@ -100,7 +100,7 @@ def test_epsilon_falls_over_the_exploration_steps():
     np.testing.assert_allclose(metrics["epsilon"], [1, 0.8, 0.6, 0.4, 0.2, 0.2], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dqn", pytest.param("r2d2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["dqn", pytest.param("r2d2", marks=pytest.mark.exhaustive)])
 def test_learning_goes_on_past_what_32_bits_count(name):
     algo = on_cartpole(name)
     fields = {"num_steps": 2, "replay_size": 400, "batch_size": 4, "hidden_sizes": (8,)}

@@ -21,7 +21,7 @@ NUM_UPDATES = 20
 def metrics_of(name):
     """Return each metric of the first updates, `[20]`."""
     _, metrics = learn(name, CONFIGS[name], start(name), NUM_UPDATES)
-    return {metric: values.tolist() for metric, values in sorted(metrics.items())}
+    return {metric: np.asarray(values) for metric, values in sorted(metrics.items())}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -31,6 +31,11 @@ def test_an_algorithm_learns_as_it_did_before(name):
     for metric, values in metrics.items():
         # Processors and versions of XLA round differently.
         np.testing.assert_allclose(values, golden[metric], rtol=1e-3, atol=1e-4, err_msg=metric)
+    assert {"loss", "episode_length_sum"} <= set(metrics)
+    assert metrics["episode_count"].sum() > 0
+    assert (metrics["valid_steps"] <= 8).all()
+    # CartPole pays 1 a step.
+    np.testing.assert_array_equal(metrics["episode_return_sum"], metrics["episode_length_sum"])
 
 
 if __name__ == "__main__":

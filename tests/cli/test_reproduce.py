@@ -106,5 +106,5 @@ def test_scores_without_spread_have_the_least_margin_and_one_has_none():
 def test_a_recorded_result_is_reproduced(jaxrl_command):
     """With the versions of packages that are installed, not those of the record."""
     results = ROOT / "experiments" / "results"
-    repeated = jaxrl_command("reproduce", "cartpole-ppo", "--results", results, "--seeds", 1, 2)
+    repeated = jaxrl_command("reproduce", "cartpole-ppo", "--results", results, "--seeds", 1)
     assert repeated.returncode == 0, repeated.stdout

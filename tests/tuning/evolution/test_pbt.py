@@ -76,7 +76,9 @@ def test_finals_replay_the_schedule_with_new_seeds():
     np.testing.assert_allclose(result.best_state.params, params, rtol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["map", pytest.param("shard-vmap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("map", marks=pytest.mark.exhaustive), "shard-vmap"]
+)
 def test_the_strategy_does_not_matter(strategy):
     expected, result = searched(), searched(strategy)
     np.testing.assert_array_equal(result.parent, expected.parent)
