@@ -21,6 +21,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +40,9 @@ from jaxrl.tuning.finals import mean_of_last_two, retrain
 from jaxrl.tuning.samplers.ask_tell import AskTell
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.samplers.smac_search import import_smac
-from jaxrl.tuning.schedulers import Extended, Scheduler
-from jaxrl.tuning.timeline import Budget, expected_phases, hyperband_budget
+from jaxrl.tuning.schedulers.contract import Ledger, Scheduler
+from jaxrl.tuning.schedulers.wrapper import Wrapper
+from jaxrl.tuning.timeline import expected_phases
 
 
 class Agent(NamedTuple):
@@ -122,6 +124,67 @@ class Sampler(NamedTuple):
     """A sampler on the host, one of `AskTell`; its trials train for all phases."""
 
     name: str
+
+
+class Budget(NamedTuple):
+    """Phases that all schedulers can spend exactly: what HyperBand costs, several times."""
+
+    num_phases: int
+    """Phases of a trial that is not stopped."""
+    times: int
+    """HyperBands."""
+    halving_trials: int
+    """Trials of the successive halving that costs what one of them costs."""
+    total: int
+    """Phases of all of them, as many as of some whole trials."""
+
+    @property
+    def whole_trials(self) -> int:
+        """Trials that are not stopped and cost the budget."""
+        return self.total // self.num_phases
+
+
+def hyperband_budget(num_phases: int, times: int) -> Budget:
+    """Return the budget of some HyperBands with eta 3, on which all schedulers can be compared.
+
+    Raises:
+      ValueError: if no successive halving, or no number of whole trials, costs the same.
+    """
+    times = checks.integer("times", times)
+    cost = int(expected_phases(tuning.HyperBand(num_phases)))
+    halvings = [tuning.SuccessiveHalving(number, num_phases) for number in range(1, cost + 1)]
+    equal = [one.num_trials for one in halvings if expected_phases(one) == cost]
+    if not equal or cost * times % num_phases:
+        raise ValueError(
+            f"no successive halving, or no number of whole trials, costs the {cost * times} phases "
+            f"of {times} HyperBands of {num_phases} phases; use 3 or 9 phases, and a multiple of 3 "
+            "times"
+        )
+    return Budget(num_phases, times, equal[-1], cost * times)
+
+
+@dataclass(frozen=True)
+class Extended(Wrapper):
+    """A HyperTrick search that begins more trials than its rule counts with.
+
+    How many phases the rule spends depends on the scores. With trials in reserve and a cap, a
+    search spends exactly what it may.
+    """
+
+    search: tuning.HyperTrick
+    total: int
+
+    def __post_init__(self) -> None:
+        checks.fields(self, checks.integer, "total", least=self.search.num_trials)
+
+    @property
+    def num_trials(self) -> int:
+        """The trials with those in reserve."""
+        return self.total
+
+    def judge(self, ledger: Ledger, trial: jaxrl.types.Array) -> jaxrl.types.Array:
+        """Judge all trials by the same rule."""
+        return self.search.judge(ledger, trial)
 
 
 def hypertrick(budget: Budget) -> Scheduler:

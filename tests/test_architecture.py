@@ -21,7 +21,7 @@ FLOORS = (
     {"algos", "distributed"},
     {"presets"},
     {"training"},
-    {"tuning.spaces"},
+    {"tuning.spaces", "tuning.schedulers"},
     {"tuning"},
     {"tuning.evolution", "tuning.samplers"},
     {"tuning.studies"},

@@ -17,8 +17,8 @@ from jaxrl.analysis.sweep_axes import (
     is_log,
     positions,
 )
+from jaxrl.tuning.ranking import best_values, leaderboard, phase_scores
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
-from jaxrl.tuning.sweeps.ranking import best_values, leaderboard, phase_scores
 
 _MIN_TRIALS = 4
 

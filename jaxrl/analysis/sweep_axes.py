@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from jaxrl.analysis.figures import DIVERGED_COLOR, color_scale, shorten, show_text
-from jaxrl.tuning.sweeps.ranking import leaderboard, phase_scores
+from jaxrl.tuning.ranking import leaderboard, phase_scores
 
 
 def position(distribution: Mapping[str, Any], value: Any) -> float:

@@ -18,7 +18,7 @@ from jaxrl.analysis.figures import DIVERGED_COLOR, color_scale, shorten, show_te
 from jaxrl.analysis.importance import importances
 from jaxrl.analysis.page import count
 from jaxrl.analysis.sweep_axes import draw_parallel_coordinates, position, ticks
-from jaxrl.tuning.sweeps.ranking import (
+from jaxrl.tuning.ranking import (
     front,
     late_objectives,
     leaderboard,

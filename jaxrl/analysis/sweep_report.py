@@ -21,7 +21,7 @@ from jaxrl.analysis.sweep_tables import (
 )
 from jaxrl.analysis.video import videos_in
 from jaxrl.files.urls import redact_text
-from jaxrl.tuning.sweeps.ranking import objective_names, winner, winning_schedule
+from jaxrl.tuning.ranking import objective_names, winner, winning_schedule
 
 _TABLE_ROWS = 20  # the other trials are folded away
 
@@ -33,7 +33,7 @@ def write_report(sweep: Mapping[str, Any], run_dir: Path) -> Path:
     side by side with their captions; it links those from 8 MB on.
 
     Args:
-      sweep: the content of `sweep.json`, or what `jaxrl.tuning.sweeps.whole_study` returns.
+      sweep: the content of `sweep.json`, or what `jaxrl.tuning.studies.whole_study` returns.
 
     Raises:
       OSError: if the page cannot be written.

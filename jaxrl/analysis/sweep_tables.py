@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.tuning.finals import mean_interval
-from jaxrl.tuning.sweeps.ranking import (
+from jaxrl.tuning.ranking import (
     best_score,
     front,
     leaderboard,
@@ -18,7 +18,7 @@ from jaxrl.tuning.sweeps.ranking import (
 )
 
 Sweep = Mapping[str, Any]
-"""The content of `sweep.json`, or what `jaxrl.tuning.sweeps.whole_study` returns."""
+"""The content of `sweep.json`, or what `jaxrl.tuning.studies.whole_study` returns."""
 
 
 class TextTable(NamedTuple):

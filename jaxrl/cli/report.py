@@ -14,9 +14,9 @@ from pathlib import Path
 import tyro
 
 from jaxrl.analysis.sweep_report import write_report
+from jaxrl.tuning.studies.whole_study import read_study
 from jaxrl.tuning.sweeps import sweep_file
-from jaxrl.tuning.sweeps.state import storage_url
-from jaxrl.tuning.sweeps.whole_study import read_study
+from jaxrl.tuning.sweeps.settings import storage_url
 
 
 @dataclasses.dataclass

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from jaxrl.tuning.schedulers import Ledger, Scheduler
+from jaxrl.tuning.schedulers.contract import Ledger, Scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 

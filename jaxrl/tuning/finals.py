@@ -15,9 +15,10 @@ import numpy as np
 from scipy.special import stdtrit
 
 from jaxrl import checks
-from jaxrl.tuning import schedulers
 from jaxrl.tuning.objectives import agent_returns
-from jaxrl.tuning.schedulers import Ledger, Status, Wrapper
+from jaxrl.tuning.schedulers import ledger as ledgers
+from jaxrl.tuning.schedulers.contract import Ledger, Status
+from jaxrl.tuning.schedulers.wrapper import Wrapper
 from jaxrl.types import Algorithm, Array
 
 
@@ -87,7 +88,7 @@ class WithFinals(Wrapper):
 
 def start(scheduler: WithFinals) -> Ledger:
     """Return the ledger before the first report, in which the finals wait for the search."""
-    ledger = schedulers.start(scheduler)
+    ledger = ledgers.start(scheduler)
     number = scheduler.search.num_trials
     return ledger._replace(status=ledger.status.at[number:].set(Status.PAUSED))
 

@@ -15,12 +15,13 @@ import jax
 from jaxrl import checks
 from jaxrl.training import population as populations
 from jaxrl.training.population import Strategy
-from jaxrl.tuning import objectives, schedulers
+from jaxrl.tuning import objectives
 from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Sampler, check_room
 from jaxrl.tuning.finals import Finals, WithFinals
 from jaxrl.tuning.objectives import Objectives
 from jaxrl.tuning.rounds import Rounds
-from jaxrl.tuning.schedulers import Capped, Scheduler
+from jaxrl.tuning.schedulers.contract import Scheduler, require_scheduler
+from jaxrl.tuning.schedulers.wrapper import Capped
 from jaxrl.tuning.search_result import SearchResult
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Algorithm, Array, check_agent
@@ -73,7 +74,7 @@ def search(
     seeds_per_trial = checks.integer("seeds_per_trial", seeds_per_trial)
     evaluation_episodes = objectives.check_evaluation(algo, evaluation_episodes)
     key = checks.random_key("key", key)
-    schedulers.require_scheduler(scheduler)
+    require_scheduler(scheduler)
     _check_space(space, config)
     objective = objectives.check_objective(objective)
     if finals is not None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population
-from jaxrl.tuning import finals, schedulers
+from jaxrl.tuning import finals
 from jaxrl.tuning.explorers import (
     AdaptiveSampler,
     Explorer,
@@ -26,7 +26,8 @@ from jaxrl.tuning.explorers import (
 )
 from jaxrl.tuning.finals import WithFinals
 from jaxrl.tuning.objectives import Objectives, Scores, greedy_metrics, names_of, score
-from jaxrl.tuning.schedulers import Ledger, Scheduler
+from jaxrl.tuning.schedulers import ledger as ledgers
+from jaxrl.tuning.schedulers.contract import Ledger, Scheduler
 from jaxrl.tuning.search_result import SearchResult, final_scores
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.trial_start import agent_keys, plan, sampler_key, trial_key
@@ -97,9 +98,9 @@ class Rounds:
         whole, phases = self.whole, (self.num_trials, self.num_phases)
         trials = jnp.arange(self.num_trials, dtype=jnp.int32)
         planned = plan(self.sampler, self.space, self.key, self.num_trials)
-        ledger = schedulers.start(whole) if self.finals is None else finals.start(self.finals)
+        ledger = ledgers.start(whole) if self.finals is None else finals.start(self.finals)
         num_lanes = self.agents.num_lanes // self.seeds_per_trial
-        ledger, trial = schedulers.assign_lanes(ledger, jnp.full(num_lanes, -1, jnp.int32))
+        ledger, trial = ledgers.assign_lanes(ledger, jnp.full(num_lanes, -1, jnp.int32))
         best = _Best(jnp.float32(-jnp.inf), jnp.int32(-1), None)
         whole_phases = (whole.num_trials, self.num_phases)
         unset = jnp.full(whole_phases, -1, jnp.int32)
@@ -133,7 +134,7 @@ class Rounds:
         if self.evaluation_episodes:
             metrics = metrics | self.evaluate(carry, configs, states)
         scores, named = jax.vmap(partial(score, self.objective))(self.by_lane(metrics))
-        ledger = schedulers.report_lanes(self.whole, carry.ledger, carry.trial, scores)
+        ledger = ledgers.report_lanes(self.whole, carry.ledger, carry.trial, scores)
         carry = _record(carry._replace(states=states), active, named)
         carry = self.keep_agents(carry, ledger, scores)
         if isinstance(self.scheduler, Explorer):
@@ -156,7 +157,7 @@ class Rounds:
         best = _better(carry.best, trial, jnp.where(of_search, scores, jnp.nan), first)
         kept, winners = carry.kept, carry.winners
         if kept is not None:
-            has_left = active & ~schedulers.is_running(ledger, trial)
+            has_left = active & ~ledgers.is_running(ledger, trial)
             kept = _set(kept, has_left, trial, agents)
         if self.finals is not None:
             repeats, run = self.finals.finals.repeats, trial - self.num_trials
@@ -190,8 +191,8 @@ class Rounds:
 
     def fill_lanes(self, carry: _Carry) -> _Carry:
         """Give free lanes their next trials, and let copies of other agents take their places."""
-        ledger, trial = schedulers.assign_lanes(carry.ledger, carry.trial)
-        continues = schedulers.is_running(carry.ledger, carry.trial) | (trial < 0)
+        ledger, trial = ledgers.assign_lanes(carry.ledger, carry.trial)
+        continues = ledgers.is_running(carry.ledger, carry.trial) | (trial < 0)
         has_begun = ledger.reported[trial] > 0
         change = jnp.where(continues, KEEP, jnp.where(has_begun, RESUME, FRESH))
         if isinstance(self.sampler, AdaptiveSampler):

@@ -19,7 +19,7 @@ from jaxrl.tuning.finals import (
     of_search,
 )
 from jaxrl.tuning.objectives import Scores
-from jaxrl.tuning.schedulers import Ledger
+from jaxrl.tuning.schedulers.contract import Ledger
 from jaxrl.types import Array, PyTree
 
 

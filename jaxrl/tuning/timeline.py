@@ -14,18 +14,11 @@ import numpy as np
 
 from jaxrl import checks
 from jaxrl.checks import POSITIVE
-from jaxrl.tuning.halving import ASHA, HyperBand, SuccessiveHalving
-from jaxrl.tuning.schedulers import (
-    HyperTrick,
-    Ledger,
-    RandomSearch,
-    Scheduler,
-    Status,
-    assign,
-    report,
-    require_scheduler,
-    start,
-)
+from jaxrl.tuning.schedulers.contract import Ledger, Scheduler, Status, require_scheduler
+from jaxrl.tuning.schedulers.halving import ASHA, HyperBand, SuccessiveHalving
+from jaxrl.tuning.schedulers.hypertrick import HyperTrick
+from jaxrl.tuning.schedulers.ledger import assign, report, start
+from jaxrl.tuning.schedulers.random_search import RandomSearch
 
 
 class Span(NamedTuple):
@@ -109,43 +102,6 @@ def expected_phases(scheduler: Scheduler) -> float:
                 for rung, before in zip(rungs, (0, *(r.num_phases for r in rungs)), strict=False)
             )
     raise checks.refuse("scheduler", "one whose cost has a formula or can be simulated", scheduler)
-
-
-class Budget(NamedTuple):
-    """Phases that all schedulers can spend exactly: what HyperBand costs, several times."""
-
-    num_phases: int
-    """Phases of a trial that is not stopped."""
-    times: int
-    """HyperBands."""
-    halving_trials: int
-    """Trials of the successive halving that costs what one of them costs."""
-    total: int
-    """Phases of all of them, as many as of some whole trials."""
-
-    @property
-    def whole_trials(self) -> int:
-        """Trials that are not stopped and cost the budget."""
-        return self.total // self.num_phases
-
-
-def hyperband_budget(num_phases: int, times: int) -> Budget:
-    """Return the budget of some HyperBands with eta 3, on which all schedulers can be compared.
-
-    Raises:
-      ValueError: if no successive halving, or no number of whole trials, costs the same.
-    """
-    times = checks.integer("times", times)
-    cost = int(expected_phases(HyperBand(num_phases)))
-    halvings = [SuccessiveHalving(number, num_phases) for number in range(1, cost + 1)]
-    equal = [one.num_trials for one in halvings if expected_phases(one) == cost]
-    if not equal or cost * times % num_phases:
-        raise ValueError(
-            f"no successive halving, or no number of whole trials, costs the {cost * times} phases "
-            f"of {times} HyperBands of {num_phases} phases; use 3 or 9 phases, and a multiple of 3 "
-            "times"
-        )
-    return Budget(num_phases, times, equal[-1], cost * times)
 
 
 def wall_time(spans: Sequence[Span]) -> float:

@@ -16,7 +16,7 @@ from jaxrl.analysis.page import data_uri
 from jaxrl.analysis.sweep_figures import best_so_far, plot
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.analysis.video import GameNumbers, write_caption, write_video
-from jaxrl.tuning.sweeps.ranking import leaderboard
+from jaxrl.tuning.ranking import leaderboard
 
 PICTURES = ["phases", "best", "parallel", "importance", "lanes"]
 GOOD = {"learning_rate": 1e-3, "num_steps": 5, "gamma": 0.99, "entropy_cost": 0.01}

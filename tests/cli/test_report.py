@@ -4,8 +4,8 @@ import pytest
 import sweep_runs
 
 from jaxrl.cli import report
-from jaxrl.tuning import HyperTrick
-from jaxrl.tuning.sweeps import ranking, sweep_file
+from jaxrl.tuning import HyperTrick, ranking
+from jaxrl.tuning.sweeps import sweep_file
 
 
 @pytest.fixture

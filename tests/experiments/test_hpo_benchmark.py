@@ -9,8 +9,8 @@ from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl import tuning
-from jaxrl.tuning.schedulers import Extended
-from jaxrl.tuning.timeline import expected_phases, hyperband_budget
+from jaxrl.tuning.schedulers import ledger as ledgers
+from jaxrl.tuning.timeline import expected_phases
 
 
 @pytest.fixture
@@ -20,20 +20,44 @@ def study(experiment):
 
 @pytest.mark.parametrize("num_phases", [3, 9])
 def test_all_schedulers_cost_the_budget_or_have_trials_in_reserve(study, num_phases):
-    budget = hyperband_budget(num_phases, 3)
+    budget = study.hyperband_budget(num_phases, 3)
     for name, optimizer in study.OPTIMIZERS.items():
         if isinstance(optimizer, study.Sampler):
             continue
         match optimizer(budget):
             case tuning.SuccessiveHalving() | tuning.HyperBand() as search:
                 assert expected_phases(search) == budget.total, name
-            case Extended(search, total):
+            case study.Extended(search=search, total=total):
                 assert expected_phases(search) == pytest.approx(budget.total, rel=0.03), name
                 assert total == budget.total
             case tuning.ASHA(num_trials):
                 assert num_trials == budget.total  # enough if each trains for one phase only
             case scheduler:
                 assert scheduler.num_trials * scheduler.num_phases == budget.total, name
+
+
+@pytest.mark.parametrize(("planned", "num_spared"), [(4, 2), (8, 4)])
+def test_reserves_do_not_change_the_rule_of_hypertrick(study, planned, num_spared):
+    scheduler = study.Extended(tuning.HyperTrick(planned, 2), 8)
+    ledger = ledgers.start(scheduler)
+    for trial in range(8):  # each is worse than all before
+        ledger = ledgers.report(scheduler, ledgers.begin(ledger, trial), trial, -trial)
+    stopped = np.asarray(ledger.status) == tuning.Status.STOPPED
+    np.testing.assert_array_equal(stopped, np.arange(8) >= num_spared)
+
+
+def test_a_budget_of_hyperbands_can_be_spent_by_all(study):
+    # Of 9 phases: 9 trials for 1, 3 for 3, 1 for 9; 5 for 3, 1 for 9; 3 for 9.
+    hyperband = (9 + 3 * 2 + 6) + (5 * 3 + 6) + 3 * 9
+    # 31 trials for 1, 10 for 3, 3 for 9.
+    assert hyperband == 31 + 10 * 2 + 3 * 6
+    budget = study.hyperband_budget(9, 3)
+    assert budget == study.Budget(9, 3, 31, 3 * hyperband)
+    assert budget.whole_trials * 9 == budget.total
+    with pytest.raises(ValueError, match="costs the 51 phases of 3 HyperBands of 5 phases; use 3"):
+        study.hyperband_budget(5, 3)
+    with pytest.raises(ValueError, match="costs the 138 phases of 2 HyperBands of 9 phases"):
+        study.hyperband_budget(9, 2)
 
 
 def test_the_best_score_so_far_is_read_in_the_order_of_the_rounds(study):
@@ -62,17 +86,11 @@ def test_the_agents_of_all_tasks_fit_and_their_names_tell_the_cells_apart(study)
         assert problem.settings["space"].keys() == problem.space.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "algorithm", "env_id", "small"),
     [
-        pytest.param(
-            "dqn-CartPole-v1",
-            "dqn",
-            "gymnax/CartPole-v1",
-            {"replay_size": 64, "batch_size": 4},
-            marks=pytest.mark.exhaustive,
-        ),
+        ("dqn-CartPole-v1", "dqn", "gymnax/CartPole-v1", {"replay_size": 64, "batch_size": 4}),
         ("DoorKey-5x5", "ppo", "envpool/MiniGrid-DoorKey-5x5-v0", {"num_minibatches": 1}),
     ],
 )
@@ -100,7 +118,7 @@ def test_dqn_and_simulators_are_searched(
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     agent = study.Agent(lambda env: toy_algorithm(), SPACE, ToyConfig())
     monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task("CartPole-v1", 192, 0.0, 2, agent))
-    some = ("tpe", "halving", "asha", "hypertrick", "pb2")
+    some = ("tpe", "hypertrick", "pb2")
     args = study.Args(
         ("CartPole-v1",), some[:2], seeds=2, new_seeds=4, phases=3, finals_top=2, finals_repeats=2,
         at_once=4, cells=tmp_path / "cells",

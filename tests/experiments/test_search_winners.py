@@ -10,7 +10,8 @@ from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl import tuning
-from jaxrl.tuning import RandomSearch, SearchResult, schedulers
+from jaxrl.tuning import RandomSearch, SearchResult
+from jaxrl.tuning.schedulers import ledger as ledgers
 
 
 def test_all_rules_cost_about_the_budget(experiment):
@@ -31,7 +32,7 @@ def test_all_rules_cost_about_the_budget(experiment):
 def test_rules_choose_by_the_highest_or_by_the_last_two_scores(experiment):
     study, scheduler = experiment("search_winners"), RandomSearch(2, 3)
     scores = jnp.array([[1.0, 9.0, 2.0], [1.0, 6.0, 7.0]])
-    ledger = schedulers.start(scheduler)._replace(scores=scores, reported=jnp.array([3, 3]))
+    ledger = ledgers.start(scheduler)._replace(scores=scores, reported=jnp.array([3, 3]))
     fields: dict[str, Any] = dict.fromkeys(SearchResult._fields) | {
         "ledger": ledger,
         "best_trial": 0,

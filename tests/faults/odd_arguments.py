@@ -79,7 +79,7 @@ def space(rng: random.Random, directory: Path) -> Case:
 def scheduler(rng: random.Random, directory: Path) -> Case:
     """Make a scheduler and let it judge."""
     from jaxrl import tuning
-    from jaxrl.tuning import schedulers
+    from jaxrl.tuning.schedulers import ledger as ledgers
 
     kind = rng.choice(("RandomSearch", "HyperTrick", "HyperBand", "SuccessiveHalving", "ASHA"))
     made = getattr(tuning, kind)
@@ -92,7 +92,7 @@ def scheduler(rng: random.Random, directory: Path) -> Case:
 
         rule = made(**values)
         if rule.num_trials * rule.num_phases < 10_000:
-            jax.eval_shape(rule.judge, schedulers.start(rule), jax.numpy.int32(0))
+            jax.eval_shape(rule.judge, ledgers.start(rule), jax.numpy.int32(0))
 
     return Case(f"{kind} {values}", (kind, *names), make, is_hopeless(values))
 

@@ -157,7 +157,7 @@ def test_diverged_trials_and_those_without_episodes_are_told_apart():
     assert stopped[diverged].mean() > stopped[finite].mean()
 
 
-@pytest.mark.parametrize("strategy", ["vmap", "map"])
+@pytest.mark.parametrize("strategy", ["vmap", pytest.param("map", marks=pytest.mark.exhaustive)])
 def test_a_score_may_be_that_of_greedy_episodes(strategy):
     """The reward is 1 for the right action and 0 for the wrong one."""
 

@@ -1,3 +1,3 @@
 """Explorers: populations whose agents copy better ones and change their settings in training."""
 
-__all__ = ["lineage", "multi_frequency", "pb2", "pbt"]
+__all__ = ["check", "lineage", "multi_frequency", "pb2", "pbt"]

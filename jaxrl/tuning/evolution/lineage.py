@@ -1,12 +1,8 @@
-"""Lineages of a sweep's trials: whom each continued as after each phase, and with which values.
-
-`Evolution` decides them as a search in one program does. The other functions read them from trials
-as `sweep.json` holds them.
-"""
+"""The decisions of an explorer in a sweep: whom each trial continues as, with which values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -74,27 +70,3 @@ class Evolution:
             )
             for trial in trials
         ]
-
-
-def values_in(trial: Mapping[str, Any], phase: int) -> dict[str, Any]:
-    """Return the values with which a trial of `sweep.json` trains a phase."""
-    changes = trial.get("changes", [])[:phase]
-    return changes[-1]["values"] if changes else trial["values"]
-
-
-def schedule_of(
-    trials: Iterable[Mapping[str, Any]], trial: int, num_phases: int
-) -> list[dict[str, Any]]:
-    """Return who trained the agent that a trial had after so many phases, and with which values.
-
-    Returns:
-      For each phase its number from 0, `phase`, the `trial` that trained it, and its `values`.
-    """
-    by_index = {each["trial"]: each for each in trials}
-    schedule = []
-    for phase in reversed(range(num_phases)):
-        row = by_index[trial]
-        schedule.append({"phase": phase, "trial": trial, "values": values_in(row, phase)})
-        if phase:
-            trial = row["changes"][phase - 1]["parent"]
-    return schedule[::-1]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxrl import checks
 from jaxrl.tuning.evolution.pbt import check_factors, perturb
 from jaxrl.tuning.explorers import Generation
-from jaxrl.tuning.schedulers import Ledger
+from jaxrl.tuning.schedulers.contract import Ledger
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl.tuning.explorers import Generation
-from jaxrl.tuning.schedulers import Ledger, ranks
+from jaxrl.tuning.schedulers.contract import Ledger
+from jaxrl.tuning.schedulers.ledger import ranks
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import checks
-from jaxrl.tuning.check import check_numeric_space, raise_for, random_scores, wrong_arrays
 from jaxrl.tuning.explorers import AdaptiveSampler, Sampler
-from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.schedulers.check import raise_for, random_scores, wrong_arrays
+from jaxrl.tuning.schedulers.contract import Ledger, Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.spaces.distributions import contains
 from jaxrl.types import Array
@@ -39,7 +39,7 @@ def check_sampler(
         found.
     """
     num_trials, seed = checks.integer("num_trials", num_trials, 2), checks.seed(seed)
-    check_numeric_space(space)
+    spaces.check_numeric(space)
     key = jax.random.key(seed)
     drawn = _draw(space, num_trials, key)
     raise_for(sampler, "samplers", _check_members(sampler))

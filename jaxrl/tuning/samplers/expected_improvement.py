@@ -14,7 +14,7 @@ from jaxrl import checks
 from jaxrl.ops import gaussian_process
 from jaxrl.ops.gaussian_process import Kernel, Points, Posterior
 from jaxrl.tuning.samplers.sobol import Sobol
-from jaxrl.tuning.schedulers import Ledger
+from jaxrl.tuning.schedulers.contract import Ledger
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.types import Array
 

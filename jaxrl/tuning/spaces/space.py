@@ -142,6 +142,16 @@ def check_distributions(space: Any) -> None:
                 )
 
 
+def check_numeric(space: Any) -> None:
+    """Raise `ValueError` unless a space has distributions, and of numbers only."""
+    check_distributions(space)
+    for name, distribution in unconditional(space).items():
+        if isinstance(distribution, Choice) and not distribution.are_numbers:
+            raise ValueError(f"space[{name!r}] must have numbers only, got {distribution}")
+    if not space:
+        raise checks.refuse("space", "a dictionary with at least one distribution", space)
+
+
 def static_names(space: Space, config_class: type[Any]) -> tuple[str, ...]:
     """Return the searched names that change the program, sorted.
 

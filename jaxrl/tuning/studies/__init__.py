@@ -6,9 +6,10 @@ __all__ = [
     "heartbeat",
     "paused_agents",
     "pruner",
-    "samplers",
     "storage",
     "stored_trials",
     "study",
     "trial_queue",
+    "trial_sampler",
+    "whole_study",
 ]

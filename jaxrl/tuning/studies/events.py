@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxrl.files import schema
 from jaxrl.files.urls import redact_url
-from jaxrl.tuning import schedulers
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.schedulers import ledger as ledgers
+from jaxrl.tuning.schedulers.contract import Ledger, Scheduler, Status
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.storage import (
     check_file,
@@ -65,6 +65,25 @@ class Judged(NamedTuple):
     """The number in the study under which each trial began last; -1 before it has."""
     num_events: int = 0
 
+    # NumPy reads a number of an array in a hundredth of the time that JAX takes.
+
+    def status(self, trial: int) -> Status:
+        """Return a trial's status."""
+        return Status(np.asarray(self.ledger.status)[trial])
+
+    def reported(self, trial: int) -> int:
+        """Return how many phases a trial has reported."""
+        return int(np.asarray(self.ledger.reported)[trial])
+
+    def scores(self, trial: int) -> list[float]:
+        """Return the scores that a trial has reported."""
+        return np.asarray(self.ledger.scores)[trial, : self.reported(trial)].tolist()
+
+    @property
+    def has_ended(self) -> np.ndarray:
+        """True for trials that train no more, `[N]`."""
+        return np.asarray(self.ledger.status) >= Status.STOPPED
+
 
 def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
     """Return the ledger after one event more.
@@ -80,23 +99,21 @@ def apply(scheduler: Scheduler, before: Judged, event: Event) -> Judged:
     if trial >= scheduler.num_trials or phases + (kind == REPORTED) > scheduler.num_phases:
         size = f"{scheduler.num_trials} trials of {scheduler.num_phases} phases"
         raise DamagedStudyError(f"event {count} is {event}, but the sweep has {size}")
-    is_current = number == numbers[trial]
-    # NumPy reads a number of an array in a hundredth of the time that JAX takes.
-    is_over = Status(np.asarray(ledger.status)[trial]).has_ended
+    is_current, is_over = number == numbers[trial], before.status(trial).has_ended
     if kind == BEGUN and (number > numbers[trial] or (is_current and not is_over)):
-        ledger = schedulers.begin(ledger, trial, phases)
+        ledger = ledgers.begin(ledger, trial, phases)
         numbers = (*numbers[:trial], number, *numbers[trial + 1 :])
-    elif kind == REPORTED and is_current and phases == np.asarray(ledger.reported)[trial]:
+    elif kind == REPORTED and is_current and phases == before.reported(trial):
         score = np.float32(event.score)
-        ledger = schedulers.report(scheduler, ledger, np.int32(trial), score)
+        ledger = ledgers.report(scheduler, ledger, np.int32(trial), score)
     elif kind == STOPPED and is_current and not is_over:
-        ledger = schedulers.stop(scheduler, ledger, np.int32(trial))
+        ledger = ledgers.stop(scheduler, ledger, np.int32(trial))
     return Judged(ledger, numbers, count + 1)
 
 
 def judge(scheduler: Scheduler, events: Iterable[Event]) -> Judged:
     """Return the ledger and the numbers of trials after these events, the first ones of a log."""
-    judged = Judged(schedulers.start(scheduler), (-1,) * scheduler.num_trials)
+    judged = Judged(ledgers.start(scheduler), (-1,) * scheduler.num_trials)
     for event in events:
         judged = apply(scheduler, judged, event)
     return judged

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
-from jaxrl.tuning.schedulers import HyperTrick
+from jaxrl.tuning.schedulers.hypertrick import HyperTrick
 
 
 def hypertrick_pruner(num_trials: int, eviction_rate: float = 0.25) -> Any:

@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
-from jaxrl.tuning.schedulers import Status
+from jaxrl.tuning.schedulers.contract import Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.events import EventLog, log_name
 from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
 from jaxrl.tuning.studies.paused_agents import PausedAgents, open_agents
-from jaxrl.tuning.studies.samplers import Draw, TrialSampler
 from jaxrl.tuning.studies.storage import (
     close_storage,
     has_heartbeats,
@@ -54,6 +53,7 @@ from jaxrl.tuning.studies.stored_trials import (
     valid_trials,
 )
 from jaxrl.tuning.studies.trial_queue import IsFree, TrialQueue, always_free, is_waiting
+from jaxrl.tuning.studies.trial_sampler import Draw, TrialSampler
 
 
 class SharedStudy:

@@ -8,9 +8,8 @@ __all__ = [
     "lane_group",
     "lanes",
     "loop",
-    "ranking",
+    "settings",
     "state",
     "sweep_file",
     "trials",
-    "whole_study",
 ]

@@ -19,34 +19,34 @@ import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from jaxrl import checks
 from jaxrl.checks import BOUND, DELAY, NOT_NEGATIVE
-from jaxrl.files.urls import storage_file
 from jaxrl.training.compilation import enable_compilation_cache
-from jaxrl.training.population import Strategy, as_strategy
+from jaxrl.training.population import Strategy
 from jaxrl.training.run_dir import explain_full_disk
-from jaxrl.tuning.explorers import Explorer, check_room
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import (
     Objectives,
     check_evaluation,
     check_objective,
-    check_score,
     mean_return,
 )
-from jaxrl.tuning.schedulers import Scheduler, require_scheduler
+from jaxrl.tuning.ranking import winner, winning_schedule
+from jaxrl.tuning.schedulers.contract import Scheduler, require_scheduler
 from jaxrl.tuning.spaces import space as spaces
-from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.damage import explain_storage_failure
-from jaxrl.tuning.studies.samplers import SAMPLERS, check_sampler
+from jaxrl.tuning.studies.trial_sampler import SAMPLERS
+from jaxrl.tuning.studies.whole_study import read_study
 from jaxrl.tuning.sweeps import final_runs, sweep_file
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.loop import SweepLoop
-from jaxrl.tuning.sweeps.ranking import winner, winning_schedule
-from jaxrl.tuning.sweeps.state import Phase, SweepSettings, check_phase
-from jaxrl.tuning.sweeps.whole_study import read_study
+from jaxrl.tuning.sweeps.settings import (
+    Phase,
+    SweepSettings,
+    check_finals,
+    check_phase,
+    check_settings,
+)
 from jaxrl.tuning.trial_start import TrialSource
 from jaxrl.types import Algorithm, check_agent
 
@@ -196,31 +196,13 @@ def sweep(
         seeds_per_trial=checks.integer("seeds_per_trial", seeds_per_trial),
     )
     if finals is not None:
-        _check_finals(finals, scheduler, settings)
+        check_finals(finals, scheduler, settings)
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
     if "finals" in stored and stored["trials"] == result.summary["trials"]:
         result = _with_finals(result, stored["finals"])
     if result.interrupted or finals is None:
         return result
     return _train_finals(algo, config, space, scheduler, settings, finals, result, progress_bar)
-
-
-def _check_finals(finals: Any, scheduler: Scheduler, settings: SweepSettings) -> None:
-    """Raise `ValueError` for finals that cannot follow the sweep."""
-    checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
-    finals.check(scheduler.num_trials)
-    runs = finals.top * finals.repeats
-    if isinstance(scheduler, Explorer) and runs > settings.num_lanes:
-        raise ValueError(
-            f"num_lanes must be at least {runs}, got {settings.num_lanes}: the {finals.top} * "
-            f"{finals.repeats} finals of {type(scheduler).__name__} train side by side"
-        )
-    is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
-    if is_capped and settings.storage is not None:
-        raise ValueError(
-            "finals compare all trials of a study, but max_steps and max_seconds end those of "
-            f"one of its workers: leave out {finals}, the cap, or the storage"
-        )
 
 
 def _train_finals(
@@ -274,7 +256,7 @@ def _sweep(
     source: TrialSource | None = None,
 ) -> SweepResult:
     """Check the settings, open the run directory, and run the loop in it."""
-    _check(algo, config, space, scheduler, settings)
+    check_settings(algo, config, space, scheduler, settings)
     directory = settings.run_dir
     description = sweep_file.describe(algo, config, space, scheduler, settings)
     display = Display(description, progress_bar)
@@ -298,60 +280,3 @@ def _sweep(
         finally:
             loop.close()
     return SweepResult(summary, interrupted, directory)
-
-
-def _check(
-    algo: Algorithm, config: Any, space: spaces.Space, scheduler: Scheduler, settings: SweepSettings
-) -> None:
-    """Raise for bad values, before any work."""
-    if jax.process_count() > 1:
-        raise ValueError(
-            f"a sweep needs a process of its own, but {jax.process_count()} are joined; start a "
-            "worker in each, not joined, and let them share a study (storage, study_name)"
-        )
-    spaces.check(space, config)
-    if isinstance(scheduler, Explorer):
-        _check_explorer(scheduler, config, space, settings)
-    programs = StaticPrograms(algo, config, space)
-    programs.check(space)
-    if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
-        num_lanes = min(settings.num_lanes, scheduler.num_trials)
-        as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
-    check_sampler(settings.sampler, space)
-    if callable(settings.objective) and not hasattr(settings.objective, "__name__"):
-        named = "a function with a name, which sweep.json records (def score(metrics): ...)"
-        raise checks.refuse("objective", named, settings.objective)
-    tried, program = programs.first(space)  # the config itself may be one that its program refuses
-    episodes, seeds = settings.evaluation_episodes, settings.seeds_per_trial
-    check_score(settings.objective, program.algo, tried, episodes, seeds)
-    if settings.keep_best_per is not None:
-        checks.choice("keep_best_per", settings.keep_best_per, tuple(sorted(space)))
-    storage_file(settings.storage_url)  # raises an error for what is no URL
-
-
-def _check_explorer(
-    explorer: Explorer, config: Any, space: spaces.Space, settings: SweepSettings
-) -> None:
-    """Raise `ValueError` for what an explorer cannot have in a sweep."""
-    name, caps = type(explorer).__name__, ("max_steps", "max_seconds")
-    check_room(explorer, settings.num_lanes, **{cap: getattr(settings, cap) for cap in caps})
-    if static := spaces.static_names(space, type(config)):
-        raise ValueError(
-            f"{name} changes values while agents train, but {static} are static fields, which "
-            "change the program: leave them out of the space"
-        )
-    if conditional := [field for field, part in space.items() if isinstance(part, spaces.When)]:
-        raise ValueError(
-            f"{name} changes the values of all trials, but {conditional} have none in some: search "
-            "them without When, or by another scheduler"
-        )
-    if settings.sampler not in ("random", "sobol"):
-        raise ValueError(
-            f"sampler must be 'random' or 'sobol', got {settings.sampler!r}: the trials of {name} "
-            "begin together, so no sampler can learn from those that have ended"
-        )
-    if settings.keep_best_per is not None:
-        raise ValueError(
-            f"keep_best_per must be left out, got {settings.keep_best_per!r}: {name} changes the "
-            "values of trials, so no agent belongs to one value"
-        )

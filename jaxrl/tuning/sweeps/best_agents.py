@@ -17,7 +17,7 @@ from jaxrl.files.changes import changed_settings
 from jaxrl.files.intact import ForeignError, move_aside, newest_intact
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
-from jaxrl.tuning.sweeps.ranking import best_score, ranked
+from jaxrl.tuning.ranking import best_score, ranked
 from jaxrl.types import PyTree
 
 _FOLDER = re.compile(r"trial-(0|[1-9][0-9]*)")

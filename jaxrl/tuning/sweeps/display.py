@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxrl.training.loggers import LogLines
-from jaxrl.tuning.evolution.lineage import values_in
-from jaxrl.tuning.sweeps.ranking import leaderboard
+from jaxrl.tuning.ranking import leaderboard, values_in
 
 TOP = 5
 """How many of the best trials are shown."""

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.files.json_values import score_to_json, values_from_json
-from jaxrl.tuning.evolution.lineage import schedule_of
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.finals import Finals, mean_interval
-from jaxrl.tuning.schedulers import RandomSearch, Scheduler
+from jaxrl.tuning.ranking import Trial, late_objectives, late_score, schedule_of
+from jaxrl.tuning.schedulers.contract import Scheduler
+from jaxrl.tuning.schedulers.random_search import RandomSearch
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.events import log_name
 from jaxrl.tuning.sweeps import sweep_file
-from jaxrl.tuning.sweeps.ranking import Trial, late_objectives, late_score
-from jaxrl.tuning.sweeps.state import SweepSettings
+from jaxrl.tuning.sweeps.settings import SweepSettings
 from jaxrl.tuning.trial_start import TrialSource, trial_key
 from jaxrl.types import Array
 

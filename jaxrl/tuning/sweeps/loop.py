@@ -22,12 +22,13 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
 from jaxrl.training.progress import SUMS
-from jaxrl.tuning import schedulers
 from jaxrl.tuning.evolution.lineage import Evolution
 from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.objectives import names_of, score
+from jaxrl.tuning.ranking import best_values
 from jaxrl.tuning.samplers.sobol import Sobol
-from jaxrl.tuning.schedulers import Scheduler, Status
+from jaxrl.tuning.schedulers import ledger as ledgers
+from jaxrl.tuning.schedulers.contract import Scheduler, Status
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.study import SharedStudy, has_other_worker
@@ -36,8 +37,8 @@ from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.lane_group import Placement
 from jaxrl.tuning.sweeps.lanes import Lanes, Trained, fastest
-from jaxrl.tuning.sweeps.ranking import best_values
-from jaxrl.tuning.sweeps.state import PhaseRun, SweepSettings, SweepState
+from jaxrl.tuning.sweeps.settings import SweepSettings
+from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 from jaxrl.tuning.sweeps.trials import Begun, Trials
 from jaxrl.tuning.timeline import Span
 from jaxrl.tuning.trial_start import TrialSource, source_of_search
@@ -79,7 +80,7 @@ class SweepLoop:
             self.checkpoints = Checkpoints(settings.run_dir / "checkpoints", identity)
             opened.callback(self.checkpoints.close)
             num_lanes = min(settings.num_lanes, scheduler.num_trials)
-            self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
+            self.state = SweepState(ledgers.start(scheduler), [None] * num_lanes)
             if self.checkpoints.latest() is not None:
                 progress, update = self.checkpoints.progress(), self.checkpoints.latest()
                 self.state = SweepState.from_json(progress, update, self.checkpoints.progress_file)
@@ -129,7 +130,7 @@ class SweepLoop:
         if scheduler.pauses:
             # Workers whose folders differ are refused before they claim a trial. The study gets the
             # folder's name after all that is likely to fail: a failed start empties its directory.
-            agents = self.study.open_agents(self.settings.paused_agents)
+            agents = self.study.open_agents(self.settings.agents_folder)
         self.trials = Trials(
             scheduler,
             self.study,

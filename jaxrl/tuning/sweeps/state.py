@@ -1,4 +1,4 @@
-"""The settings of a sweep, and its state between two chunks of training.
+"""The state of a sweep between two chunks of training.
 
 Checkpoints hold the state as JSON (`SweepState.to_json`). Their keys are those of run directories
 that exist, so they stay when a field gets another name.
@@ -7,108 +7,21 @@ that exist, so they stay when a field gets another name.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json, values_from_json, values_to_json
-from jaxrl.files.urls import file_url
-from jaxrl.training.population import Strategy
 from jaxrl.training.progress import COLUMNS, SUMS, check_number
 from jaxrl.tuning.evolution.lineage import Change
-from jaxrl.tuning.objectives import Objectives
-from jaxrl.tuning.schedulers import Ledger, Status
-from jaxrl.tuning.studies.paused_agents import default_folder
+from jaxrl.tuning.schedulers.contract import Ledger, Status
 from jaxrl.tuning.timeline import Span, occupancy
-
-UNITS = ("updates", "steps", "episodes")
-EPISODE_CHECK = 16
-"""After this many updates, the episodes of a phase are counted."""
-
-
-class Phase(NamedTuple):
-    """The length of training between two reports of a trial's score."""
-
-    length: int
-    unit: str = "updates"
-    """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended; each
-    agent of a trial trains for so long."""
-
-    def num_updates(self, steps_per_update: int) -> int:
-        """Return the length in updates, of a phase that is not counted in episodes."""
-        return math.ceil(self.length / steps_per_update) if self.unit == "steps" else self.length
-
-    def num_steps(self, steps_per_update: int) -> float:
-        """Return the length in environment steps; inf if it is counted in episodes."""
-        in_episodes = self.unit == "episodes"
-        return math.inf if in_episodes else self.num_updates(steps_per_update) * steps_per_update
-
-    def updates_left(self, run: PhaseRun, steps_per_update: int) -> int:
-        """Return after how many updates the phase may be over."""
-        if self.unit == "episodes":
-            return EPISODE_CHECK
-        return self.num_updates(steps_per_update) - run.updates
-
-    def is_over(self, run: PhaseRun, steps_per_update: int) -> bool:
-        """Return whether the run has trained for the whole phase."""
-        if self.unit == "episodes":
-            return run.episodes >= self.length or run.has_diverged
-        return run.updates >= self.num_updates(steps_per_update)
-
-
-def check_phase(phase: Any) -> Phase:
-    """Return a phase with plain values; raise `ValueError` for bad ones."""
-    checks.instance("phase", phase, Phase, "a jaxrl.tuning.Phase(length, unit)")
-    length = checks.integer("Phase.length", phase.length, whole_floats=True)
-    return Phase(length, checks.choice("Phase.unit", phase.unit, UNITS))
-
-
-class SweepSettings(NamedTuple):
-    """The settings of a sweep; the fields are arguments of `jaxrl.tuning.sweep`."""
-
-    num_lanes: int
-    phase: Phase
-    run_dir: Path
-    seed: int
-    sampler: str
-    storage: str | None
-    study_name: str
-    strategy: str | Strategy
-    keep_best: int
-    keep_best_per: str | None
-    worker: str
-    agents_dir: Path | None
-    heartbeat_seconds: int
-    checkpoint_seconds: float
-    chunk_seconds: float
-    max_steps: float
-    max_seconds: float
-    objective: Objectives
-    evaluation_episodes: int
-    seeds_per_trial: int
-
-    @property
-    def storage_url(self) -> str:
-        """The URL of the study's storage."""
-        return storage_url(self.run_dir, self.storage)
-
-    @property
-    def paused_agents(self) -> Path:
-        """The folder in which all workers keep the agents of paused trials."""
-        return self.agents_dir or default_folder(self.storage_url, self.run_dir)
-
-
-def storage_url(run_dir: Path, storage: str | None) -> str:
-    """Return the URL of a sweep's storage, by default a database in its directory."""
-    return storage or file_url(run_dir / "study.db")
 
 
 @dataclass

@@ -21,9 +21,9 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training.population import STRATEGIES
 from jaxrl.training.run_dir import directory_lock
 from jaxrl.tuning.objectives import names_of
-from jaxrl.tuning.schedulers import Scheduler
+from jaxrl.tuning.schedulers.contract import Scheduler
 from jaxrl.tuning.spaces import space as spaces
-from jaxrl.tuning.sweeps.state import SweepSettings
+from jaxrl.tuning.sweeps.settings import SweepSettings
 from jaxrl.types import Algorithm
 
 NAME = "sweep.json"

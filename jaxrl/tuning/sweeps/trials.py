@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.tuning.schedulers import Ledger, Scheduler, Status
+from jaxrl.tuning.schedulers.contract import Scheduler, Status
 from jaxrl.tuning.studies import events
 from jaxrl.tuning.studies.damage import DamagedStudyError
 from jaxrl.tuning.studies.events import BEGUN, REPORTED, STOPPED, Event
@@ -82,8 +82,7 @@ class Trials:
         begun = None
         while begun is None:
             self.take_in()
-            has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
-            for trial in self._study.claim_to_end(has_ended.item):
+            for trial in self._study.claim_to_end(self._judged.has_ended.item):
                 self._finish(trial)
             if (claimed := self._claim()) is None:
                 return None
@@ -91,7 +90,9 @@ class Trials:
         return begun
 
     def _claim(self) -> tuple[int, dict[str, Any]] | None:
-        status, reported = (np.asarray(x) for x in (self._ledger.status, self._ledger.reported))
+        status, reported = (
+            np.asarray(x) for x in (self._judged.ledger.status, self._judged.ledger.reported)
+        )
         ready = np.flatnonzero(status == Status.READY)
         for trial in ready[np.argsort(-reported[ready], kind="stable")].tolist():
             if (claimed := self._study.claim_paused(trial)) is not None:
@@ -106,7 +107,7 @@ class Trials:
         A trial of a dead worker that had reported since its pause may be taken. If a trial paused
         later than this worker knows, its events are still to be read.
         """
-        status, reported = self._status(trial), self._reported(trial)
+        status, reported = self._judged.status(trial), self._judged.reported(trial)
         is_paused = status == Status.PAUSED and reported == paused_after
         return not (is_paused or status.has_ended or paused_after > reported)
 
@@ -121,8 +122,8 @@ class Trials:
             if not self._is_free(trial, paused_after):
                 self._leave_study(trial, paused_after)
                 return None
-        is_same, is_ready = self._is_judged(trial), self._status(trial) == Status.READY
-        phases = self._reported(trial)
+        is_same, is_ready = self._is_judged(trial), self._judged.status(trial) == Status.READY
+        phases = self._judged.reported(trial)
         if not is_same:  # the repetition of a lost trial trains again what came after the pause
             phases = min(paused_after, phases)
         if is_ready or not is_same:  # otherwise it ran before a restart, and had begun
@@ -133,7 +134,7 @@ class Trials:
                 return None
             phases = before[0] if before else phases
             self._store(BEGUN, trial, phases)
-            self._study.fill(trial, self._scores(trial))
+            self._study.fill(trial, self._judged.scores(trial))
         self._state.values[trial], self._state.trial_updates[trial] = values, 0
         phases = min(paused_after, phases)
         if not phases:
@@ -172,8 +173,8 @@ class Trials:
         if stored is None:
             self.forget(trial)
             return None
-        if phase < self._reported(trial):  # it trains again what it has reported
-            stored = self._scores(trial)[phase]
+        if phase < self._judged.reported(trial):  # it trains again what it has reported
+            stored = self._judged.scores(trial)[phase]
         else:
             self._store(REPORTED, trial, phase, stored)
             if not self._is_judged(trial):  # it was taken meanwhile
@@ -182,17 +183,17 @@ class Trials:
         compared = state.trials({trial, *self._best.available()})
         if self._best.is_among_best(trial, stored, compared):
             self._best.keep(trial, stored, state.trial_updates[trial], agents())
-        if phase + 1 < self._reported(trial):
+        if phase + 1 < self._judged.reported(trial):
             return Status.RUNNING
-        status = self._status(trial)
+        status = self._judged.status(trial)
         if status != Status.RUNNING:
             self.leave(trial, agents)
         return status
 
     def leave(self, trial: int, agents: Callable[[], PyTree]) -> None:
         """End or pause a trial that has been judged and has left its lane."""
-        phases = self._reported(trial)
-        if not self._status(trial).has_ended:
+        phases = self._judged.reported(trial)
+        if not self._judged.status(trial).has_ended:
             assert self._agents is not None
             self._agents.save(trial, phases, agents(), self._state.trial_updates[trial])
         if not self._leave_study(trial, phases):
@@ -200,15 +201,15 @@ class Trials:
 
     def _leave_study(self, trial: int, paused_after: int) -> bool:
         """End or pause a claimed trial in the study; return False if another worker has it."""
-        if not self._status(trial).has_ended:
+        if not self._judged.status(trial).has_ended:
             return self._study.pause(trial, paused_after)
         self._finish(trial)
         return True
 
     def must_leave(self, trial: int, phase: int) -> bool:
         """Return whether a trial that trains this phase on a lane was stopped or paused."""
-        status = self._status(trial)
-        return status.has_ended or (status in MAY_PAUSE and phase == self._reported(trial))
+        status = self._judged.status(trial)
+        return status.has_ended or (status in MAY_PAUSE and phase == self._judged.reported(trial))
 
     # --- resume ----------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Trials:
         is_running, waiting = self._study.unfinished_elsewhere()
         self.take_in()
         return is_running or any(
-            self._is_free(trial, phases) or self._status(trial).has_ended
+            self._is_free(trial, phases) or self._judged.status(trial).has_ended
             for trial, phases in waiting.items()
         )
 
@@ -269,8 +270,8 @@ class Trials:
             return waiting.get(trial, 0) > 0 and (is_over or trial in self._state.values)
 
         for trial in itertools.chain(self._study.claimed(), self._study.claim_to_end(is_meant)):
-            if not self._status(trial).has_ended:
-                self._store(STOPPED, trial, self._reported(trial))
+            if not self._judged.status(trial).has_ended:
+                self._store(STOPPED, trial, self._judged.reported(trial))
             self._finish(trial)
 
     def remove_agents(self) -> None:
@@ -295,8 +296,7 @@ class Trials:
             self._agents.remove((ended if is_over else own).__contains__)
 
     def _ended_trials(self) -> set[int]:
-        has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
-        return set(np.flatnonzero(has_ended).tolist())
+        return set(np.flatnonzero(self._judged.has_ended).tolist())
 
     # --- helpers ---------------------------------------------------------------------------------
 
@@ -312,10 +312,9 @@ class Trials:
     def _apply(self, until: int) -> None:
         """Judge by the events up to this place; give up the trials that others have taken."""
         for event in self._study.log.events[self._state.num_events : until]:
-            before = np.asarray(self._ledger.status)
+            before = self._judged.has_ended
             self._judged = events.apply(self._scheduler, self._judged, event)
-            has_ended = np.asarray(self._ledger.status) >= Status.STOPPED
-            ended = np.flatnonzero(has_ended & (before < Status.STOPPED)).tolist()
+            ended = np.flatnonzero(self._judged.has_ended & ~before).tolist()
             # Whoever runs a trial ends it. Those that wait are ended at the next claim.
             self._study.offer(trial for trial in ended if trial != event.trial)
             is_others = event.kind == BEGUN and event.worker != self._worker
@@ -326,7 +325,7 @@ class Trials:
         self._state.num_events = self._judged.num_events
 
     def _finish(self, trial: int) -> None:
-        self._study.finish(trial, self._status(trial), self._scores(trial))
+        self._study.finish(trial, self._judged.status(trial), self._judged.scores(trial))
 
     def _met_again(self) -> list[Event]:
         """Return the events that a worker which resumes alone has still to meet again."""
@@ -335,16 +334,3 @@ class Trials:
     def _is_judged(self, trial: int) -> bool:
         """Return whether a claimed trial is the one of its index that is judged."""
         return self._study.number(trial) == self._judged.numbers[trial]
-
-    @property
-    def _ledger(self) -> Ledger:
-        return self._judged.ledger
-
-    def _status(self, trial: int) -> Status:
-        return Status(np.asarray(self._ledger.status)[trial])
-
-    def _reported(self, trial: int) -> int:
-        return int(np.asarray(self._ledger.reported)[trial])
-
-    def _scores(self, trial: int) -> list[float]:
-        return np.asarray(self._ledger.scores)[trial, : self._reported(trial)].tolist()

@@ -3,10 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jaxrl.tuning import PBT, Choice, Generation, Integer, Uniform
-from jaxrl.tuning.evolution.lineage import Change, Evolution, schedule_of, values_in
+from jaxrl.tuning.evolution.lineage import Change, Evolution
 
 N, P = 4, 3
 SPACE = {"rate": Uniform(0.0, 1.0), "gamma": Choice((0.9, 0.99)), "count": Integer(1, 9)}
@@ -36,25 +35,3 @@ def test_an_explorer_sees_all_earlier_phases_as_in_one_program():
     assert [c.values["gamma"] for c in two] == [0.9, 0.9, 0.9, 0.99]
     assert [c.values["count"] for c in two] == [1, 2, 3, 4]
     assert all(type(c.values["count"]) is int for c in two)
-
-
-def row(trial, *parents):
-    changes = [{"parent": p, "values": {"x": 10 * trial + n}} for n, p in enumerate(parents, 1)]
-    return {"trial": trial, "values": {"x": 10 * trial}, "changes": changes}
-
-
-def test_a_schedule_follows_the_parents_back_to_the_first_phase():
-    trials = [row(0, 0, 1), row(1, 2, 1), row(2, 2, 2)]
-    found = schedule_of(trials, 0, 3)
-    assert [(step["phase"], step["trial"]) for step in found] == [(0, 2), (1, 1), (2, 0)]
-    assert [step["values"]["x"] for step in found] == [20, 11, 2]
-    assert [step["trial"] for step in schedule_of(trials, 0, 2)] == [0, 0]
-
-
-@pytest.mark.parametrize(("phase", "value"), [(0, 10), (1, 11), (2, 12), (9, 12)])
-def test_values_change_from_phase_to_phase(phase, value):
-    assert values_in(row(1, 1, 1), phase) == {"x": value}
-
-
-def test_values_of_trials_that_no_explorer_changed_stay():
-    assert values_in({"trial": 0, "values": {"x": 1}}, 5) == {"x": 1}

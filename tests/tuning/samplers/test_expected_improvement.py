@@ -17,7 +17,7 @@ from jaxrl.tuning.samplers.expected_improvement import (
     model,
     normal_scores,
 )
-from jaxrl.tuning.schedulers import Ledger, Status
+from jaxrl.tuning.schedulers.contract import Ledger, Status
 
 N = 12
 KERNEL = Kernel(0.3, 0.0, 0.1)

@@ -16,6 +16,7 @@ from jaxrl.tuning.studies.events import (
     STOPPED,
     Event,
     event_of,
+    judge,
     read_events,
     replay,
     trial_of_event,
@@ -28,6 +29,15 @@ def begun(trial, number=None, phases=0):
 
 def reported(trial, score, number=None, phases=0):
     return Event(REPORTED, trial, trial if number is None else number, phases, "a", score)
+
+
+def test_the_state_of_trials_is_read_from_the_ledger():
+    events = [begun(0), begun(1), reported(0, 2.0), reported(0, 3.0, phases=1)]
+    judged = judge(HyperTrick(3, 2, 0.0), events)
+    assert [judged.status(trial).name for trial in range(3)] == ["COMPLETED", "RUNNING", "WAITING"]
+    assert [judged.reported(trial) for trial in range(3)] == [2, 0, 0]
+    assert [judged.scores(trial) for trial in range(3)] == [[2.0, 3.0], [], []]
+    assert judged.has_ended.tolist() == [True, False, False]
 
 
 def statuses(scheduler, events):

@@ -30,7 +30,7 @@ from jaxrl.tuning import (
     objectives,
     read_study,
 )
-from jaxrl.tuning.schedulers import Extended
+from jaxrl.tuning.schedulers.wrapper import Capped
 from jaxrl.tuning.sweeps import loop, sweep_file
 
 HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
@@ -191,16 +191,16 @@ def test_directories_of_any_name_hold_their_own_study(name, tmp_path):
 
 
 def test_a_scheduler_within_a_scheduler_is_recorded_and_compared(tmp_path):
-    result = run(tmp_path / "x", Extended(HyperTrick(3, 2), 4))
+    result = run(tmp_path / "x", Capped(HyperTrick(3, 2), 5))
     inner = {"name": "HyperTrick", "num_trials": 3, "num_phases": 2, "eviction_rate": 0.25}
     found = sweep_file.read(tmp_path / "x")["scheduler"]
     assert found == {
-        "name": "Extended", "num_trials": 4, "num_phases": 2, "search": inner, "total": 4
+        "name": "Capped", "num_trials": 3, "num_phases": 2, "search": inner, "max_phases": 5
     }  # fmt: skip
-    assert "Extended(num_trials=4" in write_report(result.summary, tmp_path / "x").read_text()
-    run(tmp_path / "x", Extended(HyperTrick(3, 2), 4), resume=True)
+    assert "Capped(num_trials=3" in write_report(result.summary, tmp_path / "x").read_text()
+    run(tmp_path / "x", Capped(HyperTrick(3, 2), 5), resume=True)
     with pytest.raises(ValueError, match=r"changed: scheduler.search: .* 0.25.* -> .* 0.5"):
-        run(tmp_path / "x", Extended(HyperTrick(3, 2, 0.5), 4), resume=True)
+        run(tmp_path / "x", Capped(HyperTrick(3, 2, 0.5), 5), resume=True)
 
 
 def test_numbers_of_numpy_are_searched(tmp_path):

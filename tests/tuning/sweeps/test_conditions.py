@@ -11,7 +11,7 @@ from jaxrl.analysis.importance import importances
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.files.urls import file_url
 from jaxrl.tuning import Choice, Integer, LogUniform, RandomSearch, When, read_study
-from jaxrl.tuning.studies import samplers
+from jaxrl.tuning.studies import trial_sampler
 from jaxrl.tuning.studies.study import SharedStudy
 
 SPACE = {
@@ -73,9 +73,9 @@ def test_what_was_stored_decides_which_fields_are_active(tmp_path, monkeypatch):
         assert claimed is not None
         return claimed[1]
 
-    steps = iter([samplers.suggest, die])
+    steps = iter([trial_sampler.suggest, die])
     with monkeypatch.context() as patch:
-        patch.setattr(samplers, "suggest", lambda *args: next(steps)(*args))
+        patch.setattr(trial_sampler, "suggest", lambda *args: next(steps)(*args))
         with pytest.raises(DiedError):
             claim("relu")
     assert claim("tanh") == {"activation": "relu", "learning_rate": 1e-3, "num_steps": 40}

@@ -12,7 +12,7 @@ from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, stop_after, to
 from toy_algorithm import ToyConfig
 
 from jaxrl.analysis.sweep_report import write_report
-from jaxrl.tuning import Finals, HyperTrick, LogUniform, search
+from jaxrl.tuning import Finals, HyperTrick, LogUniform, RandomSearch, search
 from jaxrl.tuning.sweeps import final_runs, loop, sweep_file
 
 FINALS = Finals(top=2, repeats=3, share=0.5)
@@ -74,27 +74,27 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
-    other = Finals(3, 2, 0.5)
-    run(tmp_path / "x", RULE, finals=FINALS, storage=None)
+    other, rule = Finals(3, 2, 0.5), RandomSearch(12, 1)
+    run(tmp_path / "x", rule, finals=FINALS, storage=None)
     held = "6 runs of the settings of the trials .* remove it"
     with pytest.raises(ValueError, match=f"{held} to train these"):
-        run(tmp_path / "x", RULE, finals=other, storage=None, resume=True)
+        run(tmp_path / "x", rule, finals=other, storage=None, resume=True)
 
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
-    run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
+    run(tmp_path / "a", rule, worker="a", finals=FINALS, **shared)
     with pytest.raises(ValueError, match=r"(?s)of another search.*scheduler.finalists"):
-        run(tmp_path / "b", RULE, worker="b", finals=other, **shared)
+        run(tmp_path / "b", rule, worker="b", finals=other, **shared)
     studies = r"'s-finals' and 's-finals \(events\)'"
     advice = (
         rf"{held}, and the studies {studies} from its storage \(optuna.delete_study\), to train"
     )
     with pytest.raises(ValueError, match=advice):
-        run(tmp_path / "a", RULE, worker="a", finals=other, resume=True, **shared)
+        run(tmp_path / "a", rule, worker="a", finals=other, resume=True, **shared)
     shutil.rmtree(tmp_path / "a" / "finals")
     for name in ("s-finals", "s-finals (events)"):
         optuna.delete_study(study_name=name, storage=shared["storage"])
-    again = run(tmp_path / "a", RULE, worker="a", finals=other, resume=True, **shared)
-    alone = run(tmp_path / "alone", RULE, finals=other)
+    again = run(tmp_path / "a", rule, worker="a", finals=other, resume=True, **shared)
+    alone = run(tmp_path / "alone", rule, finals=other)
     assert again.summary["finals"] == alone.summary["finals"]
 
 

@@ -29,10 +29,10 @@ from jaxrl.tuning import (
     read_study,
     search,
 )
+from jaxrl.tuning.ranking import front
 from jaxrl.tuning.studies.heartbeat import requeue
 from jaxrl.tuning.studies.storage import change_state
 from jaxrl.tuning.sweeps import sweep_file
-from jaxrl.tuning.sweeps.ranking import front
 
 SEVERAL = {"z": objectives.lowest_return, "a": objectives.mean_return}  # not in the order of names
 SCORING = {"objective": SEVERAL, "seeds_per_trial": 2}

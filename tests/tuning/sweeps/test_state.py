@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sweep_runs import run
 
-from jaxrl.tuning import HyperTrick, objectives, schedulers
+from jaxrl.tuning import HyperTrick, objectives
+from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 
 
@@ -41,7 +42,7 @@ def test_a_phase_has_the_sums_and_means_of_each_agent():
 
 
 def test_the_state_of_an_older_version_counts_steps_from_0(tmp_path):
-    state = SweepState(schedulers.start(HyperTrick(2, 1)), [None], num_steps=7, chunks=3)
+    state = SweepState(ledgers.start(HyperTrick(2, 1)), [None], num_steps=7, chunks=3)
     saved = json.loads(json.dumps(state.to_json(1.0)))
     assert SweepState.from_json(saved, 3, tmp_path).num_steps == 7
     del saved["num_steps"]

@@ -21,8 +21,8 @@ from jaxrl.tuning import (
     RandomSearch,
     Status,
     SuccessiveHalving,
-    schedulers,
 )
+from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.studies.events import BEGUN, REPORTED, replay
 from jaxrl.tuning.studies.heartbeat import requeue
 from jaxrl.tuning.studies.paused_agents import PausedAgent
@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(self, url, name, scheduler, folder, directory, num_lanes=2):
         self.study = open_study(url, name, scheduler.num_trials)
-        self.state = SweepState(schedulers.start(scheduler), [None] * num_lanes)
+        self.state = SweepState(ledgers.start(scheduler), [None] * num_lanes)
         best = BestAgents(directory, 0, None)
         self.trials = Trials(
             scheduler, self.study, self.state, best, name, folder, lambda values: None

@@ -2,7 +2,7 @@
 
 A rung is a number of phases after which trials are compared. Trials pause at a rung until enough
 others have reached it. Trials without a score are ranked too: above those that diverged, and below
-all others.
+all others. Of equal ones the trial with the smaller index ranks higher.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import checks
-from jaxrl.tuning.schedulers import Ledger, Status, ranks
+from jaxrl.tuning.schedulers.contract import Ledger, Status
+from jaxrl.tuning.schedulers.ledger import ranks
 from jaxrl.types import Array
 
 

@@ -12,7 +12,7 @@ from shared_studies import DiedError, die
 from sweep_runs import KilledError, kill_after_reports, outcome, run
 
 from jaxrl.tuning import QLogUniform, RandomSearch, Uniform
-from jaxrl.tuning.studies import samplers
+from jaxrl.tuning.studies import trial_sampler
 from jaxrl.tuning.studies.storage import study_view
 from jaxrl.tuning.studies.study import SharedStudy
 
@@ -57,7 +57,7 @@ def test_samplers_rank_trials_without_a_score_last():
     for scores in ({0: math.nan, 1: math.nan}, {0: 3.0}, {0: math.nan, 1: 3.0}):
         pruned = optuna.trial.TrialState.PRUNED
         study.add_trial(optuna.create_trial(state=pruned, intermediate_values=scores))
-    view = study_view(study, samplers.rank_silent_trial_last)
+    view = study_view(study, trial_sampler.rank_silent_trial_last)
     viewed = [trial.intermediate_values for trial in view.trials]
     assert viewed[0] == {0: -math.inf}
     assert viewed[1] == {0: 3.0}
@@ -89,9 +89,9 @@ def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sa
 
     claims = [study("whole").claim(())]
     for num_chosen in (1, 2):
-        steps = iter([samplers.suggest] * num_chosen + [die])
+        steps = iter([trial_sampler.suggest] * num_chosen + [die])
         with monkeypatch.context() as patch:
-            patch.setattr(samplers, "suggest", lambda *args, steps=steps: next(steps)(*args))
+            patch.setattr(trial_sampler, "suggest", lambda *args, steps=steps: next(steps)(*args))
             with pytest.raises(DiedError):
                 study(f"{num_chosen}").claim(())
         claims.append(study(f"{num_chosen}").claim(()))

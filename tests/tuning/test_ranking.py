@@ -3,7 +3,15 @@
 import pytest
 from written_sweeps import trial
 
-from jaxrl.tuning.sweeps.ranking import best_phase, front, leaderboard, ranked, winner
+from jaxrl.tuning.ranking import (
+    best_phase,
+    front,
+    leaderboard,
+    ranked,
+    schedule_of,
+    values_in,
+    winner,
+)
 
 pytestmark = pytest.mark.smoke
 
@@ -69,3 +77,28 @@ def test_the_front_has_the_means_of_the_last_two_scores_of_several_objectives():
     assert rows[0]["values"] == {"gamma": 0}
     assert front({"objective": "mean_return", "trials": trials}) == []
     assert front({"objective": ["mean", "lowest"], "trials": []}) == []
+
+
+# --- lineages ------------------------------------------------------------------------------------
+
+
+def row(trial, *parents):
+    changes = [{"parent": p, "values": {"x": 10 * trial + n}} for n, p in enumerate(parents, 1)]
+    return {"trial": trial, "values": {"x": 10 * trial}, "changes": changes}
+
+
+def test_a_schedule_follows_the_parents_back_to_the_first_phase():
+    trials = [row(0, 0, 1), row(1, 2, 1), row(2, 2, 2)]
+    found = schedule_of(trials, 0, 3)
+    assert [(step["phase"], step["trial"]) for step in found] == [(0, 2), (1, 1), (2, 0)]
+    assert [step["values"]["x"] for step in found] == [20, 11, 2]
+    assert [step["trial"] for step in schedule_of(trials, 0, 2)] == [0, 0]
+
+
+@pytest.mark.parametrize(("phase", "value"), [(0, 10), (1, 11), (2, 12), (9, 12)])
+def test_values_change_from_phase_to_phase(phase, value):
+    assert values_in(row(1, 1, 1), phase) == {"x": value}
+
+
+def test_values_of_trials_that_no_explorer_changed_stay():
+    assert values_in({"trial": 0, "values": {"x": 1}}, 5) == {"x": 1}

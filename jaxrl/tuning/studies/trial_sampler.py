@@ -36,7 +36,7 @@ Draw = Callable[[int], dict[str, Any]]
 """`draw(index)` gives the values of the trial with this index to these two."""
 
 
-def check_sampler(name: str, space: spaces.Space) -> None:
+def require_sampler(name: str, space: spaces.Space) -> None:
     """Raise if a sampler cannot search the space, or a package that it needs is not installed."""
     import_optuna()
     conditional = sorted(field for field, part in space.items() if isinstance(part, spaces.When))

@@ -1,4 +1,4 @@
-"""The ranking of a sweep's trials, from the best score to the worst.
+"""The ranking of a sweep's trials, from the best score to the worst, and who trained an agent.
 
 Trials are dictionaries as `sweep.json` holds them. A phase's score there is a number, None if no
 episode ended in the phase, or "-inf" if the trial diverged.
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.tuning.evolution.lineage import schedule_of, values_in
 from jaxrl.tuning.objectives import pareto_front
 
 Trial = Mapping[str, Any]
@@ -111,7 +110,7 @@ def winning_schedule(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the phases that led to the winner, if an explorer changed the trials, else [].
 
     They lead to its best score; in finals the whole schedule trained again. See
-    `lineage.schedule_of` for what a phase has.
+    `schedule_of` for what a phase has.
     """
     best, changed = winner(sweep), {t["trial"]: t for t in sweep["trials"] if "changes" in t}
     # The winner of finals that workers share may be another worker's trial.
@@ -150,3 +149,25 @@ def _row(trial: Trial) -> dict[str, Any]:
         "values": best_values(trial),
         "objectives": late_objectives(trial),
     }
+
+
+def values_in(trial: Trial, phase: int) -> dict[str, Any]:
+    """Return the values with which a trial of `sweep.json` trains a phase."""
+    changes = trial.get("changes", [])[:phase]
+    return changes[-1]["values"] if changes else trial["values"]
+
+
+def schedule_of(trials: Iterable[Trial], trial: int, num_phases: int) -> list[dict[str, Any]]:
+    """Return who trained the agent that a trial had after so many phases, and with which values.
+
+    Returns:
+      For each phase its number from 0, `phase`, the `trial` that trained it, and its `values`.
+    """
+    by_index = {each["trial"]: each for each in trials}
+    schedule = []
+    for phase in reversed(range(num_phases)):
+        row = by_index[trial]
+        schedule.append({"phase": phase, "trial": trial, "values": values_in(row, phase)})
+        if phase:
+            trial = row["changes"][phase - 1]["parent"]
+    return schedule[::-1]

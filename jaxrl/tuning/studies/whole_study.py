@@ -15,6 +15,7 @@ from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json
 from jaxrl.files.urls import redact_url
+from jaxrl.tuning.ranking import best_phase, objective_names
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
 from jaxrl.tuning.studies.events import log_name
@@ -28,7 +29,6 @@ from jaxrl.tuning.studies.stored_trials import (
     owner,
     valid_trials,
 )
-from jaxrl.tuning.sweeps.ranking import best_phase, objective_names
 from jaxrl.tuning.timeline import Span, occupancy
 
 SEARCHED: schema.Table = {
