@@ -35,9 +35,9 @@ def completions(num_phases):
         (ledger, _), _ = jax.lax.scan(step, start, length=4 * num_phases + 40)
         return ledger
 
-    ledgers = jax.jit(jax.vmap(search))(jax.random.split(jax.random.key(0), 100))
-    assert (ledgers.status >= Status.STOPPED).all()
-    return np.asarray(ledgers.reported)
+    found = jax.jit(jax.vmap(search))(jax.random.split(jax.random.key(0), 100))
+    assert (found.status >= Status.STOPPED).all()
+    return np.asarray(found.reported)
 
 
 @pytest.mark.parametrize(("num_phases", "expected"), [(10, 0.3775), (5, 0.6102)])

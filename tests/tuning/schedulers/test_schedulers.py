@@ -72,8 +72,8 @@ def test_hypertrick_keeps_sixteen_trials_on_six_lanes_busy_where_halving_waits(t
             if scheduler is trick:
                 assert not preempted(spans)
                 assert not idle_while_waiting(spans, 6, 16)
-    wall, busy, ledgers = zip(*outcomes[halving], strict=True)
-    for ledger in ledgers:  # 16 trials to phase 1, 8 to phase 2, 4 to phase 4
+    wall, busy, ends = zip(*outcomes[halving], strict=True)
+    for ledger in ends:  # 16 trials to phase 1, 8 to phase 2, 4 to phase 4
         assert sorted(np.asarray(ledger.reported)) == [1] * 8 + [2] * 4 + [4] * 4
     if times == "unit":
         # 16 phases on 6 lanes take 3 rounds, 8 take 2, and the last 4 trials 2 more: 32 phases in
