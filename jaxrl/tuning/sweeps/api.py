@@ -198,8 +198,6 @@ def sweep(
     if finals is not None:
         check_finals(finals, scheduler, settings)
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
-    if "finals" in stored and stored["trials"] == result.summary["trials"]:
-        result = _with_finals(result, stored["finals"])
     if result.interrupted or finals is None:
         return result
     return _train_finals(algo, config, space, scheduler, settings, finals, result, progress_bar)
@@ -228,7 +226,9 @@ def _train_finals(
     if ended.interrupted:
         return result._replace(interrupted=True)
     runs = _all_trials(ended, own)
-    return _with_finals(result, final_runs.summarize_finals(chosen, runs, finals))
+    summary = result.summary | {"finals": final_runs.summarize_finals(chosen, runs, finals)}
+    sweep_file.write(result.run_dir, summary)
+    return result._replace(summary=summary)
 
 
 def _all_trials(result: SweepResult, settings: SweepSettings) -> list[dict[str, Any]]:
@@ -236,13 +236,6 @@ def _all_trials(result: SweepResult, settings: SweepSettings) -> list[dict[str, 
     if result.summary["elsewhere"]:
         return read_study(settings.storage_url, settings.study_name)["trials"]
     return result.summary["trials"]
-
-
-def _with_finals(result: SweepResult, finals: list[dict[str, Any]]) -> SweepResult:
-    """Return a result with its finals, which are also written to `sweep.json`."""
-    summary = result.summary | {"finals": finals}
-    sweep_file.write(result.run_dir, summary)
-    return result._replace(summary=summary)
 
 
 def _sweep(

@@ -86,6 +86,7 @@ class SweepLoop:
                 self.state = SweepState.from_json(progress, update, self.checkpoints.progress_file)
             self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
             self.best.verify(identity["run_id"])
+            self.stored = sweep_file.read(settings.run_dir)
             self.study = SharedStudy(
                 settings.storage_url,
                 settings.study_name,
@@ -98,7 +99,7 @@ class SweepLoop:
                 settings.heartbeat_seconds,
                 search,
                 self.state.trials(),
-                sweep_file.read(settings.run_dir)["trials"],
+                self.stored["trials"],
                 is_shared=self.evolution is None,
             )
             opened.callback(self.study.close)
@@ -417,6 +418,8 @@ class SweepLoop:
             for row in summary["trials"]:
                 lost = [[None] * len(row["scores"])] * len(names)
                 row["objectives"] = found.get(row["trial"], lost)
+        if "finals" in self.stored and summary["trials"] == self.stored["trials"]:
+            summary["finals"] = self.stored["finals"]
         sweep_file.write(self.settings.run_dir, summary)
         return summary
 

@@ -73,6 +73,21 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+def test_finals_are_in_the_file_at_each_moment_of_a_resumed_sweep(tmp_path, monkeypatch):
+    rule, write, written = RandomSearch(12, 1), sweep_file.write, []
+
+    def write_and_note(directory, summary):
+        written.append((directory, summary))
+        write(directory, summary)
+
+    finals = run(tmp_path, rule, finals=FINALS).summary["finals"]
+    monkeypatch.setattr(sweep_file, "write", write_and_note)
+    assert run(tmp_path, rule, resume=True).summary["finals"] == finals
+    assert written
+    assert all(summary["finals"] == finals for _, summary in written)
+
+
+@pytest.mark.slow
 def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
     other, rule = Finals(3, 2, 0.5), RandomSearch(12, 1)
     run(tmp_path / "x", rule, finals=FINALS, storage=None)
