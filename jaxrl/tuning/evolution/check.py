@@ -12,11 +12,11 @@ from jaxrl import checks
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.schedulers.check import (
-    check_judge,
-    check_members,
     raise_for,
     random_scores,
     wrong_arrays,
+    wrong_judge,
+    wrong_members,
 )
 from jaxrl.tuning.schedulers.contract import MEMBERS, Status
 from jaxrl.tuning.spaces import space as spaces
@@ -40,8 +40,8 @@ def check_explorer(explorer: Explorer, space: spaces.Space, seed: int = 0) -> No
     seed = checks.seed(seed)
     spaces.check_numeric(space)
     space = spaces.unconditional(space)
-    raise_for(explorer, "explorers", check_members(explorer, (*MEMBERS, "evolve")))
-    raise_for(explorer, "explorers", check_judge(explorer))
+    raise_for(explorer, "explorers", wrong_members(explorer, (*MEMBERS, "evolve")))
+    raise_for(explorer, "explorers", wrong_judge(explorer))
     raise_for(explorer, "explorers", _check_explorer_stops_none(explorer))
     raise_for(explorer, "explorers", _check_program(explorer, space, seed))
     raise_for(explorer, "explorers", _check_evolution(explorer, space, seed))

@@ -31,8 +31,8 @@ def check_scheduler(scheduler: Scheduler, seed: int = 0) -> None:
       ValueError: with the violations of the contract (`Scheduler`) that were found.
     """
     seed = checks.seed(seed)
-    raise_for(scheduler, "schedulers", check_members(scheduler, MEMBERS))
-    raise_for(scheduler, "schedulers", check_judge(scheduler))
+    raise_for(scheduler, "schedulers", wrong_members(scheduler, MEMBERS))
+    raise_for(scheduler, "schedulers", wrong_judge(scheduler))
     raise_for(scheduler, "schedulers", _check_search(scheduler, seed))
 
 
@@ -43,7 +43,7 @@ def raise_for(checked: Any, kind: str, problems: Iterable[str]) -> None:
         raise ValueError(f"{checked!r} breaks the contract of {kind}:\n  - {text}")
 
 
-def check_members(scheduler: Any, members: tuple[str, ...]) -> Iterator[str]:
+def wrong_members(scheduler: Any, members: tuple[str, ...]) -> Iterator[str]:
     """Yield problems of what a scheduler has."""
     if isinstance(scheduler, type):
         yield "it is a class: make an instance"
@@ -66,7 +66,7 @@ def check_members(scheduler: Any, members: tuple[str, ...]) -> Iterator[str]:
         yield f"pauses must be True or False, is {scheduler.pauses!r}"
 
 
-def check_judge(scheduler: Scheduler) -> Iterator[str]:
+def wrong_judge(scheduler: Scheduler) -> Iterator[str]:
     """Yield problems of what `judge` returns, without running it."""
     ledger = ledgers.start(scheduler)
     status = jax.eval_shape(scheduler.judge, ledger, jnp.int32(0))
