@@ -50,8 +50,8 @@ def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("total_steps", "least"),
-    [("10_000", 8), pytest.param("500_000", 475, marks=pytest.mark.exhaustive)],
+    ("total_steps", "least"),  # a random policy has 22
+    [("20_000", 60), pytest.param("500_000", 475, marks=pytest.mark.exhaustive)],
 )
 def test_the_snippet_of_the_front_page_learns_cartpole(tmp_path, monkeypatch, total_steps, least):
     monkeypatch.chdir(tmp_path)

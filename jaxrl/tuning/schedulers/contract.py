@@ -2,9 +2,9 @@
 
 A search trains N trials for at most P phases each. After each phase a trial reports a score; higher
 is better. A score is NaN if no episode ended in the phase, and -inf if the trial diverged. A
-`Ledger` holds all reports. A scheduler is a frozen dataclass with one pure function of
-the ledger, `judge`, which returns the status of every trial after a report. The same function runs
-inside a jitted search and on the host, where the ledger comes from a study.
+`Ledger` holds all reports. A scheduler is a frozen dataclass with one pure function of the ledger,
+`judge`, which returns the status of every trial after a report. The same function runs inside a
+jitted search and on the host, where the ledger comes from a study.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class SweepLoop:
                 self.state = SweepState.from_json(progress, update, self.checkpoints.progress_file)
             self.best = BestAgents(settings.run_dir, settings.keep_best, settings.keep_best_per)
             self.best.verify(identity["run_id"])
-            self.stored = sweep_file.read(settings.run_dir)
+            stored = sweep_file.read(settings.run_dir)
+            self.with_finals = stored if "finals" in stored else None
             self.study = SharedStudy(
                 settings.storage_url,
                 settings.study_name,
@@ -99,7 +100,7 @@ class SweepLoop:
                 settings.heartbeat_seconds,
                 search,
                 self.state.trials(),
-                self.stored["trials"],
+                stored["trials"],
                 is_shared=self.evolution is None,
             )
             opened.callback(self.study.close)
@@ -418,8 +419,9 @@ class SweepLoop:
             for row in summary["trials"]:
                 lost = [[None] * len(row["scores"])] * len(names)
                 row["objectives"] = found.get(row["trial"], lost)
-        if "finals" in self.stored and summary["trials"] == self.stored["trials"]:
-            summary["finals"] = self.stored["finals"]
+        # Until finals train again, those that an ended sweep has stay in the file.
+        if self.with_finals is not None and summary["trials"] == self.with_finals["trials"]:
+            summary["finals"] = self.with_finals["finals"]
         sweep_file.write(self.settings.run_dir, summary)
         return summary
 
