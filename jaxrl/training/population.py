@@ -222,6 +222,20 @@ def stack(config: Any, num_lanes: int, **values: Array | np.ndarray | list[Any])
     return jax.tree.map(lambda x: x if x.ndim else jnp.broadcast_to(x, (num_lanes,)), leaves)
 
 
+def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
+    """Return agents without environments on the host, which cannot be copied or saved."""
+    return states if algo.env.checkpointable else states._replace(simulation=None)
+
+
+def copies(algo: Algorithm, states: PyTree, agents: Array) -> PyTree:
+    """Return copies of the agents at these places `[W]`, with the random keys of their new places.
+
+    Environments on the host cannot be copied.
+    """
+    learners = without_host_envs(algo, states)
+    return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
+
+
 class MeasuredStrategy(NamedTuple):
     """The fastest strategy, and the speed of each."""
 

@@ -114,7 +114,7 @@ class Rounds:
             lane=unset, round=unset, num_rounds=jnp.int32(0), best=best, winners=None,
         )  # fmt: skip
         states = self.agents.init(self.configs_of(carry, trial), self.keys_of(trial))
-        agents = self.by_lane(without_host_envs(self.algo, states))
+        agents = self.by_lane(populations.without_host_envs(self.algo, states))
         one = jax.tree.map(lambda x: x[0, 0], agents)
         kept = winners = None
         if self.scheduler.pauses:  # finals never pause
@@ -151,7 +151,7 @@ class Rounds:
     def keep_agents(self, carry: _Carry, ledger: Ledger, scores: Array) -> _Carry:
         """Keep the agents that may be needed: paused ones, the best one and those of the finals."""
         trial, active = carry.trial, carry.trial >= 0
-        agents = self.by_lane(without_host_envs(self.algo, carry.states))
+        agents = self.by_lane(populations.without_host_envs(self.algo, carry.states))
         first = jax.tree.map(lambda x: x[:, 0], agents)
         of_search = active & (trial < self.num_trials)
         best = _better(carry.best, trial, jnp.where(of_search, scores, jnp.nan), first)
@@ -234,7 +234,7 @@ class Rounds:
     def copies_of(self, states: PyTree, trial: Array) -> PyTree:
         """Return the agents of trials `[W]`, which keep the random keys of the lanes."""
         agents = self.by_lane(jnp.arange(self.agents.num_lanes))[trial].reshape(-1)
-        return copies(self.algo, states, agents)
+        return populations.copies(self.algo, states, agents)
 
     def configs_of(self, carry: _Carry, trial: Array) -> Any:
         """Return the configs of trials `[W]` in their next phases, for all agents."""
@@ -291,20 +291,6 @@ class Rounds:
             best_trial=best_trial,
             best_state=best_state,
         )
-
-
-def without_host_envs(algo: Algorithm, states: PyTree) -> PyTree:
-    """Return agents without environments on the host, which cannot be copied or saved."""
-    return states if algo.env.checkpointable else states._replace(simulation=None)
-
-
-def copies(algo: Algorithm, states: PyTree, agents: Array) -> PyTree:
-    """Return copies of the agents at these places `[W]`, with the random keys of their new places.
-
-    Environments on the host cannot be copied.
-    """
-    learners = without_host_envs(algo, states)
-    return jax.tree.map(lambda x: x[agents], learners)._replace(key=states.key)
 
 
 def _copies(tree: PyTree, number: int) -> PyTree:

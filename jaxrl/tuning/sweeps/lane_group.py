@@ -20,7 +20,6 @@ from jaxrl.training import population as populations
 from jaxrl.training.compilation import MAX_CHUNK, compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
 from jaxrl.tuning.objectives import greedy_metrics
-from jaxrl.tuning.rounds import copies, without_host_envs
 from jaxrl.tuning.trial_start import agent_keys
 from jaxrl.types import Algorithm, Array, Metrics, PyTree
 
@@ -58,7 +57,7 @@ def compiled_copy(algo: Algorithm, lanes: Population) -> Callable[..., PyTree]:
     """
 
     def copy(configs: PyTree, states: PyTree, agents: Array, change: Array) -> PyTree:
-        saved = copies(algo, states, agents)
+        saved = populations.copies(algo, states, agents)
         return lanes.refill(configs, states, states.key, change, saved)
 
     return jax.jit(copy, donate_argnums=1)
@@ -175,14 +174,14 @@ class LaneGroup:
     def all_agents(self) -> PyTree:
         """Return the agents of all lanes, as a checkpoint holds them."""
         assert self.algo is not None
-        return without_host_envs(self.algo, self._states)
+        return populations.without_host_envs(self.algo, self._states)
 
     def template(self, algo: Algorithm, config: Any) -> PyTree:
         """Return the shapes of what `all_agents` returns for such configs."""
         configs = populations.stack(config, self._num_agents)
         keys = jax.random.split(jax.random.key(0), self._num_agents)
         lanes = populations.population(algo, self._num_agents, self.strategy)
-        return without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
+        return populations.without_host_envs(algo, jax.eval_shape(lanes.init, configs, keys))
 
     def restore(
         self, algo: Algorithm, configs: list[Any], saved: PyTree, keys: list[Array]
