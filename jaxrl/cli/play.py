@@ -94,7 +94,13 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
             )
     if not has_video:
         return 0
-    path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)
+    try:
+        path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)
+    except OSError as error:  # the run's directory may be on a disk that cannot be written
+        if not args.episodes:
+            raise
+        print(f"no video: {error}", file=sys.stderr)
+        return 0
     found = ", ".join([f"{length} steps", f"score {score:g}", *kinds])
     write_caption(path, found, numbers)
     print(f"{path}: {found}")

@@ -32,7 +32,7 @@ FORBIDDEN_OPTIONS = {
 }  # fmt: skip
 LEAST_VALUES = {
     "num_threads": 0, "frame_skip": 1, "stack_num": 1, "img_height": 1, "img_width": 1,
-    "max_episode_steps": 1,
+    "max_episode_steps": 1, "noop_max": 1,
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ class HostAdapter(Adapter, abc.ABC):
         if num_envs % num_pools:
             place = "" if self.axis == SINGLE_DEVICE else f" on each of {self.axis.size} devices"
             raise ValueError(
-                f"{num_envs} environments{place} cannot be split over {num_pools} pools"
+                f"num_envs = {num_envs}{place} cannot be split over num_pools = {num_pools}"
             )
         if self.asynchronous and num_pools == 1:
             raise ValueError("asynchronous=True needs num_pools >= 2, got num_pools=1")

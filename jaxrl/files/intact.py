@@ -111,7 +111,9 @@ def changed_since_sealed(directory: Path) -> list[str]:
 def numbers(directory: Path) -> list[int]:
     """Return the numbers of the checkpoints in a directory, the newest first."""
     names = (path.name for path in directory.glob("[0-9]*") if path.is_dir())
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return sorted(
+        (int(name) for name in names if name.isdecimal() and name == str(int(name))), reverse=True
+    )
 
 
 def move_aside(folder: Path) -> Path:

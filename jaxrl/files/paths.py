@@ -15,11 +15,14 @@ UNREADABLE = {
 
 
 def check_path(directory: Path, argument: str = "run_dir") -> None:
-    """Raise `ValueError` if checkpoints in a directory could not be read again.
+    """Raise `ValueError` if a path is no directory, or checkpoints in it could not be read again.
 
     Args:
       argument: the one that names the directory.
     """
+    taken = next(path for path in (directory, *directory.parents) if path.exists())
+    if not taken.is_dir():
+        raise ValueError(f"{argument} must be a directory, got {directory}: {taken} is a file")
     path = str(directory.absolute())
     if found := [part for part, pattern in UNREADABLE.items() if pattern.search(path)]:
         raise ValueError(

@@ -215,12 +215,12 @@ def read(path: Path, table: Table, rename: Callable[[Any], Any] = lambda value: 
         value = parse(path.read_bytes())
         if isinstance(value, dict) and DIGEST in value and value.pop(DIGEST) != _digest(value):
             raise ValueError(
-                f"its content is not what its {DIGEST!r} says. Copy the intact file back; if you "
-                f"changed it yourself, delete its {DIGEST!r}"
+                f"its content is not what its {DIGEST!r} says (if you changed it yourself, delete "
+                f"its {DIGEST!r})"
             )
         return check(rename(value), table)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(f"{path} is damaged: {error}. Copy the intact file back") from error
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:

@@ -26,7 +26,12 @@ from jaxrl.checks import POSITIVE
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
-from jaxrl.training.compilation import MAX_CHUNK, cache_directory, compile_chunk
+from jaxrl.training.compilation import (
+    MAX_CHUNK,
+    cache_directory,
+    compile_chunk,
+    is_out_of_memory,
+)
 from jaxrl.training.population import choose
 from jaxrl.types import Algorithm, PyTree
 
@@ -112,7 +117,7 @@ def autotune(
         try:
             speed = rate(*build(**settings), seconds)
         except (ValueError, jax.errors.JaxRuntimeError) as error:
-            if not isinstance(error, ValueError) and "RESOURCE_EXHAUSTED" not in str(error):
+            if not isinstance(error, ValueError) and not is_out_of_memory(error):
                 raise
             refusals.append(error)
             speed = 0.0

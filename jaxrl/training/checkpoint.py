@@ -17,10 +17,12 @@ state is restored onto the devices of the state that it replaces.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,7 @@ class Checkpoints:
         self._on_first(lambda: self._verify(repair))
         if together:
             self._newest = json.loads(processes.broadcast_text(json.dumps(self._newest)))
-        self._args = ocp.args
+        self._args, self._metadata_of = ocp.args, ocp.StandardCheckpointHandler().metadata
         try:
             self._manager = ocp.CheckpointManager(
                 self.directory,
@@ -161,16 +163,17 @@ class Checkpoints:
         before = self.latest()
         saved = _without_keys(state if whole else _without_environments(state))
         try:
-            self._manager.save(
-                num_updates,
-                args=self._args.Composite(
-                    state=self._args.StandardSave(saved), progress=self._args.JsonSave(progress)
-                ),
-                force=True,
-            )
-            self._manager.wait_until_finished()
+            with _without_logs():
+                self._manager.save(
+                    num_updates,
+                    args=self._args.Composite(
+                        state=self._args.StandardSave(saved), progress=self._args.JsonSave(progress)
+                    ),
+                    force=True,
+                )
+                self._manager.wait_until_finished()
         except Exception as error:
-            raise self._unwritten(num_updates, before, error) from error
+            raise self._unwritten(num_updates, error) from error
         self._newest = num_updates
         if not self._together or processes.is_first():
             self._sealing = self._sealer.submit(self._seal, num_updates, before, rows)
@@ -186,7 +189,7 @@ class Checkpoints:
             seals.write(self.directory / str(update), entries)
         except OSError as error:
             self._newest = before
-            raise self._unwritten(update, before, error) from error
+            raise self._unwritten(update, error) from error
         updates = intact.numbers(self.directory)
         kept = [number for number in updates if number <= update][: self._keep]
         for old in set(updates) - set(kept):
@@ -198,12 +201,10 @@ class Checkpoints:
         if sealing is not None:
             sealing.result()
 
-    def _unwritten(self, update: int, before: int | None, error: Exception) -> OSError:
-        way_out = f"The one before it, {before}, is intact; free some space and resume"
-        if before is None:
-            way_out = "There is none before it; free some space and begin anew"
+    def _unwritten(self, update: int, error: Exception) -> OSError:
         return OSError(
-            f"checkpoint {update} could not be written to {self.directory}: {error}. {way_out}"
+            f"checkpoint {update} could not be written to {self.directory}: {error}. Those before "
+            "it are intact; free some space and resume"
         )
 
     def restore(self, like: Any, whole: bool) -> tuple[Any, dict[str, Any]]:
@@ -220,15 +221,16 @@ class Checkpoints:
         """
         like = like if whole else _without_environments(like)
         template = _template(like)
+        with self._reading() as folder:
+            found = self._metadata_of(folder / "state").tree
+        if difference := _first_difference(found, template):
+            raise ValueError(
+                f"checkpoint {folder} is of another algorithm, config, network or environment: "
+                f"{difference}. Use those of the run"
+            )
         saved = self._read(
             state=self._args.StandardRestore(template), progress=self._args.JsonRestore()
         )
-        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), template)
-        if jax.tree.map(lambda x: (x.shape, x.dtype), saved["state"]) != shapes:
-            raise ValueError(
-                f"checkpoint {self.directory / str(self.latest())} has arrays of other shapes than "
-                "this config, network and number of environments make; use those of the run"
-            )
         return _with_keys(saved["state"], like), saved["progress"]
 
     def progress(self) -> dict[str, Any]:
@@ -246,16 +248,23 @@ class Checkpoints:
 
     def _read(self, **parts: Any) -> Any:
         """Read parts of the newest checkpoint."""
+        with self._reading():
+            return self._manager.restore(self._newest, args=self._args.Composite(**parts))
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Path]:
+        """Yield the folder of the newest checkpoint; explain errors."""
         step = self.latest()
         if step is None:
             raise FileNotFoundError(f"no checkpoint in {self.directory}")
+        folder = self.directory / str(step)
         try:
-            return self._manager.restore(step, args=self._args.Composite(**parts))
+            yield folder
         except Exception as error:
             raise ValueError(
-                f"checkpoint {self.directory / str(step)} is damaged or belongs to another "
-                f"network, environment or version{self.other_versions}: {str(error)[:500]}. Use "
-                "those of the run, or delete that folder to fall back on an earlier one"
+                f"checkpoint {folder} is damaged or of another version{self.other_versions}: "
+                f"{str(error)[:500]}. Use the versions that saved it, or delete that folder to "
+                "fall back on an earlier one"
             ) from error
 
     def close(self) -> None:
@@ -269,6 +278,18 @@ class Checkpoints:
         finally:
             self._sealer.shutdown()
             self._manager.close()
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keep Orbax from logging the errors that it raises, with their tracebacks."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _without_environments(state: Any) -> Any:
@@ -313,6 +334,24 @@ def _template(like: PyTree) -> PyTree:
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
 
     return jax.tree.map(abstract, like)
+
+
+def _first_difference(saved: PyTree, expected: PyTree) -> str:
+    """Return a text about the first array whose type or shape differs; empty if there is none."""
+
+    def arrays(tree: PyTree) -> dict[str, str]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {
+            jax.tree_util.keystr(path, simple=True, separator="."): f"{x.dtype} {list(x.shape)}"
+            for path, x in leaves
+        }
+
+    found, needed = arrays(saved), arrays(expected)
+    for name in [*needed, *found]:
+        here, there = needed.get(name, "missing"), found.get(name, "missing")
+        if here != there:
+            return f"{name} is {there} there and {here} here"
+    return ""
 
 
 def _saved_shape(x: Any) -> Any:

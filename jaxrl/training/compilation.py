@@ -48,6 +48,13 @@ def compile_chunk(algo: Algorithm, config: Any, state: Any) -> jax.stages.Compil
     return lowered.compile(compiler_options(algo, config))
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether JAX raised an error since the memory of a device did not suffice."""
+    # Allocations on a GPU have the first text, those of jax 0.11 on a CPU only the second.
+    texts = ("RESOURCE_EXHAUSTED", "Out of memory")
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(t in str(error) for t in texts)
+
+
 def cache_directory() -> Path | None:
     """Return jaxrl's cache, `~/.cache/jaxrl`; None for a user without a home directory."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
 import warnings
@@ -19,6 +20,7 @@ from jaxrl.envs.host import callback
 from jaxrl.files import intact
 from jaxrl.replay.ring import Replay
 from jaxrl.rollouts.simulation import Simulation, advance, start
+from jaxrl.spaces import zeros
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.types import (
     Algorithm,
@@ -81,6 +83,7 @@ def evaluate(
     """
     check_agent(algo, config)
     check_environments(env)
+    _check_spaces(algo.env, env)
     if "simulation" not in getattr(state, "_fields", ()):
         raise checks.refuse("state", "a training state, as algo.init returns it", type(state))
     episodes_per_env = checks.integer("episodes_per_env", episodes_per_env)
@@ -113,6 +116,21 @@ def evaluate(
     carry = (key, simulation, Evaluation(no_scores, no_scores), jnp.int32(0))
     _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
     return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
+
+
+def _check_spaces(own: Env, env: Env) -> None:
+    """Raise `ValueError` unless `env` has the agent's actions, and observations of its shapes."""
+    for name in ("action_space", "observation_space"):
+        expected, space = getattr(own, name), getattr(env, name)
+        if expected == space:
+            continue
+        # The bounds of observations may differ: networks do not depend on them.
+        shapes = [jax.eval_shape(functools.partial(zeros, x)) for x in (expected, space)]
+        if name == "action_space" or shapes[0] != shapes[1]:
+            raise ValueError(
+                f"env must have the {name} of the agent's environments, {own.id}: {expected}; "
+                f"{env.id} has {space}"
+            )
 
 
 def evaluate_separately(
@@ -151,8 +169,10 @@ def split_episodes(num_episodes: int) -> tuple[int, int]:
 class BestAgent:
     """The agent of a run that was evaluated best; of equal ones the last.
 
-    Agents of updates after `update`, from which the run continues, are deleted. Damaged ones are
-    named by a warning and moved into `damaged-best`.
+    It is written right before the run's checkpoints. So if the run is killed and goes on from one,
+    the folder has the best agent of all updates before it. Agents of updates after `update`, from
+    which the run continues, are deleted. Damaged ones are named by a warning and moved into
+    `damaged-best`.
 
     Args:
       identity: of the run, as `jaxrl.training.manifest.identity` returns it.
@@ -177,18 +197,26 @@ class BestAgent:
             )
         self._checkpoints = Checkpoints(directory, identity)
         self._score = -math.inf
+        self._unsaved: tuple[int, Any] | None = None
         if self._checkpoints.latest() is not None:
             self._score = self._checkpoints.progress()["eval_return"]
 
-    def keep(self, update: int, agent: Any, score: float) -> None:
-        """Keep an agent that `agent_on_one_device` returned, unless a better one is kept.
+    def offer(self, update: int, agent: Any, score: float) -> None:
+        """Copy an agent that `agent_on_one_device` returned, unless a better one was offered."""
+        if score >= self._score:
+            self._score = score
+            self._unsaved = update, jax.tree.map(jnp.copy, agent)  # training goes on in its arrays
+
+    def save(self) -> None:
+        """Write the best agent, unless it is written.
 
         Raises:
           OSError: if it cannot be written.
         """
-        if score >= self._score:
-            self._score = score
-            self._checkpoints.save(update, agent, {"eval_return": score}, whole=False)
+        if self._unsaved is not None:
+            update, agent = self._unsaved
+            self._checkpoints.save(update, agent, {"eval_return": self._score}, whole=False)
+            self._unsaved = None
 
     def close(self) -> None:
         """Wait until the agent is written."""

@@ -46,7 +46,8 @@ from jaxrl.training.progress import (
     throughput_text,
     waiting_shares,
 )
-from jaxrl.types import Algorithm
+from jaxrl.training.run_dir import check_can_begin
+from jaxrl.types import Algorithm, Array, PyTree
 
 Callback = Callable[[int, Any, Row], None]
 """`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
@@ -72,6 +73,12 @@ class RunResult(NamedTuple):
         shown = ", ".join(f"{name}={self.summary[name]!r}" for name in names)
         where = None if self.run_dir is None else str(self.run_dir)
         return f"RunResult({shown}, interrupted={self.interrupted}, run_dir={where!r})"
+
+
+@jax.jit
+def are_finite(params: PyTree) -> Array:
+    """Return whether all numbers are finite."""
+    return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(params)] or [True]).all()
 
 
 class TrainingLoop:
@@ -100,6 +107,8 @@ class TrainingLoop:
         if run_dir is not None:
             self.identity = manifests.identity(manifests.read(run_dir))
             self.checkpoints = Checkpoints(run_dir / "checkpoints", self.identity, together=True)
+            if self.checkpoints.latest() is None:
+                check_can_begin(run_dir)
         self.bar = ProgressBar(
             settings.num_updates * settings.steps_per_update, progress_bar and processes.is_first()
         )
@@ -252,6 +261,15 @@ class TrainingLoop:
                 "may help. Checkpoints before it are kept"
             )
 
+    def check_parameters(self, state: Any) -> None:
+        """Raise `FloatingPointError` if a parameter is not finite, which the last loss may miss."""
+        if not are_finite(getattr(state, "params", None)):
+            raise FloatingPointError(
+                f"parameters of {self.algo.name} on {self.algo.env.id} are not finite after update "
+                f"{self.progress.update}; a lower learning rate or gradient norm may help. "
+                "Checkpoints before it are kept"
+            )
+
     def evaluate(self, state: Any) -> None:
         """Evaluate on separate environments and write the scores."""
         self.bar.say("evaluating")
@@ -270,7 +288,7 @@ class TrainingLoop:
             self.write(now | self.evaluation)
             self.newest_row = trained | self.newest_row
             if self.best is not None:
-                self.best.keep(self.progress.update, state, self.evaluation["eval_return"])
+                self.best.offer(self.progress.update, state, self.evaluation["eval_return"])
         self.bar.say("training")
 
     def write(self, row: Row) -> None:
@@ -281,7 +299,12 @@ class TrainingLoop:
                 sink.write(row)
 
     def save(self, state: Any) -> None:
-        """Save a checkpoint, unless the run keeps none or has this one already."""
+        """Save a checkpoint, unless the run keeps none or has this one already.
+
+        Raises:
+          FloatingPointError: if a parameter is not finite, so that no checkpoint has such ones.
+        """
+        self.check_parameters(state)
         update, whole = self.progress.update, self.algo.env.checkpointable
         if self.run_dir is not None and not (self.run_dir / manifests.NAME).exists():
             raise FileNotFoundError(
@@ -290,6 +313,8 @@ class TrainingLoop:
             )
         if self.checkpoints is not None and self.checkpoints.latest() != update:
             rows = None if self.rows is None else self.rows.record()
+            if self.best is not None:
+                self.best.save()
             self.checkpoints.save(update, state, vars(self.progress), whole, rows)
 
     def summarize(self, interrupted: bool) -> dict[str, Any]:

@@ -201,8 +201,7 @@ def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of a resumed run: its beginning, its new length, every resumption."""
     where = ("command", "created", "versions", "git_commit", "hardware")
     resumptions = [*old.get("resumptions", []), {key: new[key] for key in where}]
-    kept = {key: new[key] for key in ("num_evaluations", "eval_episodes")}
-    kept["total_steps"] = max(old["total_steps"], new["total_steps"])
+    kept = {key: new[key] for key in ("num_evaluations", "eval_episodes", "total_steps")}
     kept["label"] = new.get("label") or old.get("label")
     return old | kept | {"resumptions": resumptions}
 
@@ -255,6 +254,11 @@ def rebuild(
             "jaxrl.load_policy the function that makes it, as jaxrl.ppo does: make_algorithm=..."
         )
     algo = make_algorithm(env, network)
+    if algo.name != manifest["algorithm"]:
+        raise ValueError(
+            f"{run} was trained by {manifest['algorithm']!r}, but make_algorithm makes "
+            f"{algo.name!r}; pass the function that made the run's algorithm"
+        )
     try:
         return algo, fields.from_dict(algo.config_class, manifest["config"])
     except ValueError as error:

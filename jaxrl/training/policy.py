@@ -97,7 +97,8 @@ def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
     shape, expected = jax.tree.map(jnp.shape, obs), jax.tree.map(jnp.shape, like)
     if shape == expected:
         return jax.tree.map(lambda x: x[None], obs), True
-    if shape == jax.tree.map(jnp.shape, zeros(space, *jnp.shape(jax.tree.leaves(obs)[0])[:1])):
+    lead = jnp.shape(jax.tree.leaves(obs)[0])[:1]
+    if lead != (0,) and shape == jax.tree.map(jnp.shape, zeros(space, *lead)):
         return obs, False
     raise ValueError(f"the policy takes observations of shape {expected} or [B, ...], got {shape}")
 
@@ -111,11 +112,20 @@ def _for_each(name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> Arra
 
 
 def as_array(name: str, value: Any, dtype: Any) -> Array:
-    """Return numbers as an array; raise `ValueError` for what is none."""
+    """Return numbers as an array.
+
+    Raises:
+      ValueError: for what is none; for numbers that integers of this type cannot hold, such as
+        pictures that were divided by 255.
+    """
     try:
-        return jnp.asarray(value, dtype)
+        array = jnp.asarray(value, dtype)
+        is_float = jnp.issubdtype(dtype, jnp.inexact)
+        if is_float or isinstance(array, jax.core.Tracer) or np.array_equal(value, array):
+            return array
     except (TypeError, ValueError, OverflowError):
-        raise checks.refuse(name, f"an array of {jnp.dtype(dtype).name}", value) from None
+        pass
+    raise checks.refuse(name, f"an array of {jnp.dtype(dtype).name}", value)
 
 
 def state_shapes(algo: Algorithm, config: Any, run_dir: Path | None = None) -> Any:

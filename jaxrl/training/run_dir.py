@@ -14,6 +14,7 @@ from jaxrl.distributed import processes
 from jaxrl.files.paths import check_path
 from jaxrl.files.whole import unfinished
 from jaxrl.training import manifest as manifests
+from jaxrl.training.progress import SUMMARY
 
 
 @contextlib.contextmanager
@@ -24,8 +25,9 @@ def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Ite
 
     Raises:
       OSError: if the disk is full, also within the block.
-      ValueError: if the directory holds a run and `resume` is False, a run with other settings, or
-        files of something else; or if another process works in it.
+      ValueError: if the directory holds a run and `resume` is False, a run with other settings or
+        more steps, one that has ended but left no checkpoint, or files of something else; or if
+        another process works in it.
     """
     with explain_full_disk(directory), contextlib.ExitStack() as stack:
         processes.call_on_first(lambda: stack.enter_context(_prepared(directory, manifest, resume)))
@@ -41,14 +43,17 @@ def _prepared(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterat
     if (directory / manifests.NAME).exists():
         saved = manifests.read(directory, manifests.TO_RESUME)
         if has_checkpoint(directory):
+            check_length(directory, saved["total_steps"], manifest["total_steps"])
             changes = manifests.differences(saved, manifest)
             if changes:
                 raise ValueError(
                     f"cannot resume {directory}: these settings changed since the run began; undo "
                     "the changes or choose another directory:\n  " + "\n  ".join(changes)
                 )
-        elif manifests.differences(saved, manifest):
-            saved = manifest  # without a checkpoint, the new settings lose nothing
+        else:
+            check_can_begin(directory)
+            if manifests.differences(saved, manifest):
+                saved = manifest  # the new settings lose nothing
         manifest = manifests.resumed(saved, manifest)
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
@@ -66,6 +71,24 @@ def check_unused(directory: Path, resume: bool) -> None:
             )
     elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
+
+
+def check_can_begin(directory: Path) -> None:
+    """Raise `ValueError` if a run without a checkpoint has ended: its results would be lost."""
+    if (directory / SUMMARY).exists():
+        raise ValueError(
+            f"{directory} holds the results of a run that has ended, but no checkpoint to go on "
+            "from; choose another directory, or delete this one to begin again"
+        )
+
+
+def check_length(directory: Path, saved: int, total_steps: int) -> None:
+    """Raise `ValueError` if a run would be resumed with fewer steps than it was begun with."""
+    if total_steps < saved:
+        raise ValueError(
+            f"total_steps must be at least {saved:,}, as {directory} was begun with, got "
+            f"{total_steps:,}; a signal ends a run earlier (Ctrl-C)"
+        )
 
 
 def has_checkpoint(directory: Path) -> bool:

@@ -1,6 +1,7 @@
 """What commands share: large integers, name=value, and errors of one line."""
 
 import re
+import warnings
 
 import pytest
 import tyro
@@ -77,13 +78,26 @@ def test_texts_from_files_cannot_command_the_terminal():
         raise ValueError("no \x1b[31m")
 
 
+def test_warnings_to_users_are_lines():
+    with arguments.exit_with_message():
+        shown = warnings.formatwarning("a\x1b", UserWarning, "file.py", 3)
+        source = warnings.formatwarning("a", FutureWarning, "file.py", 3)
+    assert shown == "warning: a\\x1b\n"
+    assert source.startswith("file.py:3: FutureWarning: a\n")
+    assert "file.py:3" in warnings.formatwarning("a", UserWarning, "file.py", 3)
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("PPOConfig.gamma must be 1, got 2", "--gamma must be 1, got 2"),
         ("num_envs must be 1, got 'num_envs'", "--num-envs must be 1, got 'num_envs'"),
         ("num_envs * 2 = 6 is no C.gamma = 5", "--num-envs * 2 = 6 is no --gamma = 5"),
+        ("PPOConfig.gamma = 2 must be 1", "--gamma = 2 must be 1"),
+        ("num_envs=9 are too many", "--num-envs=9 are too many"),
+        ("num_envs of Pong must be 1", "--num-envs of Pong must be 1"),
         ("Other.name must be 1, not gamma", "Other.name must be 1, not gamma"),
+        ("name of gamma", "name of gamma"),
         ("x.json: PPOConfig.gamma must be 1", "x.json: PPOConfig.gamma must be 1"),
     ],
 )

@@ -128,3 +128,20 @@ def test_more_episodes_than_environments_are_played(monkeypatch, episodes):
     assert returns.shape == (episodes,)
     assert (returns >= 1).all()
     assert asked == [min(episodes, 16)]
+
+
+def test_scores_are_shown_without_a_video_where_none_can_be_written(tmp_path, monkeypatch, capsys):
+    def record(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(play, "load_policy", lambda *_, **__: policy)
+    monkeypatch.setattr(play, "record_episode", record)
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.PPOConfig(hidden_sizes=(4,))
+    policy = jaxrl.LoadedPolicy(algo, config, algo.init(config, jax.random.key(0)))
+    assert play.main([str(tmp_path), "--episodes", "2"]) == 0
+    shown = capsys.readouterr()
+    assert "return over 2 episodes" in shown.out
+    assert "no video: [Errno 30] Read-only" in shown.err
+    with pytest.raises(OSError, match="Read-only"):
+        play.main([str(tmp_path), "--episodes", "0"])

@@ -40,7 +40,7 @@ def read(directory, name):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        name if name in ("ppo", "dqn") else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("ppo", "dqn") else pytest.param(name, marks=pytest.mark.exhaustive)
         for name in TINY
     ],
 )
@@ -107,7 +107,7 @@ def test_presets_are_listed(jaxrl_command):
     ("arguments", "message"),
     [
         (["--env-id", "Pnog-v5"], "did you mean .*envpool/Pong-v5"),
-        (["--num-pools", "3"], "8 environments cannot be split over 3 pools"),
+        (["--num-pools", "3"], "^--num-envs = 8 cannot be split over --num-pools = 3"),
         (["--env-options", "num_envs=4"], "--env-options cannot set num_envs; use --num-envs"),
         (["--env-options", "a"], "--env-options takes name=value, got 'a'"),
         (["--seed", str(10**20)], "seed must be an integer from 0"),
@@ -184,7 +184,7 @@ def test_an_annealed_run_cannot_be_extended(tmp_path):
     train.check_annealing(tmp_path, algo, longer)  # there is nothing to resume from
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     train.check_annealing(tmp_path, algo, config)
-    with pytest.raises(ValueError, match=r"falls to 0 over its 10 updates, .* extended to 20;"):
+    with pytest.raises(ValueError, match=r"falls to 0 over its 10 updates, .* end after 20;"):
         train.check_annealing(tmp_path, algo, longer)
     # A change that alters the number of updates is named by `run`, with all others.
     train.check_annealing(tmp_path, jaxrl.ppo(jaxrl.make("CartPole-v1", 4)), longer)
@@ -261,7 +261,8 @@ def test_fields_that_need_annealing_get_it_from_the_length_of_the_run(tmp_path):
     where = ["--total-steps", "100", "--run-dir", str(tmp_path)]
     _, config, _ = train.prepare(jaxrl.a2c, train.parse("a2c", [*flags, *where]))
     assert (config.final_entropy_coef, config.anneal_updates) == (0.001, 5)
-    with pytest.raises(ValueError, match="anneal_updates, which is 0"):
+    message = r"^--final-entropy-coef = 0\.001 .*--anneal-updates, which is 0"
+    with pytest.raises(ValueError, match=message):
         train.parse("a2c", [*flags, "--no-anneal"])
 
 
@@ -270,6 +271,15 @@ def test_pairs_may_be_given_in_several_flags():
     args = train.parse("ppo", ["--preset", "laptop", *words])
     assert args.env_options == ("img_height=42", "img_width=8")
     assert args.seed == 3
+
+
+def test_flags_of_a_file_that_are_refused_name_it(tmp_path, capsys):
+    (tmp_path / "x.yaml").write_text("no_such_flag: 3")
+    with pytest.raises(SystemExit):
+        train.parse("ppo", ["--config", str(tmp_path / "x.yaml")])
+    error = capsys.readouterr().err
+    assert "--no-such-flag" in error
+    assert error.endswith(f"some of these flags are those of {tmp_path / 'x.yaml'}\n")
 
 
 @pytest.mark.parametrize("text", ["- a", "3", "a: [", "1: 2"])

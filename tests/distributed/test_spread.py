@@ -261,7 +261,7 @@ def traced(name, config):
         ),
         (
             lambda: spread(jaxrl.ppo(jaxrl.make("envpool/CartPole-v1", 4, num_pools=4)), 2),
-            r"2 environments on each of 2 devices cannot be split over 4 pools",
+            r"num_envs = 2 on each of 2 devices cannot be split over num_pools = 4",
         ),
         (
             lambda: traced("ppo", jaxrl.PPOConfig(num_steps=5, num_minibatches=8)),

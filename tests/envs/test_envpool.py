@@ -141,6 +141,7 @@ def test_buttons_of_vizdoom_are_one_choice_by_default():
             "num_threads of .*Pong-v5 must be an integer >= 0, got -1",
         ),
         ("Pong-v5", {"frame_skip": 0}, "frame_skip of .*Pong-v5 must be an integer >= 1, got 0"),
+        ("Pong-v5", {"noop_max": 0}, "noop_max of .*Pong-v5 must be an integer >= 1, got 0"),
         ("Pong-v5", {"repeat_action_probability": 2}, r"must be within \[0, 1\], got 2"),
         ("Pong-v5", {"episodic_life": 3}, "episodic_life of .* must be True or False, got 3"),
         ("Pong-v5", {"seed": 3}, r"Pong-v5 does not take the options \['seed'\]"),

@@ -71,11 +71,11 @@ def test_a_full_disk_keeps_the_checkpoint_before(checkpoints, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._manager, "save", no_space)
-        with pytest.raises(OSError, match=r"There is none before it; .* begin anew"):
+        with pytest.raises(OSError, match=r"Those before it are intact; .* resume"):
             checkpoints.save(1, state, {}, whole=True)
     checkpoints.save(1, state, {}, whole=True)
     monkeypatch.setattr(checkpoints._manager, "save", no_space)
-    with pytest.raises(OSError, match=r"No space left.*The one before it, 1, is intact"):
+    with pytest.raises(OSError, match=r"checkpoint 2 .*No space left.*before it are intact"):
         checkpoints.save(2, state, {}, whole=True)
     np.testing.assert_array_equal(checkpoints.restore(state, whole=True)[0]["x"], state["x"])
 
@@ -91,9 +91,7 @@ def test_a_full_disk_while_the_seal_is_written_keeps_the_checkpoint_before(tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(seal, "write", no_space)
         checkpoints.save(2, state, {}, whole=True)
-        with pytest.raises(
-            OSError, match=r"checkpoint 2 .* No space left.*before it, 1, is intact"
-        ):
+        with pytest.raises(OSError, match=r"checkpoint 2 .* No space left.*before it are intact"):
             checkpoints.close()
     with pytest.warns(UserWarning, match=r"2 is damaged: its file seal\.json is missing"):
         again = Checkpoints(tmp_path, RUN)
@@ -144,7 +142,7 @@ def test_a_damaged_checkpoint_of_an_older_version_is_named(tmp_path):
         if path.is_file() and path.stat().st_size > 200:
             path.write_bytes(b"damaged")
     checkpoints = Checkpoints(tmp_path, OLD)
-    with pytest.raises(ValueError, match=r"/1 is damaged or belongs to another"):
+    with pytest.raises(ValueError, match=r"/1 is damaged or of another version"):
         checkpoints.restore(state, whole=True)
     checkpoints.close()
 
@@ -162,9 +160,14 @@ def test_damage_to_an_older_checkpoint_that_orbax_reads_is_named(tmp_path, conte
 
 
 def test_a_checkpoint_of_another_network_is_refused(checkpoints):
-    checkpoints.save(1, {"x": jnp.arange(3.0)}, {}, whole=True)
-    for other in ({"x": jnp.zeros(4)}, {"y": jnp.zeros(3)}):
-        with pytest.raises(ValueError, match="checkpoints/1"):
+    checkpoints.save(1, {"x": {"y": jnp.arange(3.0)}}, {}, whole=True)
+    for other, difference in (
+        ({"x": {"y": jnp.zeros(4)}}, r"x\.y is float32 \[3\] there and float32 \[4\] here"),
+        ({"x": {"y": jnp.zeros(3, int)}}, r"x\.y is float32 \[3\] there and int32 \[3\] here"),
+        ({"y": jnp.zeros(3)}, r"y is missing there and float32 \[3\] here"),
+        ({"x": {}}, r"x\.y is float32 \[3\] there and missing here"),
+    ):
+        with pytest.raises(ValueError, match=f"/1 is of another algorithm.*: {difference}"):
             checkpoints.restore(other, whole=True)
 
 

@@ -60,8 +60,9 @@ def evaluated(tmp_path, monkeypatch):
 
         monkeypatch.setattr(loop, "evaluate_separately", evaluate)
         return jaxrl.run(
-            algo or make_ppo(), config or CONFIG, total_steps=12 * 16, run_dir=tmp_path / "run",
-            num_evaluations=len(scores), progress_bar=False, **arguments,
+            algo or make_ppo(), config or CONFIG, run_dir=tmp_path / "run",
+            num_evaluations=len(scores), progress_bar=False,
+            **{"total_steps": 12 * 16} | arguments,
         )  # fmt: skip
 
     return make
@@ -86,20 +87,42 @@ def test_the_best_agent_is_kept_and_of_equal_ones_the_last(evaluated):
 
 
 def test_a_resumed_run_forgets_best_agents_of_updates_that_it_repeats(evaluated):
-    result = evaluated([1.0, 5.0, 4.0])
+    result = evaluated([1.0, 5.0, 4.0], checkpoint_seconds=0.0)
     identity = manifests.identity(manifests.read(result.run_dir))
     before = BestAgent(result.run_dir, identity, update=7)
-    before.keep(8, result.state, 0.5)
+    before.offer(8, result.state, 0.5)
+    before.save()
     before.close()
     assert jaxrl.load_policy(result.run_dir, which="best").state.num_updates == 4
     before = BestAgent(result.run_dir, identity, update=7)
-    before.keep(8, result.state, 1.5)
+    before.offer(8, result.state, 1.5)
+    before.save()
     before.close()
     assert sorted(path.name for path in (result.run_dir / "best").glob("[0-9]*")) == ["4", "8"]
 
 
+def test_a_killed_run_keeps_the_best_agent_before_its_checkpoint(evaluated):
+    def fail(update, state, row):
+        if update == 12:
+            raise InterruptedError
+
+    result = evaluated([3.0], total_steps=4 * 16)
+    with pytest.raises(InterruptedError):
+        evaluated([1.0, 4.0, 5.0], resume=True, callbacks=[fail], checkpoint_seconds=1e9)
+    assert jaxrl.load_policy(result.run_dir, which="best").state.num_updates == 4
+
+
+def test_an_agent_plays_in_environments_of_its_spaces_only():
+    algo, config, key = toy(jaxrl.make("CartPole-v1", 2)), ToyConfig(), jax.random.key(0)
+    state = algo.init(config, key)
+    for name in ("Acrobot-v1", "Pendulum-v1", "probe/Episode-v0"):
+        env = jaxrl.make(name, 2)
+        with pytest.raises(ValueError, match=r"env must have the \w+_space of .*CartPole.*has "):
+            jaxrl.evaluate(algo, config, state, env, key)
+
+
 def test_damaged_best_agents_are_moved_and_do_not_stop_a_run(evaluated):
-    result = evaluated([1.0, 5.0])
+    result = evaluated([1.0, 5.0], checkpoint_seconds=0.0)
     for path in (result.run_dir / "best").rglob("metadata"):
         path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"no checkpoint in .*best is intact"):

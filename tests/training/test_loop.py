@@ -9,6 +9,7 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs.host import callback
+from jaxrl.files import intact
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
@@ -110,6 +111,22 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_checkpoints(tmp_path)
     checkpoints = Checkpoints(tmp_path / "checkpoints", identity)
     assert checkpoints.latest() == 4
     checkpoints.close()
+
+
+def test_parameters_that_are_not_finite_are_not_saved(tmp_path):
+    algo = toy()
+
+    def update(config, state):
+        state, metrics = algo.update(config, state)  # whose loss is finite
+        return state._replace(params=state.params / (state.num_updates < 5)), metrics
+
+    for run_dir in (tmp_path, None):
+        with pytest.raises(FloatingPointError, match=r"parameters of toy .* after update \d+;"):
+            jaxrl.run(
+                algo._replace(update=update), CONFIG, total_steps=10 * 4, run_dir=run_dir,
+                checkpoint_seconds=0.0, **QUIET,
+            )  # fmt: skip
+    assert intact.numbers(tmp_path / "checkpoints") == [4, 2]
 
 
 def test_a_run_says_once_that_devices_are_unused(monkeypatch, capsys):

@@ -52,7 +52,10 @@ def test_what_jaxrl_cannot_make_is_asked_for():
     manifest["algorithm"] = "own"
     with pytest.raises(ValueError, match=r"trained by 'own', .* make_algorithm=\.\.\."):
         manifests.rebuild(manifest, network, env=env)
-    assert manifests.rebuild(manifest, network, jaxrl.ppo, env)[0].name == "ppo"
+    with pytest.raises(ValueError, match=r"trained by 'own', but make_algorithm makes 'ppo'"):
+        manifests.rebuild(manifest, network, jaxrl.ppo, env)
+    make = lambda *args: jaxrl.ppo(*args)._replace(name="own")  # noqa: E731
+    assert manifests.rebuild(manifest, network, make, env)[0].name == "own"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 import jaxrl
 from jaxrl.training import manifest as manifests
+from jaxrl.training.policy import as_batch
 
 CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
 
@@ -26,12 +27,25 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     )
     assert (batch == expected).all()
     assert set(policy(obs, jax.random.key(1)).tolist()) == {0, 1}
-    with pytest.raises(ValueError, match="number of environments make; use those of the run"):
+    with pytest.raises(ValueError, match=r"network or environment: simulation.*there and .* here"):
         jaxrl.load_policy(tmp_path, env=jaxrl.make("CartPole-v1", 2))
-    with pytest.raises(ValueError, match=r"network, environment or version.*Use those of the run"):
+    with pytest.raises(ValueError, match=r"network or environment: params.*there and .* here"):
         jaxrl.load_policy(tmp_path, env=jaxrl.make("Acrobot-v1", 4))
-    with pytest.raises(ValueError, match=r"observations of shape \(4,\)"):
-        policy(np.zeros(5))
+    with pytest.raises(ValueError, match="trained by 'ppo', but make_algorithm makes 'dqn'"):
+        jaxrl.load_policy(tmp_path, make_algorithm=jaxrl.dqn)
+    for shape in (5, (0, 4)):
+        with pytest.raises(ValueError, match=r"observations of shape \(4,\)"):
+            policy(np.zeros(shape))
+
+
+def test_numbers_that_integers_cannot_hold_are_no_observations():
+    space = jaxrl.Box((2,), np.uint8, 0, 255)
+    for obs in ([0, 255], np.array([[3.0, 4.0]]), np.zeros(2, bool)):
+        batch, _ = as_batch(space, obs)
+        np.testing.assert_array_equal(batch, np.reshape(obs, (1, 2)))
+    for obs in (np.array([0.5, 1.0]), [-1, 255], np.array([0, 256]), [np.nan, 0]):
+        with pytest.raises(ValueError, match="obs must be an array of uint8"):
+            as_batch(space, obs)
 
 
 def test_gymnasium_takes_actions_as_they_are():

@@ -51,6 +51,28 @@ def test_a_run_without_checkpoints_may_change_its_settings(tmp_path):
     assert manifests.read(tmp_path)["config"]["gamma"] == 0.5
 
 
+def test_a_run_that_has_ended_is_not_begun_again(tmp_path):
+    with open_run_dir(tmp_path, manifest(), False):
+        (tmp_path / "summary.json").write_text("{}")
+    changed = manifest(ToyConfig(gamma=0.5))
+    refused("results of a run that has ended, but no checkpoint", tmp_path, changed, True)
+    assert manifests.read(tmp_path)["config"]["gamma"] == 0.9
+
+
+def test_a_resumed_run_may_be_longer_and_not_shorter(tmp_path):
+    begin(tmp_path)
+    message = "total_steps must be at least 64, .* was begun with, got 60"
+    refused(message, tmp_path, manifest(total_steps=60), True)
+    with open_run_dir(tmp_path, manifest(total_steps=80), True):
+        assert manifests.read(tmp_path)["total_steps"] == 80
+
+
+def test_a_file_in_place_of_a_directory_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/run"):
+        refused(r"run_dir must be a directory.*: .*file is a file", tmp_path / name, manifest(), 0)
+
+
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     refused("not empty and holds no run", tmp_path, manifest(), False)

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl import config as fields
 from jaxrl.envs.host.errors import SimulatorError, message_in
+from jaxrl.training.compilation import is_out_of_memory
 
 
 def find_own_modules() -> None:
@@ -125,7 +127,7 @@ def flags_of(*classes: Any) -> dict[str, str]:
 def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
     """Let an error about an argument name its flag: `--gamma must be`, not `PPOConfig.gamma`.
 
-    An error that begins otherwise is not about a flag, but for instance about a file.
+    An error that does not begin with a name is not about a flag, but for instance about a file.
 
     Args:
       flags: by names of arguments, which may follow the name of a class and a dot.
@@ -139,18 +141,28 @@ def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
         yield
     except ValueError as error:
         text = str(error)
-        if re.match(r"([A-Z]\w*\.)?\w+ (must|\*)", text) is None:
+        begin = re.match(r"(?:[A-Z]\w*\.)?(\w+)(?: (?:must|\*)|( ?=| of ))", text)
+        if begin is None or (begin[2] and begin[1] not in flags):
             raise
         raise ValueError(re.sub(r"(?<!['\"])\b([A-Z]\w*\.)?([a-z]\w*)\b", flag, text)) from error
 
 
 @contextlib.contextmanager
 def exit_with_message() -> Iterator[None]:
-    """End the program with one line instead of a traceback.
+    """End the program with one line instead of a traceback; show warnings as one line, too.
 
     Bad values, missing packages, full disks and failed simulators end it with status 1, Ctrl-C with
     130.
     """
+    with_source = warnings.formatwarning
+
+    def format_warning(message: Any, category: type[Warning], *source: Any) -> str:
+        # Other categories are of programmers.
+        is_for_users = category is UserWarning
+        text = f"warning: {printable(str(message))}\n"
+        return text if is_for_users else with_source(message, category, *source)
+
+    warnings.formatwarning = format_warning
     try:
         yield
     except BrokenPipeError:  # `jaxrl envs | head` ends quietly: see jaxrl.__main__
@@ -162,6 +174,8 @@ def exit_with_message() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    finally:
+        warnings.formatwarning = with_source
 
 
 def printable(text: str) -> str:
@@ -177,7 +191,7 @@ def printable(text: str) -> str:
 def explain_runtime_error(error: jax.errors.JaxRuntimeError) -> str:
     """Return why a compiled program failed, without the tracebacks that XLA adds."""
     text = str(error)
-    if "RESOURCE_EXHAUSTED" in text:
+    if is_out_of_memory(error):
         return (
             f"{text.splitlines()[0]}; use less memory: lower --num-envs, --num-steps or "
             "--replay-size, or take a smaller network"

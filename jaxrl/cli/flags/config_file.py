@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,12 @@ def parse_with_file(
     words = read_config_file(file, algorithm, given)
     if any(word.partition("=")[0] == "--config" for word in [*words, *flags]):
         raise ValueError("--config can be given once, and not within its file")
-    args = parse(_join_pairs([*words, *flags]))
+    try:
+        args = parse(_join_pairs([*words, *flags]))
+    except SystemExit as exit:  # tyro has said what is wrong, but not where
+        if exit.code:
+            print(f"some of these flags are those of {file}", file=sys.stderr)
+        raise
     if found := code_named_by(args.env_id, read_options(args)):
         own = parse(_join_pairs(flags))
         if (own.env_id, own.env_options) != (args.env_id, args.env_options):

@@ -143,7 +143,7 @@ def test_environments_that_simulate_can_be_restarted(asynchronous):
     ("options", "message"),
     [
         *(({"num_pools": bad}, "num_pools must be an integer >= 1") for bad in (0, 1.5, True)),
-        ({"num_pools": 3}, "4 environments cannot be split over 3 pools"),
+        ({"num_pools": 3}, "num_envs = 4 cannot be split over num_pools = 3"),
         ({"asynchronous": True}, "asynchronous=True needs num_pools >= 2"),
         ({"asynchronous": "yes"}, "asynchronous must be True or False, got 'yes'"),
         ({"send_ahead": 1}, "send_ahead must be True or False, got 1"),
