@@ -42,7 +42,7 @@ def run_snippet(name, *changes):
 @pytest.mark.slow
 def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shorter = ("total_steps=500_000", "total_steps=10_000"), ("0), 100)", "0), 3)")
+    shorter = ("total_steps=500_000", "total_steps=2_048"), ("0), 100)", "0), 3)")
     scope = run_snippet("api", *shorter, ("key, 100)", "key, 3)"))
     assert scope["metrics"]["loss"].shape == (8, 3)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
@@ -66,11 +66,16 @@ def test_the_snippet_of_the_front_page_learns_cartpole(tmp_path, monkeypatch, to
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_snippets_of_algorithms_run(name):
     (number,) = re.findall(r"key\(0\), ([\d_]+)\)", read_snippet(f"use {name}"))
-    scope = run_snippet(f"use {name}", (f"key(0), {number})", "key(0), 2)"))
+    shorter = f"key(0), {number})", "key(0), 2)"
+    traced = (
+        "jax.jit(jaxrl.train, static_argnums=(0, 3))",
+        "lambda *args: jax.eval_shape(lambda: jaxrl.train(*args))",
+    )
+    scope = run_snippet(f"use {name}", shorter, traced)
     assert scope["metrics"]["loss"].shape == (2,)
 
 
-@pytest.mark.learning
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("optimized")
 def test_the_network_for_observations_of_several_parts_learns():
     """A goal five steps away, for 0.9 and more if it is reached soon."""

@@ -68,7 +68,7 @@ def test_reinforce_learns_cartpole_and_its_policy_loads(tmp_path, monkeypatch):
     assert scope["action"].shape == ()
 
 
-@pytest.mark.learning
+@pytest.mark.exhaustive
 def test_pqn_learns_cartpole_and_its_policy_loads(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = run_page(
@@ -108,6 +108,7 @@ def test_the_population_trains_and_goes_on():
         *smaller,
         (", 50, 50)", ", 2, 2)"),
         (":, -20:", ":, -4:"),
+        ("for_evaluation(16)", "for_evaluation(2)"),
         ("choose(algo, configs)", "choose(algo, configs, 0.01, 1, 1.0)"),  # measures one strategy
     )
     assert scope["last"].shape == scope["greedy"].shape == (16,)

@@ -1,6 +1,7 @@
 """Every algorithm learns: probes with known answers, then CartPole."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -58,8 +59,15 @@ LEARNERS = {
     "r2d2": Learner(jaxrl.r2d2, R2D2, 500),
 }
 all_learners = pytest.mark.parametrize("name", LEARNERS)
+
 ACTOR_CRITICS = ["ppo", "a2c", "impala"]
 pytestmark = pytest.mark.learning
+
+
+def few_in_every_run(*few: str, of: Iterable[str]) -> Any:
+    """Run a test for these algorithms in every run, and for the others before a release."""
+    names = [n if n in few else pytest.param(n, marks=pytest.mark.exhaustive) for n in of]
+    return pytest.mark.parametrize("name", names)
 
 
 def solve(name: str, env_id: str, config: Any = None, factor: float = 1, **options: Any) -> Any:
@@ -92,7 +100,7 @@ def greedy(algo: Any, config: Any, state: Any, obs: Any) -> np.ndarray:
     return np.asarray(algo.act(config, state, (), obs, jax.random.key(0), True)[1])
 
 
-@all_learners
+@few_in_every_run("dqn", of=LEARNERS)
 def test_values_are_discounted(name):
     config = LEARNERS[name].config.replace(gamma=0.5)
     algo, config, state, _ = solve(name, "probe/Discounted-v0", config)
@@ -115,7 +123,7 @@ def test_a_time_limit_is_not_a_death(name):
     assert value(algo, config, state, [[0.0]]) == pytest.approx([5.0], rel=0.03)
 
 
-@pytest.mark.parametrize("name", ACTOR_CRITICS)
+@few_in_every_run("ppo", of=ACTOR_CRITICS)
 def test_a_continuous_policy_hits_its_target(name):
     config = LEARNERS[name].config
     config = config if name == "ppo" else config.replace(learning_rate=2e-3)
@@ -180,7 +188,7 @@ def recall_score(learner: Learner) -> float:
     return float(scores.episode_return.mean())
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@few_in_every_run("ppo", "pqn", "r2d2", of=REMEMBERING)
 def test_a_memory_recalls_what_was_seen(name):
     assert recall_score(REMEMBERING[name]) >= 0.95
 

@@ -189,7 +189,7 @@ def test_tables_are_printed_from_their_first_rows(capsys):
     assert not capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_without_a_score_films_nothing_and_has_its_page(jaxrl_command, tmp_path):
     finished = jaxrl_command(
         *SMALL, "--trials", 2, "--phases", 1, "--phase-length", 1, "--set", "num_steps=2", *TINY

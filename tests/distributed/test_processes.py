@@ -160,7 +160,7 @@ print("ended", flush=True)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_the_death_of_a_process_ends_the_other_and_is_named(tmp_path, killed):
     address = free_address()
     both = [begin("-c", ENDLESS, address, number, "stay", tmp_path) for number in (0, 1)]

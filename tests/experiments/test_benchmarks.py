@@ -40,7 +40,7 @@ def test_a_benchmark_overwrites_no_record(benchmark):
         assert f'    output: Path | None = RESULTS / "{name}.json"' in text
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_quick_run_reports_every_row(benchmark, monkeypatch):
     """CartPole without peers, whether or not they are installed."""
     throughput, peers = benchmark("ppo_throughput"), ("rejax", "stable_baselines3")

@@ -27,7 +27,7 @@ MODULES = (
     "storage", "simulators", "numerics", "inputs",
 )  # fmt: skip
 """The modules of this package that have kinds."""
-ONCE = 3
+ONCE = 2
 """The most cases of a kind where each kind is run once."""
 
 

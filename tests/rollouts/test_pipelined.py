@@ -124,7 +124,13 @@ def test_every_device_has_pools_of_its_own(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pools", [{}, POOLS["turns-2"], POOLS["ready-4"]])
+@pytest.mark.parametrize(
+    "pools",
+    [
+        POOLS["ready-4"],
+        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ({}, POOLS["turns-2"])),
+    ],
+)
 def test_an_agent_that_does_not_learn_acts_alike_with_actions_sent_ahead(pools):
     found, expected = replay_without_learning(send_ahead=True, **pools), replay_without_learning()
     chex.assert_trees_all_close(found, expected, rtol=1e-6)

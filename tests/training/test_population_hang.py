@@ -19,11 +19,9 @@ print(int(metrics["valid_steps"].sum()))
 """
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="binds processes to cores")
-@pytest.mark.parametrize(
-    "attempt", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 2))]
-)
+@pytest.mark.parametrize("attempt", [0, 1, 2])
 def test_a_population_of_sixteen_finishes(attempt):
     cores = sorted(os.sched_getaffinity(0))[: 2 - attempt % 2]
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", UNOPTIMIZED)}

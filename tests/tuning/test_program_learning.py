@@ -16,7 +16,7 @@ CARTPOLE = {
 }
 
 
-@pytest.mark.learning
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("optimized")
 def test_a_search_of_64_trials_solves_cartpole_in_one_call():
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))

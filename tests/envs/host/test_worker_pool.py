@@ -99,6 +99,8 @@ DEEDS = {
     "children-hangs": SILENT,
     "child-with-connection": DIED.replace("{how}", "exit code 3"),
 }
+FEW = ("two-arguments", "killed", "sleep", "children-dies", "unprintable")
+"""Those of other calls than `step`: a worker answers all calls alike."""
 RESULTS = {
     "obs-none": r"step: obs must be float32\[2\] as its space says, is object\[\]",
     "obs-text": r"step: obs must be float32\[2\] as its space says, is <U3\[\]",
@@ -146,8 +148,9 @@ def run(env):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("deed", DEEDS)
-@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize(
+    ("call", "deed"), [*(("step", deed) for deed in DEEDS), *(("reset", deed) for deed in FEW)]
+)
 def test_a_bad_call_is_one_error_in_time_and_leaves_no_process(
     call, deed, noted_pids, new_supervisors
 ):
@@ -171,7 +174,7 @@ def test_a_bad_drawing_is_one_error(deed, noted_pids, new_supervisors):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize("deed", FEW)
 def test_an_environment_that_cannot_be_made_is_one_error(deed, noted_pids, new_supervisors):
     with pytest.raises((SimulatorError, ValueError)) as caught:
         make_bad("make", deed, noted_pids)
@@ -184,7 +187,7 @@ def test_an_environment_that_cannot_be_made_is_one_error(deed, noted_pids, new_s
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:gymnasium/bad_simulators:RuntimeWarning")
-@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize("deed", FEW)
 def test_a_bad_end_leaves_no_process(deed, noted_pids, new_supervisors):
     run(make_bad("close", deed, noted_pids))
     assert not new_supervisors()
@@ -225,8 +228,14 @@ def test_all_environments_are_closed_if_the_first_one_fails():
     assert len(closed) == 2 * N
 
 
-@pytest.mark.parametrize("result", RESULTS)
-@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.process), "sync"])
+@pytest.mark.parametrize(
+    ("mode", "result"),
+    [
+        *(("sync", result) for result in RESULTS),
+        pytest.param("async", "obs-nan", marks=pytest.mark.process),
+        pytest.param("async", "nothing", marks=pytest.mark.process),
+    ],
+)
 def test_a_wrong_step_is_refused(mode, result, noted_pids):
     env: Any = make_bad("step", result, noted_pids)
     env = env.with_options(vectorization_mode=mode)

@@ -220,7 +220,8 @@ def sqlite(tmp_path):
         pytest.param("sqlite", "asha", "ab", marks=pytest.mark.exhaustive),
         pytest.param("sqlite", "halving", "abcd", marks=pytest.mark.exhaustive),
         pytest.param("database_of_test", "hyperband", "ab", marks=pytest.mark.exhaustive),
-        ("database_of_test", "asha", "abcd"),
+        pytest.param("database_of_test", "asha", "abcd", marks=pytest.mark.exhaustive),
+        ("database_of_test", "asha", "ab"),
     ],
 )
 def test_workers_continue_what_others_paused_though_one_is_killed(
