@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from jaxrl.analysis.sweep_tables import (
 )
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
 from jaxrl.cli.flags.arguments import (
+    WIDE,
     flags_of,
     naming_flags,
     parse_env_options,
@@ -73,6 +75,7 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
+from jaxrl.tuning.schedulers.contract import Status
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.types import Algorithm
 
@@ -216,8 +219,19 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         )
     print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
     print_table(finals, "finals: the same settings with new seeds")
-    if result.best is not None:
-        print(f"winner: trial {result.best['trial']}, score {winner_scores(result.best)}")
+    if args.max_steps is not None or args.max_seconds is not None:
+        unfinished = [
+            each for each in sweep["trials"] if not Status[each["status"].upper()].has_ended
+        ]
+        if unfinished and not result.interrupted:
+            print(
+                f"--max-steps or --max-seconds ended the sweep before {len(unfinished)} trials did"
+            )
+    if result.best is not None and result.interrupted:
+        print(f"best so far: trial {result.best['trial']}, score {winner_scores(result.best)}")
+    elif result.best is not None:
+        whose = "best of this worker's trials" if elsewhere and not finals.rows else "winner"
+        print(f"{whose}: trial {result.best['trial']}, score {winner_scores(result.best)}")
         if "schedule" in result.best:
             print_table(schedule_table(sweep), "best schedule: the phases that led to the winner")
         else:
@@ -246,10 +260,10 @@ def print_table(table: TextTable, title: str, most: int | None = None) -> None:
     print(f"{title}{shown}")  # a title within the table would be as narrow as the table
     printed = Table()
     for name in table.head:
-        printed.add_column(escape(name), justify="right")
+        printed.add_column(escape(name), justify="right", overflow="fold")
     for row in rows:
         printed.add_row(*map(escape, row))
-    Console().print(printed)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(printed)
 
 
 def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
@@ -279,7 +293,9 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     preset = "minatar" if "MinAtar" in args.env_id else "cartpole"
     if algo.env.id.startswith("envpool/") and getattr(algo.env, "is_atari", False):
         preset = "atari"
+    run_dir = shlex.quote(str(result.run_dir / "winner"))
     flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
+    flags.append(f"--run-dir {run_dir}")
     sticky = "repeat_action_probability"
     if sticky in (PRESETS[args.algo][preset].atari_flags or {}) and sticky not in options:
         flags.append("--repeat-action-probability 0.0")

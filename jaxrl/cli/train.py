@@ -32,6 +32,7 @@ from rich.table import Table
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.video import check_video, write_caption
 from jaxrl.cli.flags.arguments import (
+    WIDE,
     find_own_modules,
     flags_of,
     naming_flags,
@@ -58,9 +59,6 @@ from jaxrl.training.policy import load_policy
 from jaxrl.training.run import count_updates, run
 from jaxrl.training.run_dir import check_unused, has_checkpoint
 from jaxrl.types import Algorithm, Env
-
-WIDE = 200
-"""Columns of a table in a file or pipe."""
 
 
 def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()) -> int:
@@ -163,7 +161,10 @@ def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) 
     ]
     arguments = dataclasses.make_dataclass("Arguments", fields, bases=(base,), kw_only=True)
     arguments.__doc__ = f"{name}: {preset.description}."
-    values = preset._asdict() | {"config": unchecked(**vars(preset.config))}
+    options = tuple(f"{option}={value!r}" for option, value in preset.env_options.items())
+    values = preset._asdict() | {
+        "config": unchecked(**vars(preset.config)), "env_options": options
+    }  # fmt: skip
     del values["description"]
     return arguments(preset=name, **values.pop("atari_flags") or {}, **values)
 

@@ -42,11 +42,11 @@ class FinalScores(NamedTuple):
 
     @property
     def interval(self) -> np.ndarray:
-        """The ends of Student's 95% interval of each `score`, `[top, 2]`; not under `jit`.
+        """The ends of Student's 95% interval of each `score`, `[top, 2]`; not within `jit`.
 
         It is rather too narrow for few runs, and NaN for a single one, or if a run has no score.
         """
-        return np.array([mean_interval(runs) for runs in np.asarray(self.run_scores)])
+        return np.apply_along_axis(mean_interval, -1, np.asarray(self.run_scores))
 
 
 class SearchResult(NamedTuple):
@@ -91,7 +91,10 @@ class SearchResult(NamedTuple):
 
     @property
     def schedule(self) -> dict[str, Array]:
-        """The values, `[N, P]` each, that led to the agent with which each trial ended."""
+        """The values, `[N, P]` each, that led to the agent with which each trial ended.
+
+        It is of one search: `jax.vmap(lambda result: result.schedule)(results)` is that of several.
+        """
         trained, phase = ancestors(self.parent), jnp.arange(self.parent.shape[1])
         return {name: x[trained, phase] for name, x in self.values_by_phase.items()}
 

@@ -179,6 +179,39 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("interrupted", "elsewhere", "flags", "line"),
+    [
+        (True, 0, {}, "best so far: trial 1, score 3"),
+        (False, 0, {}, "winner: trial 1, score 3"),
+        (False, 2, {}, "best of this worker's trials: trial 1, score 3"),
+        (
+            False,
+            0,
+            {"max_steps": 9},
+            "--max-steps or --max-seconds ended the sweep before 1 trials",
+        ),
+    ],
+)
+def test_a_sweep_without_finals_says_what_its_best_trial_is(
+    tmp_path, monkeypatch, capsys, interrupted, elsewhere, flags, line
+):
+    monkeypatch.setattr(sweep, "format_command", lambda *_: "jaxrl train")
+    held = sweep_of([trial(0, [2.0]), trial(1, [3.0], "paused")], elsewhere=elsewhere)
+    result = tuning.SweepResult(held, interrupted, tmp_path)
+    sweep.report_result(sweep_flags.SweepArguments(**flags), result)
+    text = capsys.readouterr().out
+    assert f"\n{line}" in text
+    assert ("best config" in text) == (not interrupted)
+
+
+def test_tables_in_a_file_are_not_cut(capsys):
+    names = [f"a_long_name_of_a_field_{n}" for n in range(6)]
+    sweep.print_table(TextTable(names, [["0.123456"] * 6]), "trials")
+    text = capsys.readouterr().out
+    assert all(name in text for name in names)
+
+
 def test_tables_are_printed_from_their_first_rows(capsys):
     rows = [[str(n), "[red]"] for n in range(12)]
     sweep.print_table(TextTable(["trial", "value"], rows), "trials", 10)
@@ -234,6 +267,7 @@ def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
     line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     trained = train.parse("ppo", shlex.split(line)[3:])
     assert (trained.env_id, trained.num_envs, trained.config.gamma) == (args.env_id, 4, 0.9)
+    assert trained.run_dir == sweep.Path("x/winner")
     assert arguments.parse_env_options(trained.env_options) == options
 
 

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sweep_runs import SPACE, UPDATES, toy_algorithm
@@ -20,6 +21,8 @@ from jaxrl.tuning import (
     trial_key,
 )
 from jaxrl.tuning.finals import mean_of_last_two, retrain
+from jaxrl.tuning.objectives import Scores
+from jaxrl.tuning.search_result import FinalScores
 
 KEY = jax.random.key(5)
 FINALS = Finals(top=2, repeats=3, share=0.5)
@@ -151,3 +154,11 @@ def test_the_last_two_scores_are_averaged():
     nan, inf = np.nan, np.inf
     scores = np.array([[[1.0, 2.0, 4.0], [1.0, 2.0, nan]], [[3.0, nan, nan], [nan, nan, nan]]])
     np.testing.assert_array_equal(mean_of_last_two(scores), [[3.0, 1.5], [3.0, -inf]])
+
+
+def test_intervals_of_several_searches_are_those_of_each():
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 5, 4)))
+    several = FinalScores(jnp.zeros((2, 3)), scores, Scores(), scores.mean((2, 3)))
+    each = [FinalScores(jnp.zeros(3), x, Scores(), x.mean((1, 2))).interval for x in scores]
+    assert several.interval.shape == (2, 3, 2)
+    np.testing.assert_array_equal(several.interval, each)

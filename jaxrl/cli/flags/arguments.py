@@ -19,6 +19,9 @@ from jaxrl import config as fields
 from jaxrl.envs.host.errors import SimulatorError, message_in
 from jaxrl.training.compilation import is_out_of_memory
 
+WIDE = 200
+"""Columns of tables that are not printed to a terminal."""
+
 
 def find_own_modules() -> None:
     """Let environments be modules of the working directory (`gymnasium/module:function`).

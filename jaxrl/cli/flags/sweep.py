@@ -109,7 +109,8 @@ class SweepArguments:
     phase_length: LargeInteger = 2500
     """How long each agent of a trial trains between two reports, in --phase-unit."""
     phase_unit: Literal["updates", "steps", "episodes"] = "episodes"
-    """Updates, environment steps (rounded up to whole updates), or episodes that ended."""
+    """Updates, environment steps (rounded up to whole updates), or episodes that ended (counted
+    after every 16 updates)."""
     seeds_per_trial: int = 1
     """Agents of each trial, which differ by their seed and train side by side."""
     objective: tuple[Literal["mean", "median", "iqm", "lowest", "mean-std"], ...] = ("mean",)

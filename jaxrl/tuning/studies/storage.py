@@ -55,7 +55,12 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
     storages, shown = import_optuna().storages, redact_url(url)
     if url.startswith(JOURNAL):
         path = Path(url.removeprefix(JOURNAL))
-        if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        if not path.parent.is_dir():
+            raise OSError(
+                f"the study's journal {path} cannot be made: there is no folder {path.parent} "
+                "(after journal:// a path from the root begins with a slash of its own)"
+            )
+        if not os.access(path.parent, os.W_OK):
             # Optuna would wait without end for the lock that a killed process left.
             raise OSError(
                 f"the study's journal {path} cannot be written: its folder is read-only; make it "
