@@ -48,7 +48,7 @@ CONFIGS: dict[str, Any] = {
     "pqn": jaxrl.PQNConfig(**ON_POLICY_PPO | EXPLORING, layer_norm=False),
     "pqn-lstm": jaxrl.PQNConfig(**ON_POLICY_PPO | EXPLORING | LSTM),
     "r2d2": jaxrl.R2D2Config(
-        **REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2, gamma=0.997, max_grad_norm=80.0
+        **REPLAY, core_size=8, burn_in=2, unroll_length=4, n_step=2, gamma=0.997, max_grad_norm=80.0
     ),
 }
 WITH_MEMORY = [name for name, config in CONFIGS.items() if config.core]

@@ -8,7 +8,7 @@ With n-step returns `R_t = r_t + gamma r_{t+1} + ... + gamma^k V(s_{t+k})` insid
 Many environments are stepped together. A gradient step learns from all of them, or with
 `num_minibatches` from some at a time: GA3C (Babaeizadeh et al. 2017, arXiv 1611.06256) takes one
 agent's t_max transitions a step.
-`gae_lambda` below 1 replaces the n-step advantages by GAE's.
+`gae_lambda` below 1, as by default, gives GAE's advantages A, and R = A + V (Schulman et al. 2016).
 """
 
 from __future__ import annotations

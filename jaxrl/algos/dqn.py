@@ -183,8 +183,7 @@ def sample(
         )
         weights = jnp.ones_like(slots, jnp.float32)
     else:
-        count = (memory.size - before - after) * num_envs
-        slots, envs, weights = q_learning.draw_by_priority(config, axis, priorities, count, key)
+        slots, envs, weights = q_learning.draw_by_priority(config, axis, priorities, key)
     batch = transitions.read(layout, memory, slots, envs, config.gamma)
     return Sample(batch, weights, slots, envs)
 

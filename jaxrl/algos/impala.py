@@ -6,9 +6,10 @@ with its targets v_s and importance weights rho_s (`returns.vtrace`), the loss o
 
     -rho_s log pi(a_s|x_s) (r_s + gamma v_{s+1} - V(x_s)) + c_v (v_s - V(x_s))^2 / 2 - c_e entropy
 
-Here acting and learning are one program, so the lag is a number that the user sets, not an
-accident of queues; 0 is on policy, with one minibatch. With a memory (`core="lstm"`), the learner
-unrolls it from the state that the actor had at the start of the rollout, as the paper does.
+With `trace_lambda` below 1, as by default, `lambda v_{s+1} + (1 - lambda) V(x_{s+1})` replaces
+v_{s+1} there. Here acting and learning are one program, so the lag is a number that the user sets,
+not an accident of queues; 0 is on policy, with one minibatch. With a memory (`core="lstm"`), the
+learner unrolls it from the state that the actor had at the start of the rollout, as the paper does.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ImpalaConfig(actor_critic.RMSPropConfig):
     rho_bar: float = 1.0
     """Upper bound of the importance ratios in temporal differences (eq. 1)."""
     c_bar: float = 1.0
-    """Upper bound of the importance ratios in traces (eq. 1)."""
+    """Upper bound of the importance ratios in traces (eq. 1), at most `rho_bar` in the paper."""
     policy_rho_bar: float = 1.0
     """Upper bound of the importance ratios in the policy gradient (section 4.2)."""
     lag: int = fields.static(1)

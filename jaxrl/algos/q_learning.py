@@ -205,20 +205,17 @@ def priority_of(config: QLearningConfig, error: Array) -> Array:
 
 
 def draw_by_priority(
-    config: QLearningConfig, axis: Axis, priorities: Array, count: Array, key: Array
+    config: QLearningConfig, axis: Axis, priorities: Array, key: Array
 ) -> tuple[Array, Array, Array]:
     """Draw by priorities `[rows, N]`: rows, environments and importance weights, each `[B]`.
 
     Every device draws the same share of a batch in proportion to its own priorities; the weights
     correct for it.
-
-    Args:
-      count: the number of entries that can be drawn on this device.
     """
     num_envs = priorities.shape[1]
     share = config.batch_size // axis.size
     drawn = draw_proportionally(axis.device_key(key), priorities.reshape(-1), share)
-    weights = importance_weights(drawn.probability, count, config.importance_exponent)
+    weights = importance_weights(drawn.probability, config.importance_exponent)
     weights = jnp.where(drawn.probability > 0, weights, 0.0)  # where nothing could be drawn
     largest = jnp.maximum(axis.max(weights.max()), jnp.finfo(jnp.float32).tiny)
     return drawn.index // num_envs, drawn.index % num_envs, weights / largest
@@ -242,8 +239,8 @@ def learn(
       objective: `objective(params, sample) -> (loss, (priority [B], losses))`.
 
     Returns:
-      The state, and its metrics: the means of `LOSSES`, zeros if nothing was learned, and
-      `gradient_steps`.
+      The state, and its metrics: the means of `LOSSES`, zeros if nothing was learned;
+      `gradient_steps` and `learning_rate`.
     """
     optimizer = optimizers.annealed_adam(config, state.num_updates - 1)
 
@@ -280,5 +277,8 @@ def learn(
     target_params = jax.tree.map(
         lambda new, old: jnp.where(is_time, new, old), learner.params, state.target_params
     )
-    metrics = losses | {"gradient_steps": jnp.where(is_ready, config.num_gradient_steps, 0)}
+    metrics = losses | {
+        "gradient_steps": jnp.where(is_ready, config.num_gradient_steps, 0),
+        "learning_rate": optimizers.annealed_learning_rate(config, state.num_updates - 1),
+    }
     return state._replace(target_params=target_params, **learner._asdict()), metrics

@@ -10,8 +10,9 @@ value rescaling h of Pohlen et al. 2018,
 Sequences are drawn by the priority `0.9 max |error| + 0.1 mean |error|` (section 2.3), and each
 environment explores with an epsilon of its own, as in Ape-X (Horgan et al. 2018).
 
-A sequence can begin where a rollout of `num_steps` did, so its stored memory is exact; with
-`num_steps` below `burn_in + unroll_length` sequences overlap, and every step is stored once.
+A sequence can begin where a rollout of `num_steps` did, so its stored memory is exact. `num_steps`
+is at most `unroll_length`, so that every step is learned from; sequences overlap, and every step is
+stored once.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class R2D2Config(q_learning.QLearningConfig):
     priority_max_share: float = 0.9
     """The largest error's share in a sequence's priority; the mean error has the rest."""
     num_steps: int = fields.static(5)
-    """Steps of each environment in an update, and between the beginnings of sequences."""
+    """Steps of each environment in an update, and between the beginnings of sequences; at most
+    `unroll_length`."""
     burn_in: int = fields.static(5)
     """Steps of a sequence that only bring the memory up to date."""
     unroll_length: int = fields.static(10)
@@ -169,11 +171,17 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 
 
 def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
-    """Raise unless the network has a memory and the replay can hold its sequences."""
+    """Raise unless the network has a memory, and the replay holds sequences that miss no step."""
     if not recurrent.is_recurrent(network):
         given = f"core={config.core!r}" if config.core is None else type(network).__name__
         raise ValueError(
             f"R2D2 needs a network with a memory, got {given}; jaxrl.dqn takes networks without one"
+        )
+    if config.num_steps > config.unroll_length:
+        raise ValueError(
+            f"R2D2Config.num_steps = {config.num_steps} must be at most unroll_length = "
+            f"{config.unroll_length}: sequences begin where rollouts do, so some steps would never "
+            "be learned from"
         )
     layout = layout_of(config)
     rows = config.num_steps * (layout.rollouts_before + layout.rollouts_after + 2)
@@ -200,9 +208,7 @@ def sample(
     config: R2D2Config, axis: Axis, memory: Replay, cores: Replay, priorities: Array, key: Array
 ) -> Sample:
     """Draw this device's share of a batch of sequences."""
-    rollouts, envs, weights = q_learning.draw_by_priority(
-        config, axis, priorities, (priorities > 0).sum(), key
-    )
+    rollouts, envs, weights = q_learning.draw_by_priority(config, axis, priorities, key)
     batch = sequences.read(layout_of(config), memory, cores, rollouts, envs)
     return Sample(batch, weights, rollouts, envs)
 

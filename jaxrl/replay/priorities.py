@@ -56,12 +56,13 @@ def _find(weights: Array, wanted: Array) -> tuple[Array, Array]:
     return found, wanted - (ends[rows, found] - weights[rows, found])
 
 
-def importance_weights(probability: Array, count: Array, beta: Array | float) -> Array:
-    """Return `(1 / (count P))^beta`, to be divided by the largest of the batch (section 3.4).
+def importance_weights(probability: Array, beta: Array | float) -> Array:
+    """Return `(1 / P)^beta`, to be divided by the largest of the batch (section 3.4).
+
+    The paper's `(1 / (N P))^beta` with N entries is the same after the division.
 
     Args:
       probability: P of each draw, `[B]`.
-      count: how many entries can be drawn.
       beta: 0 for no correction, 1 for a full one.
     """
-    return (1.0 / jnp.maximum(count * probability, 1e-12)) ** beta
+    return (1.0 / jnp.maximum(probability, 1e-12)) ** beta

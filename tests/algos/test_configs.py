@@ -241,7 +241,7 @@ def test_dqn_with_a_memory_is_refused_by_name():
         ),
         (
             "r2d2", "CartPole-v1", {"replay_size": 22},
-            "R2D2Config.replay_size = 22 must be at least 24: .* = 5 steps .*num_steps = 4",
+            "R2D2Config.replay_size = 22 must be at least 24: .* = 7 steps .*num_steps = 4",
         ),
         ("dqn", "CartPole-v1", {"frame_stack": 4}, r"DQNConfig.frame_stack = 4.*shape \(4,\)"),
         ("r2d2", "CartPole-v1", {"frame_stack": 4}, r"R2D2Config.frame_stack = 4.*shape \(4,\)"),

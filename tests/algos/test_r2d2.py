@@ -160,3 +160,10 @@ def test_a_network_without_a_memory_is_refused_by_name():
     network = jaxrl.networks.q_network(env.observation_space, env.action_space)
     with pytest.raises(ValueError, match=r"R2D2 needs .* memory, got FeedForward; jaxrl.dqn takes"):
         jaxrl.r2d2(env, network).init(jaxrl.R2D2Config(**SMALL), jax.random.key(0))
+
+
+def test_rollouts_longer_than_what_is_learned_of_them_are_refused():
+    algo = jaxrl.r2d2(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.R2D2Config(num_steps=11, unroll_length=10)
+    with pytest.raises(ValueError, match=r"num_steps = 11 must be at most unroll_length = 10"):
+        algo.init(config, jax.random.key(0))

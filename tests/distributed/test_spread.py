@@ -52,7 +52,7 @@ SAME: dict[str, Any] = {
 DRAWN: dict[str, Any] = {
     "ppo": jaxrl.PPOConfig(**SMALL, num_minibatches=2),
     "dqn": jaxrl.DQNConfig(**REPLAY, prioritized=True),
-    "r2d2": jaxrl.R2D2Config(**REPLAY, core_size=8, burn_in=2, unroll_length=2, n_step=2),
+    "r2d2": jaxrl.R2D2Config(**REPLAY, core_size=8, burn_in=2, unroll_length=4, n_step=2),
 }
 """Algorithms that learn from random samples, which each device draws for itself."""
 BARE: Any = types.SimpleNamespace(id="bare/Env-v0", num_envs=4)

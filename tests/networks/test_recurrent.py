@@ -270,7 +270,7 @@ def test_any_flax_module_with_an_initial_core_can_be_the_memory():
             return core, nn.Dense(2)(sums)
 
     algo = jaxrl.r2d2(jaxrl.make("CartPole-v1", num_envs=2), Counter())
-    config = jaxrl.R2D2Config(num_steps=4, burn_in=2, unroll_length=2, replay_size=64)
+    config = jaxrl.R2D2Config(num_steps=4, burn_in=2, unroll_length=4, replay_size=64)
     state = jax.eval_shape(algo.init, config, jax.random.key(0))
     after, _ = jax.eval_shape(algo.update, config, state)
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)

@@ -34,16 +34,17 @@ def test_each_index_is_as_likely_at_each_place(size):
     assert abs(counts / 4000 - p).max() < 5.5 * sigma
 
 
-@pytest.mark.parametrize("size", [32, 64])
-def test_any_two_indices_share_a_minibatch_as_often(size):
-    keys = jax.random.split(jax.random.key(1), 4000)
-    indices = jax.jit(jax.vmap(lambda key: shuffled_indices(key, 4, size)))(keys)
+@pytest.mark.parametrize(("size", "num_minibatches"), [(6, 3), (8, 2), (16, 4), (32, 4), (64, 4)])
+def test_any_two_indices_share_a_minibatch_as_often(size, num_minibatches):
+    num_keys = 100_000 if size < 10 else 4000
+    keys = jax.random.split(jax.random.key(1), num_keys)
+    indices = jax.jit(jax.vmap(lambda key: shuffled_indices(key, num_minibatches, size)))(keys)
     first = (np.asarray(indices[:, 0, :, None]) == np.arange(size)).any(1)  # [keys, size]
     together = first[:, :, None] & first[:, None, :]
-    n = size // 4
+    n = size // num_minibatches
     p = n * (n - 1) / (size * (size - 1))
     off_diagonal = ~np.eye(size, dtype=bool)
-    sigma = np.sqrt(p * (1 - p) / 4000)
+    sigma = np.sqrt(p * (1 - p) / num_keys)
     assert abs(together.mean(0)[off_diagonal] - p).max() < 5.5 * sigma
 
 

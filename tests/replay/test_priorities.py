@@ -102,5 +102,5 @@ def test_importance_weights_follow_the_paper():
     probability = generator.uniform(1e-6, 0.3, 32).astype(np.float32)
     for count, beta in [(100, 0.4), (1_000_000, 0.6), (7, 1.0), (32, 0.0)]:
         expected = (1 / (count * probability.astype(np.float64))) ** beta
-        weights = importance_weights(jnp.asarray(probability), jnp.int32(count), beta)
-        np.testing.assert_allclose(weights, expected, rtol=1e-5)
+        weights = importance_weights(jnp.asarray(probability), beta)
+        np.testing.assert_allclose(weights / weights.max(), expected / expected.max(), rtol=1e-5)

@@ -123,7 +123,7 @@ RESULTS = {
 
 
 def make_bad(where, how, pids):
-    timeout = 1.0 if DEEDS.get(how) == SILENT else 30.0
+    timeout = 2.0 if DEEDS.get(how) == SILENT else 30.0
     render_mode = "rgb_array" if where == "render" else None
     return jaxrl.make(
         bad_simulators.Bad,
