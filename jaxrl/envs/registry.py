@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,7 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Dra
 
     Raises:
       ValueError: for an unknown id (near matches are named), bad options, or `num_envs < 1`.
+      ImportError: if the id is of a package that is not installed.
     """
     num_envs = checks.integer("num_envs", num_envs)
     keywords = tuple(sorted((key, _hashable(id, key, x)) for key, x in options.items()))
@@ -69,6 +71,8 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Dra
         module = _module(backend)
         if name in module.ids() or (backend == "gymnasium" and ":" in name):
             return getattr(module, BACKENDS[backend][1])(name, num_envs, keywords)
+    if name.startswith("ALE/") and importlib.util.find_spec("ale_py") is None:
+        raise ImportError(f"{id} needs ale-py: pip install 'jaxrl[gymnasium]'")
     known = {name: f"{b}/{name}" for b in reversed(backends) for name in _module(b).ids()}
     near = [known[match] for match in difflib.get_close_matches(name, known, 5, 0.5)]
     raise ValueError(

@@ -1,8 +1,11 @@
 """`make` finds environments by id, and refuses what is wrong by name."""
 
+import importlib.util
+
 import pytest
 
 import jaxrl
+from jaxrl.envs import gymnasium as adapter
 
 
 def test_a_bare_id_is_searched_in_gymnax_then_envpool():
@@ -53,3 +56,10 @@ def test_an_unknown_option_is_refused_by_name(id):
         jaxrl.make(id, 3, colour="red")
     with pytest.raises(ValueError, match=r"option colour={'red'} of .* must be hashable"):
         jaxrl.make(id, 3, colour={"red"})
+
+
+def test_an_atari_game_without_its_package_names_that(monkeypatch):
+    monkeypatch.setattr(adapter, "ids", lambda: ["Ant-v5"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"gymnasium/ALE/Pong-v5 needs ale-py: pip install"):
+        jaxrl.make("gymnasium/ALE/Pong-v5", 1)

@@ -11,6 +11,7 @@ import tyro
 from jaxrl import checks
 from jaxrl.cli.flags.arguments import LargeInteger, parse_env_options
 from jaxrl.envs.host_adapter import POOL_OPTIONS
+from jaxrl.presets import ATARI_OPTIONS
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -72,11 +73,11 @@ class TrainArguments:
 class AtariArguments(TrainArguments):
     """The flags of presets for envpool's Atari."""
 
-    episodic_life: bool = True
+    episodic_life: bool = ATARI_OPTIONS["episodic_life"]
     """Show the learner a lost life as an end."""
-    reward_clip: bool = True
+    reward_clip: bool = ATARI_OPTIONS["reward_clip"]
     """Show the learner the sign of rewards only."""
-    repeat_action_probability: float = 0.0
+    repeat_action_probability: float = ATARI_OPTIONS["repeat_action_probability"]
     """Sticky actions (Machado et al. 2018)."""
     num_threads: int = 0
     """Threads of the simulators; 0 for one a core."""
@@ -113,7 +114,7 @@ def read_env_options(args: TrainArguments) -> dict[str, Any]:
     """Return the backend's options: those of `AtariArguments`, and `--env-options` over them."""
     options: dict[str, Any] = {}
     if isinstance(args, AtariArguments):
-        names = ["episodic_life", "reward_clip", "repeat_action_probability", "num_threads"]
+        names = [*ATARI_OPTIONS, "num_threads"]
         names += [n for n in POOL_OPTIONS if getattr(args, n) != getattr(AtariArguments, n)]
         options = {name: getattr(args, name) for name in names}
     return options | parse_env_options(args.env_options)
