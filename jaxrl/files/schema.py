@@ -109,6 +109,7 @@ ORIGIN: Table = {
     "git_commit": Field(none_or(TEXT), required=False),
     "hardware": Field(OBJECT, required=False),
 }
+RESUMPTIONS = Field(list_of(object_with({**ORIGIN, "command": Field(TEXT)})), required=False)
 MANIFEST: Table = {
     "run_id": Field(none_or(TEXT), required=False),
     "algorithm": Field(TEXT),
@@ -126,9 +127,7 @@ MANIFEST: Table = {
     "eval_episodes": Field(COUNT, required=False),
     "label": Field(none_or(TEXT), required=False),
     "trial": Field(INDEX, required=False),
-    "resumptions": Field(
-        list_of(object_with({**ORIGIN, "command": Field(TEXT)})), required=False
-    ),
+    "resumptions": RESUMPTIONS,
     **ORIGIN,
 }  # fmt: skip
 """`manifest.json` of a run; who reads it names the optional fields that it needs."""
@@ -177,7 +176,8 @@ SWEEP: Table = {
     "study": Field(none_or(TEXT), required=False),
     "worker": Field(none_or(TEXT), required=False),
     "agents_dir": Field(none_or(TEXT), required=False),
-    "command": Field(TEXT, required=False),
+    **ORIGIN,
+    "resumptions": RESUMPTIONS,
     "trials": Field(list_of(object_with(TRIAL)), required=False, default=[]),
     "finals": Field(list_of(object_with(FINAL)), required=False),
 }

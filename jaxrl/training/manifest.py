@@ -38,6 +38,8 @@ ARGUMENTS = ("seed", "total_steps", "log_every", "num_evaluations", "eval_episod
 """The arguments of `jaxrl.run` on which its results depend."""
 TO_RESUME = ("seed", "log_every", "total_steps")
 """The fields that a resumed run needs of its manifest."""
+ORIGIN = ("command", "created", "versions", "git_commit", "hardware")
+"""The entries of `provenance`."""
 IDENTITY = ("run_id", "algorithm", "env", "config", "custom_network", "seed", "trial")
 """The entries of a manifest that tell a run from all others."""
 
@@ -199,8 +201,7 @@ def identity(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of a resumed run: its beginning, its new length, every resumption."""
-    where = ("command", "created", "versions", "git_commit", "hardware")
-    resumptions = [*old.get("resumptions", []), {key: new[key] for key in where}]
+    resumptions = [*old.get("resumptions", []), {key: new[key] for key in ORIGIN}]
     kept = {key: new[key] for key in ("num_evaluations", "eval_episodes", "total_steps")}
     kept["label"] = new.get("label") or old.get("label")
     return old | kept | {"resumptions": resumptions}

@@ -46,7 +46,7 @@ VALUES = {
     "anneal_updates": Values(3, (math.inf, -1), (1,)),
     "gamma": Values(0.5, (-0.5, jnp.array([0.9, 1.1])), (0.0, 1.0)),
     "max_grad_norm": Values(0.01, (0.0,), (1e-8, 1e8)),
-    "num_steps": Values(8, (0, 2.0)),
+    "num_steps": Values(2, (0, 2.0)),
     "value_coef": Values(0.1, ("half",), (0.0, 1e3)),
     "entropy_coef": Values(0.5, (math.inf,), (0.0, 1e3)),
     "final_entropy_coef": Values(0.5, (-0.1,), (1e3,)),
@@ -83,7 +83,7 @@ VALUES = {
     "epsilon_exponent": Values(1.0, (0.0,), (1e-8, 1e8)),
     "priority_max_share": Values(0.1, (1.1,), (0.0, 1.0)),
     "burn_in": Values(1, (-1,)),
-    "unroll_length": Values(3, (0,)),
+    "unroll_length": Values(5, (0,)),
 }
 FIELDS = [(name, field) for name in NAMES for field in dataclasses.fields(CONFIGS[name])]
 

@@ -123,7 +123,8 @@ class SweepLoop:
             known = sweep_file.known_strategy(self.settings.run_dir, self.description)
             strategy = known or fastest(algo, config, num_lanes * seeds, steps, self.display)
             self.description["strategy"] = str(strategy)
-            measured = {name: self.description[name] for name in ("strategy", "hardware")}
+            names = {"strategy", "resumptions"} & {*self.description}
+            measured = {name: self.description[name] for name in names}
             directory = self.settings.run_dir  # now: a sweep that is killed soon must keep it
             sweep_file.write(directory, sweep_file.read(directory) | measured)
         self.lanes = Lanes(num_lanes, strategy, self.programs, seeds)

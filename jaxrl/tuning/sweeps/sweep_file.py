@@ -66,8 +66,13 @@ def known_strategy(directory: Path, description: dict[str, Any]) -> str | None:
     """
     before = read(directory)
     found = before.get("strategy")
-    is_same = before.get("hardware") == json.loads(json.dumps(description["hardware"]))
+    is_same = _last_hardware(before) == json.loads(json.dumps(_last_hardware(description)))
     return found if is_same and found in STRATEGIES else None
+
+
+def _last_hardware(summary: dict[str, Any]) -> Any:
+    """Return the hardware of the process that trained last."""
+    return [summary, *summary.get("resumptions", [])][-1].get("hardware")
 
 
 def write(directory: Path, summary: dict[str, Any]) -> None:
@@ -157,7 +162,9 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
                 f"cannot resume the sweep in {directory}: these settings changed: "
                 + "; ".join(changes)
             )
-        description["command"] = before.get("command", description["command"])
+        now = {name: description[name] for name in manifests.ORIGIN}
+        description |= {name: before[name] for name in manifests.ORIGIN if name in before}
+        description["resumptions"] = [*before.get("resumptions", []), now]
         description["run_id"] = before.get("run_id")  # None if an older version began the sweep
         with directory_lock(directory):
             yield False

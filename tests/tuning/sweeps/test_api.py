@@ -90,6 +90,20 @@ def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
     assert outcome(run(tmp_path / "x", HyperTrick(4, 2), resume=True)) == outcome(first)
 
 
+def test_a_resumed_sweep_keeps_its_origin_and_notes_that_of_the_resume(tmp_path, monkeypatch):
+    run(tmp_path, HyperTrick(4, 2))
+    first = sweep_file.read(tmp_path)
+    assert "resumptions" not in first
+    monkeypatch.setattr(manifests, "_git_commit", lambda: "later")
+    for number in (1, 2):
+        run(tmp_path, HyperTrick(4, 2), resume=True)
+        resumed = sweep_file.read(tmp_path)
+        assert {name: resumed[name] for name in manifests.ORIGIN} == {
+            name: first[name] for name in manifests.ORIGIN
+        }
+        assert [each["git_commit"] for each in resumed["resumptions"]] == ["later"] * number
+
+
 def test_a_sweep_that_is_killed_while_it_writes_its_first_file_begins_again(tmp_path):
     for folder, finals in (("x", None), ("x/finals", Finals(1, 2, share=0.5))):
         (tmp_path / folder).mkdir()

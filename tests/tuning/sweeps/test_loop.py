@@ -387,7 +387,8 @@ def test_a_resumed_sweep_keeps_the_strategy_that_it_measured(tmp_path, monkeypat
     for _ in range(2):
         result = run(tmp_path / "x", RandomSearch(2, 2), resume=True, **arguments)
         assert result.summary["strategy"] == "map"
-    elsewhere = sweep_file.read(tmp_path / "x") | {"hardware": {"cpu": "another"}}
+    elsewhere = sweep_file.read(tmp_path / "x")
+    elsewhere["resumptions"][-1]["hardware"] = {"cpu": "another"}
     sweep_file.write(tmp_path / "x", elsewhere)
     again = run(tmp_path / "x", RandomSearch(2, 2), resume=True, **arguments)
     assert again.summary["strategy"] == "vmap"
