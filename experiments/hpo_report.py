@@ -149,11 +149,13 @@ def tables(
             task, "on new seeds", "in the finals", "trials", "steps", "seconds of a search",
             "seconds to compile", box=box.MARKDOWN,
         )  # fmt: skip
+        returns = np.abs([row["on_new_seeds"]["by_seed"] for row in rows.values()])
+        digits = 1 if returns.max() > 1 else 3
         for name in ranks:
             row = rows[name]
             search = (row["seconds"]["search"] + row["seconds"]["finals"]) / num_searches
             shown.add_row(
-                name, interval_text(row["on_new_seeds"], 1), interval_text(row["in_finals"], 1),
+                name, *(interval_text(row[x], digits) for x in ("on_new_seeds", "in_finals")),
                 f"{np.mean(row['trials']):.0f}", f"{np.mean(row['steps']):,.0f}", f"{search:.1f}",
                 f"{row['seconds'].get('compilation', 0):.0f}",
             )  # fmt: skip
