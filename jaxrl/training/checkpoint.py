@@ -222,7 +222,7 @@ class Checkpoints:
         like = like if whole else _without_environments(like)
         template = _template(like)
         with self._reading() as folder:
-            found = self._metadata_of(folder / "state").tree
+            found = self._metadata_of(folder / "state").tree  # pyrefly: ignore[bad-argument-type]
         if difference := _first_difference(found, template):
             raise ValueError(
                 f"checkpoint {folder} is of another algorithm, config, network or environment: "

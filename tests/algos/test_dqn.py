@@ -153,9 +153,7 @@ def test_only_rows_that_can_be_learned_from_have_priority():
 def test_what_is_drawn_of_nothing_has_no_weight():
     config, key = jaxrl.DQNConfig(batch_size=4), jax.random.key(0)
     for priorities, weight in ((jnp.zeros((5, 2)), 0), (jnp.ones((5, 2)), 1)):
-        *_, weights = q_learning.draw_by_priority(
-            config, SINGLE_DEVICE, priorities, jnp.int32(10), key
-        )
+        *_, weights = q_learning.draw_by_priority(config, SINGLE_DEVICE, priorities, key)
         np.testing.assert_array_equal(weights, weight)
 
 
@@ -164,7 +162,7 @@ def test_devices_draw_equal_shares_whose_weights_correct_for_it():
     priorities = np.random.default_rng(0).uniform(0.1, 1, (2, 5, 3)) * [[[1.0]], [[9.0]]]
     key, axis = jax.random.key(0), Axis("devices", 2)
     rows, envs, weights = jax.vmap(
-        lambda own: q_learning.draw_by_priority(config, axis, own, jnp.int32(15), key),
+        lambda own: q_learning.draw_by_priority(config, axis, own, key),
         axis_name="devices",
     )(jnp.asarray(priorities, jnp.float32))
     assert rows.shape == (2, 32)

@@ -52,7 +52,7 @@ def test_the_simulator_of_pictures_is_closed():
 def evaluated(tmp_path, monkeypatch):
     """`evaluated(scores)`: a run of 12 updates whose evaluations have these mean returns."""
 
-    def make(scores, algo=None, config=None, **arguments):
+    def make(scores, algo=None, config=None, total_steps=12 * 16, **arguments):
         left = iter(scores)
 
         def evaluate(*_):
@@ -60,9 +60,8 @@ def evaluated(tmp_path, monkeypatch):
 
         monkeypatch.setattr(loop, "evaluate_separately", evaluate)
         return jaxrl.run(
-            algo or make_ppo(), config or CONFIG, run_dir=tmp_path / "run",
-            num_evaluations=len(scores), progress_bar=False,
-            **{"total_steps": 12 * 16} | arguments,
+            algo or make_ppo(), config or CONFIG, total_steps=total_steps, run_dir=tmp_path / "run",
+            num_evaluations=len(scores), progress_bar=False, **arguments,
         )  # fmt: skip
 
     return make

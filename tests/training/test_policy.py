@@ -39,7 +39,7 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
 
 
 def test_numbers_that_integers_cannot_hold_are_no_observations():
-    space = jaxrl.Box((2,), np.uint8, 0, 255)
+    space = jaxrl.Box((2,), np.dtype(np.uint8), 0, 255)
     for obs in ([0, 255], np.array([[3.0, 4.0]]), np.zeros(2, bool)):
         batch, _ = as_batch(space, obs)
         np.testing.assert_array_equal(batch, np.reshape(obs, (1, 2)))

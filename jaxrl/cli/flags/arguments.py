@@ -159,11 +159,13 @@ def exit_with_message() -> Iterator[None]:
     """
     with_source = warnings.formatwarning
 
-    def format_warning(message: Any, category: type[Warning], *source: Any) -> str:
-        # Other categories are of programmers.
-        is_for_users = category is UserWarning
-        text = f"warning: {printable(str(message))}\n"
-        return text if is_for_users else with_source(message, category, *source)
+    def format_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int,
+        line: str | None = None,
+    ) -> str:  # fmt: skip
+        if category is not UserWarning:  # it is of interest to programmers
+            return with_source(message, category, filename, lineno, line)
+        return f"warning: {printable(str(message))}\n"
 
     warnings.formatwarning = format_warning
     try:
