@@ -219,14 +219,11 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         )
     print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
     print_table(finals, "finals: the same settings with new seeds")
-    if args.max_steps is not None or args.max_seconds is not None:
-        unfinished = [
-            each for each in sweep["trials"] if not Status[each["status"].upper()].has_ended
-        ]
-        if unfinished and not result.interrupted:
-            print(
-                f"--max-steps or --max-seconds ended the sweep before {len(unfinished)} trials did"
-            )
+    is_capped = args.max_steps is not None or args.max_seconds is not None
+    unfinished = [t for t in sweep["trials"] if not Status[t["status"].upper()].has_ended]
+    if is_capped and unfinished and not result.interrupted:
+        number = len(unfinished)
+        print(f"--max-steps or --max-seconds ended the sweep; trials that had not ended: {number}")
     if result.best is not None and result.interrupted:
         print(f"best so far: trial {result.best['trial']}, score {winner_scores(result.best)}")
     elif result.best is not None:

@@ -189,7 +189,7 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
             False,
             0,
             {"max_steps": 9},
-            "--max-steps or --max-seconds ended the sweep before 1 trials",
+            "--max-steps or --max-seconds ended the sweep; trials that had not ended: 1",
         ),
     ],
 )
