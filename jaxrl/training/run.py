@@ -152,7 +152,8 @@ def run(
                 "eval_episodes": eval_episodes, "label": label,
             }  # fmt: skip
             manifest = manifests.describe(algo, config, arguments)
-            stack.enter_context(open_run_dir(directory, manifest, resume))
+            opened = open_run_dir(directory, manifest, resume, settings.num_updates)
+            stack.enter_context(opened)
         loop = TrainingLoop(algo, config, settings, directory, sinks, callbacks, progress_bar)
         stack.callback(loop.close)
         with processes.failing_together(jax.errors.JaxRuntimeError, OSError, KeyboardInterrupt):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.distributed import processes
+from jaxrl.files import intact
 from jaxrl.files.paths import check_path
 from jaxrl.files.whole import unfinished
 from jaxrl.training import manifest as manifests
@@ -18,38 +19,46 @@ from jaxrl.training.progress import SUMMARY
 
 
 @contextlib.contextmanager
-def open_run_dir(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
+def open_run_dir(
+    directory: Path, manifest: dict[str, Any], resume: bool, num_updates: int
+) -> Iterator[None]:
     """Make a run's directory and write its manifest; lock the directory until the block ends.
 
     The first of several processes does it, and all check that they see the same directory.
 
+    Args:
+      num_updates: after which the run is to end.
+
     Raises:
       OSError: if the disk is full, also within the block.
       ValueError: if the directory holds a run and `resume` is False, a run with other settings or
-        more steps, one that has ended but left no checkpoint, or files of something else; or if
-        another process works in it.
+        of more updates, one that has ended but left no checkpoint, or files of something else; or
+        if another process works in it.
     """
     with explain_full_disk(directory), contextlib.ExitStack() as stack:
-        processes.call_on_first(lambda: stack.enter_context(_prepared(directory, manifest, resume)))
+        prepared = _prepared(directory, manifest, resume, num_updates)
+        processes.call_on_first(lambda: stack.enter_context(prepared))
         processes.check_shared_file(directory / manifests.NAME)
         yield
 
 
 @contextlib.contextmanager
-def _prepared(directory: Path, manifest: dict[str, Any], resume: bool) -> Iterator[None]:
+def _prepared(
+    directory: Path, manifest: dict[str, Any], resume: bool, num_updates: int
+) -> Iterator[None]:
     """Do on this process what `open_run_dir` says."""
     check_path(directory)
     check_unused(directory, resume)
     if (directory / manifests.NAME).exists():
         saved = manifests.read(directory, manifests.TO_RESUME)
         if has_checkpoint(directory):
-            check_length(directory, saved["total_steps"], manifest["total_steps"])
             changes = manifests.differences(saved, manifest)
             if changes:
                 raise ValueError(
                     f"cannot resume {directory}: these settings changed since the run began; undo "
                     "the changes or choose another directory:\n  " + "\n  ".join(changes)
                 )
+            check_length(directory, manifest["total_steps"], num_updates)
         else:
             check_can_begin(directory)
             if manifests.differences(saved, manifest):
@@ -82,12 +91,13 @@ def check_can_begin(directory: Path) -> None:
         )
 
 
-def check_length(directory: Path, saved: int, total_steps: int) -> None:
-    """Raise `ValueError` if a run would be resumed with fewer steps than it was begun with."""
-    if total_steps < saved:
+def check_length(directory: Path, total_steps: int, num_updates: int) -> None:
+    """Raise `ValueError` if a run would be resumed to end before its newest checkpoint."""
+    newest = max(intact.numbers(directory / "checkpoints"), default=0)
+    if newest > num_updates:
         raise ValueError(
-            f"total_steps must be at least {saved:,}, as {directory} was begun with, got "
-            f"{total_steps:,}; a signal ends a run earlier (Ctrl-C)"
+            f"total_steps must be more: {total_steps:,} are {num_updates:,} updates, and the run "
+            f"in {directory} has done {newest:,}"
         )
 
 

@@ -20,13 +20,16 @@ def manifest(config=None, **changes):
 
 def begin(directory):
     """Open the directory of a new run, and leave a checkpoint in it."""
-    with open_run_dir(directory, manifest(), False):
+    with open_run_dir(directory, manifest(), False, 16):
         (directory / "checkpoints" / "4").mkdir(parents=True)
 
 
-def refused(message, directory, manifest, resume):
+def refused(message, directory, manifest, resume, num_updates=16):
     """Expect that a directory cannot be opened."""
-    with pytest.raises(ValueError, match=message), open_run_dir(directory, manifest, resume):
+    with (
+        pytest.raises(ValueError, match=message),
+        open_run_dir(directory, manifest, resume, num_updates),
+    ):
         pass
 
 
@@ -46,25 +49,27 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path):
 
 def test_a_run_without_checkpoints_may_change_its_settings(tmp_path):
     for gamma in (0.9, 0.5):
-        with open_run_dir(tmp_path, manifest(ToyConfig(gamma=gamma)), gamma == 0.5):
+        with open_run_dir(tmp_path, manifest(ToyConfig(gamma=gamma)), gamma == 0.5, 16):
             pass
     assert manifests.read(tmp_path)["config"]["gamma"] == 0.5
 
 
 def test_a_run_that_has_ended_is_not_begun_again(tmp_path):
-    with open_run_dir(tmp_path, manifest(), False):
+    with open_run_dir(tmp_path, manifest(), False, 16):
         (tmp_path / "summary.json").write_text("{}")
     changed = manifest(ToyConfig(gamma=0.5))
     refused("results of a run that has ended, but no checkpoint", tmp_path, changed, True)
     assert manifests.read(tmp_path)["config"]["gamma"] == 0.9
 
 
-def test_a_resumed_run_may_be_longer_and_not_shorter(tmp_path):
+def test_a_resumed_run_may_have_another_length_from_its_checkpoint_on(tmp_path):
     begin(tmp_path)
-    message = "total_steps must be at least 64, .* was begun with, got 60"
-    refused(message, tmp_path, manifest(total_steps=60), True)
-    with open_run_dir(tmp_path, manifest(total_steps=80), True):
-        assert manifests.read(tmp_path)["total_steps"] == 80
+    message = "total_steps must be more: 9 are 3 updates, .* has done 4"
+    refused(message, tmp_path, manifest(total_steps=9), True, num_updates=3)
+    assert manifests.read(tmp_path)["total_steps"] == 64
+    for total_steps in (80, 12):
+        with open_run_dir(tmp_path, manifest(total_steps=total_steps), True, 4):
+            assert manifests.read(tmp_path)["total_steps"] == total_steps
 
 
 def test_a_file_in_place_of_a_directory_is_named(tmp_path):
@@ -90,7 +95,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
     with directory_lock(tmp_path):
         refused(r"another process works in .*; wait until", tmp_path, manifest(), True)
     assert "resumptions" not in manifests.read(tmp_path)
-    with open_run_dir(tmp_path, manifest(), True):
+    with open_run_dir(tmp_path, manifest(), True, 16):
         assert len(manifests.read(tmp_path)["resumptions"]) == 1
 
 
