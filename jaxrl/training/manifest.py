@@ -201,10 +201,16 @@ def identity(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of a resumed run: its beginning, its new length, every resumption."""
-    resumptions = [*old.get("resumptions", []), {key: new[key] for key in ORIGIN}]
     kept = {key: new[key] for key in ("num_evaluations", "eval_episodes", "total_steps")}
     kept["label"] = new.get("label") or old.get("label")
-    return old | kept | {"resumptions": resumptions}
+    return old | kept | note_resume(old, new)
+
+
+def note_resume(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return where something began, with the origin of each resume; the last one is `new`."""
+    origin = {key: old[key] for key in ORIGIN if key in old}
+    now = {key: new[key] for key in ORIGIN}
+    return origin | {"resumptions": [*old.get("resumptions", []), now]}
 
 
 def rebuild(

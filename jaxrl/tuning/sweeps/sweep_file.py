@@ -162,9 +162,7 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
                 f"cannot resume the sweep in {directory}: these settings changed: "
                 + "; ".join(changes)
             )
-        now = {name: description[name] for name in manifests.ORIGIN}
-        description |= {name: before[name] for name in manifests.ORIGIN if name in before}
-        description["resumptions"] = [*before.get("resumptions", []), now]
+        description |= manifests.note_resume(before, description)
         description["run_id"] = before.get("run_id")  # None if an older version began the sweep
         with directory_lock(directory):
             yield False
