@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import math
 import os
 import shutil
 import tempfile
@@ -41,6 +42,10 @@ def pytest_unconfigure():
         shutil.rmtree(CACHE, ignore_errors=True)
 
 
+MAPPINGS = Path("/proc/self/maps")
+MANY_MAPPINGS = 20_000
+
+
 @pytest.fixture
 def optimized():
     """Optimize the programs of a test, which run for longer than they compile."""
@@ -61,9 +66,21 @@ def experiment(monkeypatch):
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
-    """Free a module's programs: they hold memory mappings, and a process may have 65,530."""
-    yield
-    import jax
+    """Free the programs of earlier modules before their memory mappings are too many.
 
-    jax.clear_caches()
-    gc.collect()
+    A process may have 65,530 mappings. Modules share programs, so they are not freed each time.
+    """
+    yield
+    if num_mappings() > MANY_MAPPINGS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+
+
+def num_mappings():
+    """Return the memory mappings of this process; infinity where the system does not tell."""
+    try:
+        return MAPPINGS.read_bytes().count(b"\n")
+    except OSError:
+        return math.inf

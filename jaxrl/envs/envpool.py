@@ -80,12 +80,15 @@ class EnvpoolPool:
     """A `jaxrl.envs.host.pools.Pool` of envpool."""
 
     def __init__(self, name: str, keywords: Keywords, seeds: np.ndarray):
+        options = _pool_options(name, keywords)
+        # Threads beyond one for each environment only wait, and very many end the process.
+        options["num_threads"] = min(options.get("num_threads", 0), len(seeds))
         self._envs = _envpool().make(
             name,
             env_type="gymnasium",
             num_envs=len(seeds),
             seed=[int(seed) for seed in seeds],
-            **_pool_options(name, keywords),
+            **options,
         )
         self._raw = _spec(name, keywords).raw_obs
         self._ended = np.zeros(len(seeds), bool)

@@ -132,6 +132,14 @@ def test_buttons_of_vizdoom_are_one_choice_by_default():
     assert apart.action_space == Box.of((3,), np.float32)
 
 
+@pytest.mark.parametrize(("asked", "made"), [(None, 0), (1, 1), (1_000_000, 3)])
+def test_a_pool_has_at_most_a_thread_for_each_environment(asked, made):
+    options = {} if asked is None else {"num_threads": asked}
+    pool = adapter.EnvpoolPool("CartPole-v1", tuple(options.items()), np.arange(3))
+    assert pool._envs.config["num_threads"] == made
+    pool.close()
+
+
 @pytest.mark.parametrize(
     ("id", "option", "message"),
     [
