@@ -72,7 +72,7 @@ class DQNState(NamedTuple):
     target_params: PyTree
     opt_state: PyTree
     simulation: Simulation
-    memory: Replay
+    replay: Replay
     priorities: Array | None  # [capacity, N], 0 for rows that cannot be drawn
     max_priority: Array | None
     key: Array
@@ -97,13 +97,13 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         check_sizes(config, env, agent.network_of(config))
         params, simulation, key = agent.start(config, key, simulation)
         row = transitions.as_row(layout_of(config), q_learning.first_row(simulation))
-        memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
-        priorities = (memory.capacity, env.num_envs) if config.prioritized else None
+        replay = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
+        priorities = (replay.capacity, env.num_envs) if config.prioritized else None
         return DQNState(
             **q_learning.start_learner(config, params, priorities)._asdict(),
             target_params=params,
             simulation=simulation,
-            memory=memory,
+            replay=replay,
             key=key,
             num_updates=jnp.int32(0),
             obs_statistics=normalization.init_obs_statistics(config, env.observation_space),
@@ -119,11 +119,11 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
         # Replay
         layout = layout_of(config)
-        memory = ring.add(state.memory, transitions.as_row(layout, trajectory))
+        replay = ring.add(state.replay, transitions.as_row(layout, trajectory))
         state = state._replace(
             simulation=simulation,
-            memory=memory,
-            priorities=transitions.prioritize(layout, state.priorities, state.max_priority, memory),
+            replay=replay,
+            priorities=transitions.prioritize(layout, state.priorities, state.max_priority, replay),
             key=key,
             num_updates=state.num_updates + 1,
             obs_statistics=normalization.update_obs_statistics(
@@ -132,12 +132,12 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
         )
         # Learning
         is_ready = q_learning.has_started(config, env, state.num_updates)
-        is_ready &= memory.size >= config.n_step + config.frame_stack
+        is_ready &= replay.size >= config.n_step + config.frame_stack
         state, losses = q_learning.learn(
             config,
             state,
             is_ready,
-            partial(sample, config, axis, memory),
+            partial(sample, config, axis, replay),
             partial(objective, config, axis, partial(q_values, apply), state.target_params),
             learn_key,
             axis,
@@ -171,20 +171,20 @@ def layout_of(config: DQNConfig) -> Layout:
 
 
 def sample(
-    config: DQNConfig, axis: Axis, memory: Replay, priorities: Array | None, key: Array
+    config: DQNConfig, axis: Axis, replay: Replay, priorities: Array | None, key: Array
 ) -> Sample:
     """Draw this device's share of a batch of transitions."""
-    num_envs = memory.rows.first.shape[1]
+    num_envs = replay.rows.first.shape[1]
     layout = layout_of(config)
     before, after = layout.rows_before, layout.n_step
     if priorities is None:
         slots, envs = ring.draw_uniformly(
-            key, memory, num_envs, config.batch_size, before, after, axis
+            key, replay, num_envs, config.batch_size, before, after, axis
         )
         weights = jnp.ones_like(slots, jnp.float32)
     else:
         slots, envs, weights = q_learning.draw_by_priority(config, axis, priorities, key)
-    batch = transitions.read(layout, memory, slots, envs, config.gamma)
+    batch = transitions.read(layout, replay, slots, envs, config.gamma)
     return Sample(batch, weights, slots, envs)
 
 

@@ -89,7 +89,7 @@ class R2D2State(NamedTuple):
     target_params: PyTree
     opt_state: PyTree
     simulation: Simulation
-    memory: Replay  # of `Row`
+    replay: Replay  # of `Row`
     cores: Replay  # the agent's memory before each rollout
     priorities: Array  # [rollouts, N], 0 for rollouts at which no sequence can begin
     max_priority: Array
@@ -111,13 +111,13 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         check_sizes(config, env, agent.network_of(config))
         params, simulation, key = agent.start(config, key, simulation)
         row = sequences.as_row(layout_of(config), q_learning.first_row(simulation))
-        memory = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
-        num_rollouts = memory.capacity // config.num_steps
+        replay = ring.start(row, q_learning.num_rows(config, env), config.num_steps)
+        num_rollouts = replay.capacity // config.num_steps
         return R2D2State(
             **q_learning.start_learner(config, params, (num_rollouts, env.num_envs))._asdict(),
             target_params=params,
             simulation=simulation,
-            memory=memory,
+            replay=replay,
             cores=ring.start(simulation.core, num_rollouts, 1),
             key=key,
             num_updates=jnp.int32(0),
@@ -137,7 +137,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         cores = ring.add(state.cores, recurrent.one_step(state.simulation.core))
         state = state._replace(
             simulation=simulation,
-            memory=ring.add(state.memory, sequences.as_row(layout, trajectory)),
+            replay=ring.add(state.replay, sequences.as_row(layout, trajectory)),
             cores=cores,
             priorities=sequences.prioritize(layout, state.priorities, state.max_priority, cores),
             key=key,
@@ -153,7 +153,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             config,
             state,
             is_ready,
-            partial(sample, config, axis, state.memory, state.cores),
+            partial(sample, config, axis, state.replay, state.cores),
             partial(objective, config, axis, apply, state.target_params),
             learn_key,
             axis,
@@ -205,11 +205,11 @@ def epsilons(config: R2D2Config, num_envs: int) -> Array:
 
 
 def sample(
-    config: R2D2Config, axis: Axis, memory: Replay, cores: Replay, priorities: Array, key: Array
+    config: R2D2Config, axis: Axis, replay: Replay, cores: Replay, priorities: Array, key: Array
 ) -> Sample:
     """Draw this device's share of a batch of sequences."""
     rollouts, envs, weights = q_learning.draw_by_priority(config, axis, priorities, key)
-    batch = sequences.read(layout_of(config), memory, cores, rollouts, envs)
+    batch = sequences.read(layout_of(config), replay, cores, rollouts, envs)
     return Sample(batch, weights, rollouts, envs)
 
 

@@ -29,6 +29,11 @@ RUNS: schema.Table = {
         "summary": schema.Field(
             schema.object_with({"mean_return": schema.Field(schema.NUMBER)})
         ),
+        "evaluation": schema.Field(schema.object_with({
+            "greedy": schema.Field(schema.SWITCH, required=False),
+            "episodes": schema.Field(schema.COUNT),
+            "mean_return": schema.Field(schema.NUMBER),
+        }), required=False),
     }))),
 }  # fmt: skip
 """A record of runs, as `save_runs` writes it."""

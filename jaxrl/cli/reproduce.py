@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +19,17 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from jaxrl.analysis.records import read_runs
-from jaxrl.cli.flags.arguments import find_own_modules
+from jaxrl.analysis.records import describe_scores, read_runs
+from jaxrl.cli.flags.arguments import WIDE, find_own_modules
+from jaxrl.cli.play import play_episodes
 from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
+from jaxrl.training.policy import load_policy
 from jaxrl.training.run import run
 
+MEASURES = ("last 100 training episodes", "greedy episodes")
+"""What the scores of a run are means of. Some records have no greedy episodes."""
 LEAST_MARGIN = 0.01
 """Least half width of an interval, as a share of the score above the random policy's: seeds that
 all reach the best score have no spread, but other versions of packages round differently."""
@@ -38,6 +43,8 @@ class ReproduceArguments:
     """Name of a record among --results, or its path."""
     seeds: tuple[int, ...] = ()
     """Seeds of the record to repeat; all by default."""
+    greedy: bool = True
+    """Also play as many greedy episodes as the record has, and compare their scores."""
     results: Path = Path("experiments/results")
     """Directory of the records."""
     run_dir: Path | None = None
@@ -55,7 +62,7 @@ class Interval(NamedTuple):
 
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
-    """Repeat the runs; return 1 if their mean score is outside the recorded interval, else 0."""
+    """Repeat the runs; return 1 if a mean score is outside its recorded interval, else 0."""
     args = tyro.cli(ReproduceArguments, args=argv, prog=prog)
     path = Path(args.record)
     if path.suffix != ".json":
@@ -63,25 +70,35 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if args.trust_imports:
         find_own_modules()
     record = read_runs(path)
-    by_seed = manifests_by_seed(record, path)
-    returns = (entry["summary"]["mean_return"] for entry in record["runs"])
-    recorded = dict(zip(by_seed, returns, strict=True))
+    recorded = runs_by_seed(record, path)
     seeds = args.seeds or tuple(recorded)
     if unknown := sorted(set(seeds) - set(recorded)):
         raise ValueError(f"--seeds: {path} has no seeds {unknown}; it has {sorted(recorded)}")
+    is_greedy = args.greedy and all(
+        run.get("evaluation", {}).get("greedy", False) for run in recorded.values()
+    )
     directory = args.run_dir or Path("runs") / "reproduce" / path.stem
-    scores = {
-        seed: repeat(manifest, directory / f"seed{seed}", path, args.trust_imports)
-        for seed, manifest in by_seed.items()
+    repeated = {
+        seed: repeat(run, directory / f"seed{seed}", path, is_greedy, args.trust_imports)
+        for seed, run in recorded.items()
         if seed in seeds
     }
-    print_scores(path.stem, scores, recorded)
+    print_scores(path.stem, repeated, recorded, is_greedy)
     random = record["random_policy"]["mean_return"]
-    return judge(list(scores.values()), list(recorded.values()), random)
+    statuses = [
+        judge(
+            measure,
+            [scores_of(run)[place] for run in repeated.values()],
+            [scores_of(run)[place] for run in recorded.values()],
+            random,
+        )
+        for place, measure in enumerate(MEASURES[: 1 + is_greedy])
+    ]
+    return max(statuses)
 
 
-def manifests_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str, Any]]:
-    """Return the manifests of a record's runs, checked."""
+def runs_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str, Any]]:
+    """Return a record's runs with their manifests checked."""
     found = {}
     for entry in record["runs"]:
         try:
@@ -91,16 +108,26 @@ def manifests_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str,
         schema.require(path, manifest, manifests.ARGUMENTS)
         if manifest["seed"] in found:
             raise ValueError(f"{path} is damaged: two of its runs have the seed {manifest['seed']}")
-        found[manifest["seed"]] = manifest
+        found[manifest["seed"]] = entry | {"manifest": manifest}
     return found
 
 
-def repeat(manifest: dict[str, Any], run_dir: Path, path: Path, trust_imports: bool) -> float:
-    """Train as a manifest says, or finish a run that did; return the score.
+def scores_of(run: dict[str, Any]) -> tuple[float, float]:
+    """Return the scores of a run by `MEASURES`; NaN for one that it does not have."""
+    scores = run["summary"]["mean_return"], run.get("evaluation", {}).get("mean_return")
+    training, greedy = (math.nan if score is None else float(score) for score in scores)
+    return training, greedy
+
+
+def repeat(
+    recorded: dict[str, Any], run_dir: Path, path: Path, is_greedy: bool, trust_imports: bool
+) -> dict[str, Any]:
+    """Train as a recorded run did, or finish a run that does; return its summary and evaluation.
 
     Raises:
       ValueError: if that run was begun with other versions or another commit than today's.
     """
+    manifest = recorded["manifest"]
     if (run_dir / manifests.NAME).exists():
         begun, now = manifests.read(run_dir), manifests.provenance()
         origin = ("versions", "git_commit")
@@ -115,40 +142,51 @@ def repeat(manifest: dict[str, Any], run_dir: Path, path: Path, trust_imports: b
     result = run(algo, config, run_dir=run_dir, resume=True, **arguments)
     if result.interrupted:
         raise KeyboardInterrupt
-    score = result.summary["mean_return"]
-    return math.nan if score is None else score
+    repeated: dict[str, Any] = {"summary": result.summary}
+    if is_greedy:
+        policy = load_policy(run_dir, env=algo.env)
+        scores = play_episodes(policy, recorded["evaluation"]["episodes"], seed=0, greedy=True)
+        repeated["evaluation"] = describe_scores(np.asarray(scores.episode_return))
+    return repeated
 
 
-def print_scores(name: str, scores: dict[int, float], recorded: dict[int, float]) -> None:
+def print_scores(
+    name: str, repeated: dict[int, Any], recorded: dict[int, Any], is_greedy: bool
+) -> None:
     """Print a table of the scores by seed."""
     table = Table("seed", title=name)
-    for column in ("recorded", "now"):
-        table.add_column(column, justify="right")
-    for seed, score in scores.items():
-        table.add_row(str(seed), f"{recorded[seed]:,.2f}", f"{score:,.2f}")
-    Console().print(table)
+    measures = MEASURES[: 1 + is_greedy]
+    for measure in measures:
+        for when in ("recorded", "now"):
+            table.add_column(f"{measure}, {when}", justify="right")
+    for seed, each in repeated.items():
+        pairs = zip(scores_of(recorded[seed]), scores_of(each), strict=True)
+        cells = [f"{score:,.2f}" for pair in pairs for score in pair]
+        table.add_row(str(seed), *cells[: 2 * len(measures)])
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
-def judge(scores: Sequence[float], recorded: Sequence[float], random: float) -> int:
+def judge(measure: str, scores: Sequence[float], recorded: Sequence[float], random: float) -> int:
     """Print whether the mean of scores agrees with the recorded ones; return 0 if it does."""
     now, before = float(np.mean(scores)), float(np.mean(recorded))
     bounds = agreement(len(scores), recorded, random)
-    if bounds is None:
-        print(f"mean {now:,.2f}, recorded {before:,.2f}: one seed, so there is no interval")
-        return 0
     agrees = bounds.low <= now <= bounds.high
-    verdict = "reproduced" if agrees else "NOT reproduced"
-    print(
-        f"mean {now:,.2f}, recorded {before:,.2f}; {len(scores)} new runs are within "
-        f"{bounds.low:,.2f} to {bounds.high:,.2f} with 95%: {verdict}"
+    wanted = (
+        f"{len(scores)} new runs are within {bounds.low:,.2f} to {bounds.high:,.2f} with 95%"
+        if math.isfinite(bounds.high)
+        else f"one recorded seed tells no spread, so at least {bounds.low:,.2f}, half way from the "
+        "random policy, is asked"
     )
+    verdict = "reproduced" if agrees else "NOT reproduced"
+    print(f"{measure}: mean {now:,.2f}, recorded {before:,.2f}; {wanted}: {verdict}")
     return int(not agrees)
 
 
-def agreement(number: int, recorded: Sequence[float], random: float) -> Interval | None:
-    """Return the 95% prediction interval of the mean of new scores; None from one recorded score.
+def agreement(number: int, recorded: Sequence[float], random: float) -> Interval:
+    """Return the 95% prediction interval of the mean of new scores.
 
-    It is Student's, for scores that are drawn as the recorded ones were.
+    It is Student's, for scores that are drawn as the recorded ones were. One recorded score tells
+    nothing of its spread: then new ones agree from half way between the random policy's on.
 
     Args:
       number: of new scores.
@@ -156,7 +194,8 @@ def agreement(number: int, recorded: Sequence[float], random: float) -> Interval
     """
     count = len(recorded)
     if count < 2:
-        return None
+        low = (recorded[0] + random) / 2 if recorded[0] > random else -math.inf
+        return Interval(low, math.inf)
     mean, deviation = float(np.mean(recorded)), float(np.std(recorded, ddof=1))
     margin = float(stats.t.ppf(0.975, count - 1)) * deviation * math.sqrt(1 / number + 1 / count)
     margin = max(margin, LEAST_MARGIN * abs(mean - random))

@@ -83,16 +83,16 @@ def prioritize(layout: Layout, priorities: Array, max_priority: Array, cores: Re
     return priorities.at[oldest % cores.capacity].set(0.0)
 
 
-def read(layout: Layout, memory: Replay, cores: Replay, rollouts: Array, envs: Array) -> Sequences:
+def read(layout: Layout, replay: Replay, cores: Replay, rollouts: Array, envs: Array) -> Sequences:
     """Return the sequences that begin with these rollouts, `[B]`.
 
     Args:
-      memory: of `Row`.
+      replay: of `Row`.
       cores: the agent's memory before each rollout.
     """
     times = rollouts * layout.num_steps + jnp.arange(layout.length)[:, None]
-    slots = times % memory.capacity
-    rows = memory.rows
+    slots = times % replay.capacity
+    rows = replay.rows
     others = rows._replace(inputs=rows.inputs._replace(obs=()))
     found = jax.tree.map(lambda ring: ring[slots, envs], others)
     obs = frames.observations(rows.inputs.obs, slots, envs, layout.frame_stack)

@@ -65,7 +65,7 @@ def as_row(layout: Layout, trajectory: Trajectory) -> Row:
 
 
 def prioritize(
-    layout: Layout, priorities: Array | None, max_priority: Array | None, memory: Replay
+    layout: Layout, priorities: Array | None, max_priority: Array | None, replay: Replay
 ) -> Array | None:
     """Return the priorities `[capacity, N]` after a rollout was added; None for none.
 
@@ -74,17 +74,17 @@ def prioritize(
     if priorities is None or max_priority is None:
         return None
     # New rows wait for the n rows after them; the rows to be overwritten next lose older frames.
-    now = memory.num_added
+    now = replay.num_added
     waiting = now - layout.n_step + jnp.arange(layout.n_step + layout.rows_before)
     ready = now - layout.n_step - layout.num_steps + jnp.arange(layout.num_steps)
     allowed = (ready >= layout.rows_before)[:, None]
-    priorities = priorities.at[ready % memory.capacity].set(jnp.where(allowed, max_priority, 0.0))
-    return priorities.at[waiting % memory.capacity].set(0.0)
+    priorities = priorities.at[ready % replay.capacity].set(jnp.where(allowed, max_priority, 0.0))
+    return priorities.at[waiting % replay.capacity].set(0.0)
 
 
-def read(layout: Layout, memory: Replay, slots: Array, envs: Array, gamma: Array | float) -> Batch:
+def read(layout: Layout, replay: Replay, slots: Array, envs: Array, gamma: Array | float) -> Batch:
     """Return the n-step transitions that begin at these slots, `[B]`."""
-    rows, n = memory.rows, layout.n_step
+    rows, n = replay.rows, layout.n_step
 
     def window(rows: Array, length: int = n) -> Array:
         return ring.window(rows, slots, envs, length)
@@ -107,6 +107,6 @@ def read(layout: Layout, memory: Replay, slots: Array, envs: Array, gamma: Array
         action=rows.action[slots, envs],
         reward=jnp.where(is_included, discounts * window(rows.reward), 0.0).sum(0),
         discount=jnp.where(terminated, 0.0, discount_after(length)),
-        last_obs=observe((slots + length) % memory.capacity),
+        last_obs=observe((slots + length) % replay.capacity),
         valid=(~seams.any(0)).astype(jnp.float32),
     )

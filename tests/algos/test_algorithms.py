@@ -178,7 +178,7 @@ def test_the_replay_is_not_copied(name, env_id, changes):
     algo = algorithm(name, env_id, 32)
     config = CONFIGS[name].replace(**{"replay_size": 200_000, "torso": "mlp"} | changes)
     state = jax.eval_shape(algo.init, config, jax.random.key(0))
-    replay_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.memory))
+    replay_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.replay))
     assert replay_bytes > 60e6
     compiled = train_chunk.lower(algo, config, state, jnp.int32(1)).compile()
     memory: Any = compiled.memory_analysis()

@@ -273,4 +273,4 @@ def test_what_does_not_fit_the_environment_is_refused_by_name(name, env_id, chan
 def test_a_replay_that_is_just_large_enough_is_taken(name, changes):
     config = CONFIGS[name].replace(**changes)
     state = jax.eval_shape(algorithm(name).init, config, jax.random.key(0))
-    assert state.memory.capacity >= 6
+    assert state.replay.capacity >= 6

@@ -140,11 +140,11 @@ def test_the_learning_rate_falls_to_zero_after_the_annealed_updates():
 def test_only_rows_that_can_be_learned_from_have_priority():
     n_step = 3
     state, _ = trained(60, n_step=n_step, prioritized=True)  # 120 rows, the ring holds 100
-    slots = (int(state.memory.num_added) - 1 - np.arange(100)) % 100
+    slots = (int(state.replay.num_added) - 1 - np.arange(100)) % 100
     priorities = np.asarray(state.priorities)[slots]  # the newest row first
     assert (priorities[:n_step] == 0).all()
     assert (priorities[n_step:] > 0).mean() > 0.8
-    first = np.asarray(state.memory.rows.first)[slots]
+    first = np.asarray(state.replay.rows.first)[slots]
     # New rows have what was the largest priority then, which is about the largest now.
     sampled_dead = (priorities[1:] < 0.99 * float(state.max_priority)) & first[:-1]
     assert (priorities[1:][sampled_dead] == 0).all()

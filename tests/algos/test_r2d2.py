@@ -78,7 +78,7 @@ def test_a_sequence_continues_the_memory_it_was_acted_with():
     network = network_of(algo, config)
     rollouts, envs = jnp.asarray([3, 4]), jnp.asarray([0, 2])
     layout = r2d2_module.layout_of(config)
-    found = sequences.read(layout, state.memory, state.cores, rollouts, envs)
+    found = sequences.read(layout, state.replay, state.cores, rollouts, envs)
     inputs = jax.tree.map(lambda x: x[: config.num_steps], found.rows.inputs)
     core, _ = jaxrl.networks.recurrent.apply(network, state.params, found.core, inputs)
     expected = jax.tree.map(lambda ring: ring[rollouts + 1, envs], state.cores.rows)

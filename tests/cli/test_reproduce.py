@@ -7,12 +7,19 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.cli.reproduce import LEAST_MARGIN, agreement, main
+from jaxrl.analysis.records import describe_scores
+from jaxrl.cli.play import play_episodes
+from jaxrl.cli.reproduce import LEAST_MARGIN, agreement, judge, main, scores_of
 from jaxrl.training import manifest as manifests
 from jaxrl.training.progress import read_summary
 
 ROOT = Path(__file__).parents[2]
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
+
+
+def greedy_evaluation(run_dir, episodes):
+    scores = play_episodes(jaxrl.load_policy(run_dir), episodes, seed=0, greedy=True)
+    return describe_scores(np.asarray(scores.episode_return))
 
 
 @pytest.fixture
@@ -25,7 +32,14 @@ def record(tmp_path):
             algo, CONFIG, seed=seed, total_steps=1280, run_dir=run_dir, num_evaluations=0,
             progress_bar=False,
         )  # fmt: skip
-        entries.append({"manifest": manifests.read(run_dir), "summary": read_summary(run_dir)})
+        evaluation = greedy_evaluation(run_dir, 5)
+        entries.append(
+            {
+                "manifest": manifests.read(run_dir),
+                "summary": read_summary(run_dir),
+                "evaluation": {"greedy": True} | evaluation,
+            }
+        )
     content = {"random_policy": {"mean_return": 22.0}, "runs": entries}
     path = tmp_path / "experiments" / "results" / "short.json"
     path.parent.mkdir(parents=True)
@@ -38,15 +52,16 @@ def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_c
     path, content = record
     repeated = jaxrl_command("reproduce", "short")
     assert repeated.returncode == 0, repeated.stderr
-    assert repeated.stdout.rstrip().endswith(": reproduced")
+    assert repeated.stdout.count(": reproduced") == 2
     for seed, entry in zip((1, 2), content["runs"], strict=True):
-        summary = read_summary(tmp_path / "runs" / "reproduce" / "short" / f"seed{seed}")
-        assert summary["mean_return"] == entry["summary"]["mean_return"]
-        entry["summary"]["mean_return"] += 200
+        run_dir = tmp_path / "runs" / "reproduce" / "short" / f"seed{seed}"
+        assert read_summary(run_dir)["mean_return"] == entry["summary"]["mean_return"]
+        assert greedy_evaluation(run_dir, 5)["mean_return"] == entry["evaluation"]["mean_return"]
+        entry["evaluation"]["mean_return"] += 5000
     path.write_text(json.dumps(content))
     false = jaxrl_command("reproduce", path)  # the runs are there already
     assert false.returncode == 1
-    assert "NOT reproduced" in false.stdout
+    assert [line.split()[0] for line in false.stdout.splitlines() if "NOT" in line] == ["greedy"]
     assert "what it has trained is not repeated" in false.stdout
     one = jaxrl_command("reproduce", path, "--seeds", 3)
     assert "has no seeds [3]; it has [1, 2]" in one.stderr
@@ -90,15 +105,31 @@ def test_the_interval_has_the_coverage_that_it_claims():
     for _ in range(2000):
         recorded, new = rng.normal(100, 15, 5), rng.normal(100, 15, 3)
         bounds = agreement(3, list(recorded), 0.0)
-        assert bounds is not None
         hits += bounds.low <= new.mean() <= bounds.high
     assert hits / 2000 == pytest.approx(0.95, abs=0.015)
 
 
-def test_scores_without_spread_have_the_least_margin_and_one_has_none():
+def test_scores_without_spread_have_the_least_margin():
     bounds = agreement(2, [500.0, 500.0, 500.0], 20.0)
     assert bounds == pytest.approx((500 - LEAST_MARGIN * 480, 500 + LEAST_MARGIN * 480))
-    assert agreement(1, [7.0], 0.0) is None
+
+
+@pytest.mark.parametrize(("recorded", "random", "low"), [(7.0, 1.0, 4.0), (1.0, 2.0, -np.inf)])
+def test_one_score_agrees_with_those_from_half_way_on(recorded, random, low):
+    assert agreement(1, [recorded], random) == (low, np.inf)
+
+
+@pytest.mark.parametrize(("score", "status"), [(3.9, 1), (4.1, 0), (np.nan, 1)])
+def test_a_record_of_one_seed_can_fail(score, status, capsys):
+    assert judge("greedy episodes", [score], [7.0], 1.0) == status
+    assert "greedy episodes: mean" in (out := capsys.readouterr().out)
+    assert ("NOT reproduced" in out) == bool(status)
+
+
+def test_records_without_greedy_episodes_have_one_measure():
+    run = {"summary": {"mean_return": 3}}
+    assert scores_of(run)[0] == 3
+    assert np.isnan(scores_of(run)[1])
 
 
 @pytest.mark.learning

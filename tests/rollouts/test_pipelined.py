@@ -141,7 +141,7 @@ def replay_without_learning(**options):
     """Return the whole replay of an agent that does not learn, and its episodes."""
     config = CONFIGS["dqn"].replace(initial_epsilon=0.0, final_epsilon=0.0, learning_rate=0.0)
     state, metrics = learned(small_algorithms.train, algorithm("dqn", **options), config)
-    return state.memory, metrics["valid_steps"], metrics["episode_return_sum"]
+    return state.replay, metrics["valid_steps"], metrics["episode_return_sum"]
 
 
 def test_extras_of_actions_sent_ahead_are_those_of_the_policy_that_chose_them():

@@ -135,7 +135,7 @@ def test_a_best_agent_has_no_replay(evaluated):
     config = CONFIGS["dqn"].replace(num_steps=4)
     result = evaluated([1.0], jaxrl.dqn(jaxrl.make("CartPole-v1", num_envs=4)), config)
     policy = jaxrl.load_policy(result.run_dir, which="best")
-    assert policy.state.memory is None
+    assert policy.state.replay is None
     newest = jaxrl.load_policy(result.run_dir)
     obs = np.random.default_rng(0).normal(size=(50, 4))
     assert (policy(obs) == newest(obs)).all()
