@@ -97,6 +97,7 @@ def summarize(cell: dict[str, Any]) -> dict[str, Any]:
     kept = ("steps", "trials", "seconds", "cpu_seconds", "winners")
     return {
         "on_new_seeds": summarize_seeds(winner_scores(cell), statistics.interquartile_mean),
+        "agents_on_new_seeds": np.round(cell["on_new_seeds"], 3).tolist(),
         "in_finals": summarize_seeds(np.array(cell["in_finals"]), statistics.interquartile_mean),
         "best_so_far": {
             "steps": [every * (i + 1) for i in range(curves.shape[1])],

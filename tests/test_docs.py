@@ -115,7 +115,7 @@ def test_every_flag_that_is_described_exists():
     classes = [*ARGUMENTS, *(algo.config_class for algo in algorithms)]
     fields = {field.name.replace("_", "-") for cls in classes for field in dataclasses.fields(cls)}
     flags = re.findall(r"(?<=[ `|])--([a-z][a-z-]*)", (DOCS / "reference/command.md").read_text())
-    others = {"preset", "config", "list", "help", "no-anneal", "no-clip-value"}
+    others = {"preset", "config", "list", "help", "no-anneal", "no-clip-value", "no-greedy"}
     assert set(flags) - fields - others == set()
 
 

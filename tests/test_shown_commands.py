@@ -23,7 +23,7 @@ PAGES = [
     *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("experiments/**/*.md")),
 ]
-SCRIPTS = sorted(ROOT.glob("experiments/**/*.py"))
+SCRIPTS = [*sorted(ROOT.glob("experiments/**/*.py")), *sorted(ROOT.glob("jaxrl/cli/**/*.py"))]
 LEFT_OUT = ("...", "NAME", "$(", "benchmarks/")
 """Placeholders, and scripts that set up devices before they parse."""
 
@@ -40,8 +40,12 @@ def shown_lines():
             yield from ((path, line) for line in fence.replace("\\\n", " ").splitlines())
         yield from ((path, line) for line in re.findall(r"`(jaxrl train [a-z]\w+ [^`]+)`", text))
     for path in SCRIPTS:
-        text = (ast.get_docstring(ast.parse(path.read_text())) or "").replace("\\\n", " ")
-        yield from ((path, line) for line in re.findall(r"^    (\S.*)", text, re.MULTILINE))
+        module = ast.parse(path.read_text())
+        classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
+        for part in (module, *classes):  # the docstring of a class of flags is the --help
+            text = re.sub(r"\\\n\s*", " ", ast.get_docstring(part) or "")
+            lines = re.findall(r"^(?:    |(?=jaxrl ))(\S.*)", text, re.MULTILINE)
+            yield from ((path, line) for line in lines)
 
 
 def find_command(line):

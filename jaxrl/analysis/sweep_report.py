@@ -16,6 +16,7 @@ from jaxrl.analysis.sweep_tables import (
     finals_table,
     front_table,
     leaderboard_table,
+    phases_text,
     schedule_table,
     winner_scores,
 )
@@ -84,7 +85,7 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
         **({"objectives": f"{', '.join(names)}; the first one compares trials"} if names else {}),
         "phase": f"{phase['length']} {phase['unit']}",
         "trials": ", ".join(f"{number} {status}" for status, number in sorted(statuses.items())),
-        "phases": _cost(sweep),
+        "phases": phases_text(sweep),
         "wall time": f"{duration(sweep) / seconds:.3g} {unit}",
         "occupancy": "unknown" if occupancy is None else f"{100 * occupancy:.0f} %",
         "space": [f"{name}: {_call(x, 'kind')}" for name, x in sweep["space"].items()],
@@ -103,20 +104,6 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
         "lanes": f"{num_lanes(sweep)}, {sweep['strategy']}",
         "command": [redact_text(sweep["command"])],
     }
-
-
-def _cost(sweep: Mapping[str, Any]) -> str:
-    """Return how many phases the trials have reported, of how many if none were stopped."""
-    scheduler, reported = sweep["scheduler"], sum(len(t["scores"]) for t in sweep["trials"])
-    number, rate = scheduler.get("num_phases", 0), scheduler.get("eviction_rate")
-    most = scheduler.get("num_trials", 0) * number
-    if not most:
-        return str(reported)
-    text = f"{reported} of {most} ({reported / most:.2f})"
-    if rate:
-        planned = (1 - (1 - rate) ** number) / (rate * number)
-        text += f"; {planned * most:.0f} ({planned:.2f}) if scores were exchangeable"
-    return text
 
 
 def _call(description: Mapping[str, Any], name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,6 +18,10 @@ from jaxrl.tuning.ranking import (
     objective_names,
     winning_schedule,
 )
+from jaxrl.tuning.schedulers.halving import HyperBand, SuccessiveHalving
+from jaxrl.tuning.schedulers.hypertrick import HyperTrick
+from jaxrl.tuning.schedulers.random_search import RandomSearch
+from jaxrl.tuning.timeline import expected_phases
 
 Sweep = Mapping[str, Any]
 """The content of `sweep.json`, or what `jaxrl.tuning.studies.whole_study` returns."""
@@ -117,3 +123,32 @@ def cell_text(value: Any) -> str:
 def _values(sweep: Sweep, row: Mapping[str, Any]) -> list[str]:
     """Return a row's hyperparameters with four digits; inactive ones are empty."""
     return [value_text(row["values"].get(name, "")) for name in sweep["space"]]
+
+
+def phases_text(sweep: Sweep) -> str:
+    """Return how many phases trials have reported, how many were planned, and those of finals."""
+    scheduler, reported = sweep["scheduler"], sum(len(t["scores"]) for t in sweep["trials"])
+    phases = scheduler.get("num_phases", 0)
+    most = scheduler.get("num_trials", 0) * phases
+    if not most:
+        return str(reported)
+    text = f"{reported} of {most} ({reported / most:.2f})"
+    if planned := _planned_phases(scheduler):
+        is_mean = scheduler["name"] == HyperTrick.__name__
+        condition = " if scores were exchangeable" if is_mean else ""
+        text += f"; {planned:.0f} ({planned / most:.2f}) planned{condition}"
+    caps = [("max_steps", "steps"), ("max_seconds", "seconds")]
+    given = [f"{sweep[cap]:,.12g} {unit}" for cap, unit in caps if sweep.get(cap) is not None]
+    text += f"; capped at {' and '.join(given)}" if given else ""
+    runs = sum(len(row["scores"]) for row in sweep.get("finals", []))
+    return text + (f"; {runs * phases} more in finals" if runs else "")
+
+
+def _planned_phases(description: Mapping[str, Any]) -> float | None:
+    """Return the phases of a scheduler without a cap; None if no formula gives them."""
+    for kind in (RandomSearch, HyperTrick, SuccessiveHalving, HyperBand):
+        if description["name"] == kind.__name__:
+            own = {field.name for field in dataclasses.fields(kind) if field.init}
+            with contextlib.suppress(TypeError, ValueError):  # of another version
+                return expected_phases(kind(**{k: v for k, v in description.items() if k in own}))
+    return None

@@ -41,6 +41,7 @@ from jaxrl.analysis.sweep_tables import (
     finals_table,
     front_table,
     leaderboard_table,
+    phases_text,
     schedule_table,
     value_text,
     winner_scores,
@@ -77,6 +78,7 @@ from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
 from jaxrl.tuning.schedulers.contract import Status
 from jaxrl.tuning.sweeps import sweep_file
+from jaxrl.tuning.sweeps.settings import check_phase, whole_trials
 from jaxrl.types import Algorithm
 
 SHOWN_TRIALS = 10
@@ -141,6 +143,12 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             )
         num_lanes = find_fastest_lanes(algo, config, space, args, run_dir)
     scheduler, storage = make_scheduler(args), args.storage
+    phase = check_phase(tuning.Phase(args.phase_length, args.phase_unit))
+    max_steps = math.inf if args.max_steps is None else args.max_steps
+    allowed = whole_trials(
+        max_steps, phase, args.seeds_per_trial, scheduler.num_phases,
+        env.num_envs * algo.num_steps(config),
+    )  # fmt: skip
     if args.resume and storage is None and (run_dir / sweep_file.NAME).exists():
         storage = sweep_file.read(run_dir).get("storage")
     with naming_flags({name: f"--space {name}" for name in space}):
@@ -150,7 +158,7 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             space,
             scheduler,
             num_lanes=num_lanes,
-            phase=tuning.Phase(args.phase_length, args.phase_unit),
+            phase=phase,
             run_dir=run_dir,
             seed=args.seed,
             sampler=args.sampler,
@@ -162,9 +170,9 @@ def search(args: SweepArguments) -> tuning.SweepResult:
             objective=make_objective(args),
             evaluation_episodes=args.evaluation_episodes,
             seeds_per_trial=args.seeds_per_trial,
-            max_steps=math.inf if args.max_steps is None else args.max_steps,
+            max_steps=max_steps,
             max_seconds=args.max_seconds,
-            finals=make_finals(args, scheduler.num_trials, storage),
+            finals=make_finals(args, scheduler.num_trials, storage, allowed),
             resume=args.resume,
             keep_best=args.keep_best,
             keep_best_per=args.videos_by,
@@ -219,7 +227,8 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         )
     print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
     print_table(finals, "finals: the same settings with new seeds")
-    is_capped = args.max_steps is not None or args.max_seconds is not None
+    print(f"phases: {phases_text(sweep)}")
+    is_capped = args.max_steps is not None or args.max_seconds < math.inf
     unfinished = [t for t in sweep["trials"] if not Status[t["status"].upper()].has_ended]
     if is_capped and unfinished and not result.interrupted:
         number = len(unfinished)

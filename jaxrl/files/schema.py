@@ -167,6 +167,8 @@ SWEEP: Table = {
     "config": Field(OBJECT),
     "seed": Field(INDEX),
     "scheduler": Field(OBJECT),
+    "max_steps": Field(none_or(NUMBER), required=False),
+    "max_seconds": Field(none_or(NUMBER), required=False),
     "objective": Field(OBJECTIVE, required=False),
     "sampler": Field(TEXT),
     "lanes": Field(COUNT),

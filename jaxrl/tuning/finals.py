@@ -6,6 +6,7 @@ is partly luck, so it overstates what its settings reach with another seed. New 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from jaxrl import checks
 from jaxrl.tuning.objectives import agent_returns
 from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.schedulers.contract import Ledger, Status
-from jaxrl.tuning.schedulers.wrapper import Wrapper
+from jaxrl.tuning.schedulers.wrapper import Capped, Wrapper
 from jaxrl.types import Algorithm, Array
 
 
@@ -31,25 +32,38 @@ class Finals:
     repeats: int = 5
     """New runs of each, for all phases, with as many agents as a trial has."""
     share: float = 0.2
-    """The most that finals may cost, as a share of all phases of all trials."""
+    """The most that finals may cost, as a share of all phases of all trials, or of those that
+    `max_steps` allows."""
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.integer, "top", "repeats")
         checks.fields(self, checks.number, "share", allowed=checks.POSITIVE)
 
-    def most(self, num_trials: int) -> int:
-        """Return how many settings of a search of N trials the share allows."""
-        return min(int(self.share * num_trials / self.repeats + 1e-9), num_trials)
+    def most(self, num_trials: int, allowed: float = math.inf) -> int:
+        """Return how many settings of a search of N trials the share allows.
 
-    def check(self, num_trials: int) -> None:
-        """Raise `ValueError` if N trials are too few for these finals."""
+        Args:
+          allowed: how many whole trials the cap of the search allows.
+        """
+        budget = self.share * min(num_trials, allowed)
+        return min(int(budget / self.repeats + 1e-9), num_trials)
+
+    def check(self, num_trials: int, allowed: float = math.inf) -> None:
+        """Raise `ValueError` if N trials, or those that a cap allows, are too few for these finals.
+
+        Args:
+          allowed: see `most`.
+        """
         if self.top > num_trials:
             raise ValueError(f"top must be at most {num_trials}, all trials, got {self.top}")
-        runs = self.top * self.repeats
-        if self.top > self.most(num_trials):
+        runs, whole = self.top * self.repeats, min(num_trials, allowed)
+        if self.top > self.most(num_trials, allowed):
+            trials = f"the {num_trials} trials of the search"
+            if whole < num_trials:
+                trials = f"the {whole:.3g} whole trials that max_steps allows"
             raise ValueError(
                 f"finals of {self.top} settings with {self.repeats} runs each are {runs} runs, "
-                f"{runs / num_trials:.3g} times the {num_trials} trials of the search, more than "
+                f"{runs / whole:.3g} times {trials}, more than "
                 f"share={self.share:.3g}; lower top or repeats (--final-trials, --final-runs), "
                 "raise share (--final-share), or search more trials"
             )
@@ -65,7 +79,10 @@ class WithFinals(Wrapper):
     finals: Finals
 
     def __post_init__(self) -> None:
-        self.finals.check(self.search.num_trials)
+        allowed = math.inf
+        if isinstance(self.search, Capped):
+            allowed = self.search.max_phases / self.search.num_phases
+        self.finals.check(self.search.num_trials, allowed)
 
     @property
     def num_trials(self) -> int:

@@ -44,7 +44,8 @@ class FinalScores(NamedTuple):
     def interval(self) -> np.ndarray:
         """The ends of Student's 95% interval of each `score`, `[top, 2]`; not within `jit`.
 
-        It is rather too narrow for few runs, and NaN for a single one, or if a run has no score.
+        They are NaN for a single run, or if a run has no score. The winner's mean is rather too
+        high, since it is the best of several.
         """
         return np.apply_along_axis(mean_interval, -1, np.asarray(self.run_scores))
 

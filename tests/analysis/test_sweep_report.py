@@ -15,6 +15,7 @@ from jaxrl.analysis import sweep_figures
 from jaxrl.analysis.page import data_uri
 from jaxrl.analysis.sweep_figures import best_so_far, plot
 from jaxrl.analysis.sweep_report import write_report
+from jaxrl.analysis.sweep_tables import phases_text
 from jaxrl.analysis.video import GameNumbers, write_caption, write_video
 from jaxrl.tuning.ranking import leaderboard
 
@@ -159,12 +160,31 @@ def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
         {"trial": 0, "values": GOOD, "scores": [9.0, "-inf"], "score": "-inf"},
     ]
     trials = [trial(0, [1.0, 9.0], **GOOD), trial(2, [2.0], "stopped", **GOOD)]
-    sweep = sweep_of(trials) | {"scheduler": rule, "finals": finals}
+    sweep = sweep_of(trials) | {"scheduler": rule, "finals": finals, "max_steps": 4000}
     page = write_report(sweep, tmp_path).read_text()
     assert "<h2>Finals</h2>" in page
     assert "trial 2, score 4.00 (-8.71 to 16.71) in the finals" in page
     assert "9, diverged" in page
-    assert "3 of 20 (0.15); 12 (0.61) if scores were exchangeable" in page
+    assert (
+        "3 of 20 (0.15); 12 (0.61) planned if scores were exchangeable; capped at 4,000 steps; 20 "
+        "more in finals"
+    ) in page
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"name": "SuccessiveHalving", "num_trials": 9, "num_phases": 9}, "81 (0.01); 21 (0.26)"),
+        ({"name": "HyperBand", "num_trials": 17, "num_phases": 9}, "153 (0.01); 69 (0.45)"),
+        ({"name": "RandomSearch", "num_trials": 4, "num_phases": 2}, "8 (0.12); 8 (1.00)"),
+        ({"name": "HyperTrick", "num_trials": 4, "num_phases": 2, "eviction_rate": 7}, "8 (0.12)"),
+        ({"name": "Mine", "num_trials": 4, "num_phases": 2}, "8 (0.12)"),
+    ],
+)  # fmt: skip
+def test_the_phases_that_a_rule_plans_are_told(rule, text):
+    found = phases_text(sweep_of([trial(0, [1.0])], scheduler=rule))
+    assert found.removesuffix(" planned") == f"1 of {text}"
+    assert found.endswith("planned") == (";" in text)
 
 
 @pytest.mark.parametrize("names", [["mean", "<b>$x"], ["mean", "<b>$x", "speed"]])

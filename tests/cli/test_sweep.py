@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import shlex
 
 import jax
@@ -143,12 +144,30 @@ def test_explorers_search_no_rollout_length_by_default(scheduler):
     assert ("num_steps" in sweep.make_space(args)) == (scheduler == "hypertrick")
 
 
+@pytest.mark.parametrize(
+    ("unit", "cap", "top"), [("updates", 40_000, 2), ("steps", 20_000, 1), ("episodes", 9, 4)]
+)
+def test_finals_of_a_capped_sweep_have_a_share_of_the_cap(monkeypatch, tmp_path, unit, cap, top):
+    """A trial has 10 phases of 5 updates or steps of 16; the cap allows 50, 25 or unknown ones."""
+    asked = {}
+    monkeypatch.setattr(sweep, "split_cpu", lambda _: None)
+    monkeypatch.setattr(tuning, "sweep", lambda *args, **kwargs: asked.update(kwargs))
+    args = ["--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", 4, "--set", "num_steps=4"]
+    args += ["--set", "num_minibatches=1", "--run-dir", tmp_path / "x", "--max-steps", cap]
+    args += ["--phase-length", 5 if unit == "updates" else 80, "--phase-unit", unit]
+    sweep.search(sweep.parse([str(arg) for arg in args]))
+    assert asked["finals"] == tuning.Finals(top, 5, 0.2)
+    assert asked["max_steps"] == cap
+
+
 def test_finals_are_as_many_as_their_share_allows():
-    def found(num_trials, storage=None, **flags):
-        return sweep_flags.make_finals(sweep_flags.SweepArguments(**flags), num_trials, storage)
+    def found(num_trials, storage=None, allowed=math.inf, **flags):
+        args = sweep_flags.SweepArguments(**flags)
+        return sweep_flags.make_finals(args, num_trials, storage, allowed)
 
     assert found(100) == found(900) == tuning.Finals(4, 5, 0.2)
     assert found(50) == tuning.Finals(2, 5, 0.2)
+    assert found(100, allowed=50) == tuning.Finals(2, 5, 0.2)
     assert found(24) is None
     assert found(24, final_share=1.0, final_runs=3) == tuning.Finals(4, 3, 1.0)
     assert found(100, final_trials=0) is None
@@ -174,7 +193,7 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
     held = sweep_of([trial(0, [None, None])], elsewhere=0)
     result = tuning.SweepResult(held, False, tmp_path)
     sweep.report_result(sweep_flags.SweepArguments(), result)
-    assert capsys.readouterr().out.splitlines() == [
+    assert capsys.readouterr().out.splitlines()[1:] == [
         "no winner: no trial has a finite score", f"report: {tmp_path / 'report.html'}"
     ]  # fmt: skip
 

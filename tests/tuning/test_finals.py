@@ -104,6 +104,25 @@ def test_finals_that_cost_more_than_their_share_are_refused():
         searched(RandomSearch(8, 2), Finals(top=9, repeats=1, share=9))
 
 
+def test_their_share_is_of_the_steps_that_a_cap_allows():
+    assert [Finals().most(100, allowed) for allowed in (np.inf, 200, 75, 25, 24.9)] == [
+        4,
+        4,
+        3,
+        1,
+        0,
+    ]
+    phase_steps = 3 * 2 * 2  # updates, steps and environments of a phase
+    capped = functools.partial(
+        search, toy_algorithm(), ToyConfig(), SPACE, RandomSearch(50, 2), 4, 3
+    )
+    with pytest.raises(
+        ValueError, match=r"4 runs, 0\.4 times the 10 whole trials that max_steps allows, more than"
+    ):
+        capped(KEY, finals=Finals(2, 2), max_steps=10 * 2 * phase_steps)
+    jax.eval_shape(lambda: capped(KEY, finals=Finals(1, 2), max_steps=10 * 2 * phase_steps))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", pytest.param("map", marks=pytest.mark.exhaustive)])
 def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):

@@ -95,7 +95,7 @@ def test_a_trial_does_not_depend_on_the_number_of_lanes():
 def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
     run = functools.partial(
         search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3,
-        max_steps=10 * 3 * 4, finals=Finals(1, 2, 1.0),
+        max_steps=10 * 3 * 4, finals=Finals(1, 2, 2.0),
     )  # fmt: skip
     result = jax.jit(run)(KEY)  # a phase has three updates of two steps of two environments
     spent = int(result.ledger.reported.sum())

@@ -160,9 +160,10 @@ class SweepArguments:
     resume: bool = False
     """Continue the sweep in run_dir."""
     max_steps: LargeInteger | None = None
-    """Environment steps of this worker's trials after which it stops them and begins no other."""
+    """Environment steps of this worker's trials after which it stops them and begins no other.
+    Finals come on top of them."""
     max_seconds: float = math.inf
-    """Seconds after which it does so."""
+    """Seconds after which it does so; finals follow, and may take longer than these."""
     final_trials: int | None = None
     """Settings that train again at the end, with new seeds; the winner is chosen by these runs. 0
     for none; by default up to 4, as many as --final-share allows, and none where workers that
@@ -170,7 +171,8 @@ class SweepArguments:
     final_runs: int = 5
     """New runs of each of them, as long as a trial that is never stopped."""
     final_share: float = 0.2
-    """The most that these runs may cost, as a share of all phases of all trials."""
+    """The most that these runs may cost, as a share of all phases of all trials, or of the steps
+    that --max-steps allows."""
     keep_best: int = 3
     """Best agents kept as checkpoints under run_dir/best."""
     videos_by: str | None = None
@@ -250,18 +252,21 @@ def make_objective(args: SweepArguments) -> objectives.Objectives:
     return found if len(found) > 1 else found[names[0]]
 
 
-def make_finals(args: SweepArguments, num_trials: int, storage: str | None) -> tuning.Finals | None:
+def make_finals(
+    args: SweepArguments, num_trials: int, storage: str | None, allowed: float = math.inf
+) -> tuning.Finals | None:
     """Return the finals of a search of N trials that the flags name; None for none.
 
     Args:
       storage: of the study, which a resumed sweep remembers.
+      allowed: how many whole trials --max-steps allows.
     """
     number = args.final_trials
     is_capped = args.max_steps is not None or args.max_seconds < math.inf
     if number is None and is_capped and storage is not None:
         return None  # other workers' trials may go on
     if number is None:
-        most = tuning.Finals(1, args.final_runs, args.final_share).most(num_trials)
+        most = tuning.Finals(1, args.final_runs, args.final_share).most(num_trials, allowed)
         number = min(MOST_FINALISTS, most)
     return tuning.Finals(number, args.final_runs, args.final_share) if number else None
 

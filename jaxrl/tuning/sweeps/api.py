@@ -139,7 +139,8 @@ def sweep(
       seeds_per_trial: agents of a trial, K, which train side by side with different seeds. The
         first of them is the one that is kept.
       finals: once no trial is left, train the best settings again with new seeds, by a sweep in
-        `run_dir/finals`, and choose the winner by these runs. Workers share the finals, too.
+        `run_dir/finals`, and choose the winner by these runs. Workers share the finals, too. Their
+        steps do not count for `max_steps`, nor their time for `max_seconds`.
       resume: continue the sweep in `run_dir`, if there is one.
       keep_best: how many of the best agents are kept, for `jaxrl.load_policy`.
       keep_best_per: a hyperparameter; the best agent of each of its values is kept too.
@@ -196,7 +197,7 @@ def sweep(
         seeds_per_trial=checks.integer("seeds_per_trial", seeds_per_trial),
     )
     if finals is not None:
-        check_finals(finals, scheduler, settings)
+        check_finals(finals, scheduler, settings, algo.env.num_envs * algo.num_steps(config))
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
     if result.interrupted or finals is None:
         return result

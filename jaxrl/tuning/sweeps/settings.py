@@ -161,10 +161,24 @@ def _check_explorer(
         )
 
 
-def check_finals(finals: Any, scheduler: Scheduler, settings: SweepSettings) -> None:
+def whole_trials(
+    max_steps: float, phase: Phase, seeds_per_trial: int, num_phases: int, steps_per_update: int
+) -> float:
+    """Return how many whole trials a cap of steps allows; inf if phases are counted in episodes."""
+    steps = phase.num_steps(steps_per_update)
+    return math.inf if math.isinf(steps) else max_steps / (steps * seeds_per_trial * num_phases)
+
+
+def check_finals(
+    finals: Any, scheduler: Scheduler, settings: SweepSettings, steps_per_update: int
+) -> None:
     """Raise `ValueError` for finals that cannot follow the sweep."""
     checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
-    finals.check(scheduler.num_trials)
+    allowed = whole_trials(
+        settings.max_steps, settings.phase, settings.seeds_per_trial, scheduler.num_phases,
+        steps_per_update,
+    )  # fmt: skip
+    finals.check(scheduler.num_trials, allowed)
     runs = finals.top * finals.repeats
     if isinstance(scheduler, Explorer) and runs > settings.num_lanes:
         raise ValueError(

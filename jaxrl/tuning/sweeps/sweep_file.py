@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,8 @@ def describe(
         "config": fields.to_dict(config),
         "seed": settings.seed,
         "scheduler": _describe_scheduler(scheduler),
+        "max_steps": _finite(settings.max_steps),
+        "max_seconds": _finite(settings.max_seconds),
         "objective": objective.__name__ if callable(objective) else names_of(objective),
         "evaluation_episodes": settings.evaluation_episodes,
         "seeds_per_trial": settings.seeds_per_trial,
@@ -109,6 +112,11 @@ def describe(
         "worker": settings.worker,
         "agents_dir": settings.agents_dir and str(settings.agents_dir),
     }
+
+
+def _finite(cap: float) -> float | None:
+    """Return a cap as JSON holds it; None if there is none."""
+    return cap if math.isfinite(cap) else None
 
 
 def _describe_scheduler(scheduler: Scheduler) -> dict[str, Any]:

@@ -135,14 +135,27 @@ def test_bad_finals_are_refused_before_any_work(tmp_path):
         run(tmp_path / "x", RULE, finals=4)
     with pytest.raises(ValueError, match="finals compare all trials of a study, but max_steps and"):
         run(tmp_path / "x", RULE, finals=FINALS, max_steps=1000)
+    with pytest.raises(ValueError, match=r"6 runs, .* whole trials that max_steps allows, more"):
+        run(tmp_path / "x", RULE, finals=FINALS, max_steps=100, storage=None)
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow
 def test_they_follow_a_capped_search(tmp_path):
-    result = run(tmp_path / "x", RULE, finals=FINALS, max_steps=200, storage=None)
+    finals = Finals(top=2, repeats=3, share=2.0)
+    result = run(tmp_path / "x", RULE, finals=finals, max_steps=200, storage=None)
     assert sum(len(trial["scores"]) for trial in outcome(result)) < 4 * 14
     assert [len(row["scores"]) for row in result.summary["finals"]] == [3, 3]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_ended_without_finals_gets_them_when_it_is_resumed(tmp_path):
+    before = run(tmp_path / "x", RULE, storage=None)
+    assert "finals" not in before.summary
+    after = run(tmp_path / "x", RULE, finals=FINALS, resume=True, storage=None)
+    at_once = run(tmp_path / "y", RULE, finals=FINALS, storage=None)
+    assert outcome(after) == outcome(before)
+    assert after.summary["finals"] == at_once.summary["finals"]
 
 
 def test_trials_without_a_score_are_no_finalists(tmp_path):

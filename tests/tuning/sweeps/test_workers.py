@@ -218,7 +218,10 @@ def sqlite(tmp_path):
     ("storage", "scheduler", "workers"),
     [
         pytest.param("sqlite", "asha", "ab", marks=pytest.mark.exhaustive),
+        pytest.param("sqlite", "asha", "abcd", marks=pytest.mark.exhaustive),
         pytest.param("sqlite", "halving", "abcd", marks=pytest.mark.exhaustive),
+        pytest.param("sqlite", "hyperband", "abcd", marks=pytest.mark.exhaustive),
+        pytest.param("database_of_test", "halving", "abcd", marks=pytest.mark.exhaustive),
         pytest.param("database_of_test", "hyperband", "ab", marks=pytest.mark.exhaustive),
         pytest.param("database_of_test", "asha", "abcd", marks=pytest.mark.exhaustive),
         ("database_of_test", "asha", "ab"),
