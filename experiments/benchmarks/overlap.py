@@ -29,7 +29,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import envpool
 import numpy as np
@@ -51,6 +51,10 @@ UPDATES_SECONDS = 0.3
 class Args:
     """Hidden simulation."""
 
+    tables: tuple[Literal["hidden", "ready", "ahead", "atari"], ...] = (
+        "hidden", "ready", "ahead", "atari",
+    )  # fmt: skip
+    """The tables to measure, in the order above."""
     num_envs: int = 64
     threads: int = 8
     """Threads of the simulator."""
@@ -269,20 +273,23 @@ def main(args: Args) -> dict[str, Any]:
             rollout_lengths=(2,), ahead_seconds=(0.001,),
             atari_envs=4, atari_threads=1, atari_seconds=0.01,
         )  # fmt: skip
-    hidden = [measure_hidden(args, seconds) for seconds in args.step_seconds]
-    ready = [measure_ready(args, sigma) for sigma in args.sigmas]
-    console = Console()
-    console.print(hidden_table(args, hidden))
-    console.print(ready_table(args, ready))
-    ahead = [
-        measure_ahead(args, num_steps, seconds)
-        for num_steps in args.rollout_lengths
-        for seconds in args.ahead_seconds
-    ]
-    console.print(ahead_table(args, ahead))
-    atari = measure_atari(args)
-    console.print(atari_table(args, atari))
-    results = {"hidden": hidden, "ready": ready, "ahead": ahead, "atari": atari}
+    console, results = Console(), {}
+    if "hidden" in args.tables:
+        results["hidden"] = [measure_hidden(args, seconds) for seconds in args.step_seconds]
+        console.print(hidden_table(args, results["hidden"]))
+    if "ready" in args.tables:
+        results["ready"] = [measure_ready(args, sigma) for sigma in args.sigmas]
+        console.print(ready_table(args, results["ready"]))
+    if "ahead" in args.tables:
+        results["ahead"] = [
+            measure_ahead(args, num_steps, seconds)
+            for num_steps in args.rollout_lengths
+            for seconds in args.ahead_seconds
+        ]
+        console.print(ahead_table(args, results["ahead"]))
+    if "atari" in args.tables:
+        results["atari"] = measure_atari(args)
+        console.print(atari_table(args, results["atari"]))
     return write_results(args.output, results)
 
 

@@ -1,6 +1,6 @@
 """Repeat a recorded result, and say whether the new scores agree with the recorded ones.
 
-jaxrl reproduce cartpole-ppo                          # experiments/results/cartpole-ppo.json
+jaxrl reproduce cartpole-a2c                          # experiments/results/cartpole-a2c.json
 jaxrl reproduce breakout-minatar-ppo-2m --seeds 1     # one of its seeds
 """
 

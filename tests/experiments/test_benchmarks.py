@@ -118,7 +118,7 @@ def test_searches_train_the_same_settings_as_their_peer(benchmark, tmp_path, mon
             searches.main(searches.Args(Path(python), quick=True))
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_device")
 def test_a_second_start_finds_its_programs(benchmark):
     startup = benchmark("startup")

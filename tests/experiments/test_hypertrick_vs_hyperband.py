@@ -45,7 +45,9 @@ def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, evict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", ON_HOST])
+@pytest.mark.parametrize(
+    "env_id", [pytest.param("gymnax/CartPole-v1", marks=pytest.mark.exhaustive), ON_HOST]
+)
 def test_a_search_without_a_score_says_so(comparison, tmp_path, env_id):
     args = comparison.Args(
         env_id=env_id, num_envs=2, set=(*SMALL[1:], "num_steps=2"), seeds=1, lanes=2, phases=2,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_study_writes_its_record_and_picture(experiment, tmp_path):
     study = experiment("impala_lag")
     args = study.Args("cartpole", lags=(0, 2), seeds=2, total_steps=3200, results=tmp_path)

@@ -14,7 +14,7 @@ def study(experiment):
     return experiment("memory")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_agents_with_and_without_a_memory_are_compared(study, tmp_path, capsys):
     args = study.Args("chain", ("ppo",), 2, 4096, num_envs=16, episodes=4, results=tmp_path)
     study.main(args)

@@ -36,7 +36,7 @@ def check(trials):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("sampler", ["random", pytest.param("tpe", marks=pytest.mark.exhaustive)])
 def test_trials_have_values_of_their_active_fields(tmp_path, sampler):
     url = file_url(tmp_path / "study.db")
     arguments = {"sampler": sampler, "storage": url, "study_name": "s", "num_lanes": 3}

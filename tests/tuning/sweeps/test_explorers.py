@@ -74,7 +74,7 @@ def searched(explorer, **arguments):
     [
         (PLAIN, {"finals": Finals(2, 2, share=1.0)}),
         pytest.param(EXPLORERS[1], {}, marks=pytest.mark.exhaustive),
-        (EXPLORERS[2], {"seeds_per_trial": 2}),
+        pytest.param(EXPLORERS[2], {"seeds_per_trial": 2}, marks=pytest.mark.exhaustive),
     ],
     ids=["pbt, finals", "pb2", "mfpbt, seeds"],
 )
