@@ -9,7 +9,7 @@ from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl.analysis.records import read_runs
-from jaxrl.cli.reproduce import manifests_by_seed
+from jaxrl.cli.reproduce import runs_by_seed
 from jaxrl.training.loggers import read_jsonl
 
 FLAGS = [
@@ -32,7 +32,7 @@ def test_seeds_side_by_side_have_the_scores_of_single_runs(experiment, tmp_path)
     )
     path = tmp_path / "cartpole.json"
     record = read_runs(path)
-    assert list(manifests_by_seed(record, path)) == [3, 5]
+    assert list(runs_by_seed(record, path)) == [3, 5]
     assert record["random_policy"]["episodes"] == 4
     assert all(run["evaluation"]["greedy"] for run in record["runs"])
     assert (tmp_path / "cartpole.png").exists()
