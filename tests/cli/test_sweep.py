@@ -388,6 +388,8 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
             ["--trials", "2", "--final-trials", "3", "--final-share", "9"],
             "error: --final-trials must be at most 2, all trials, got 3",
         ),
+        (["--seeds-per-trial", "0"], "error: --seeds-per-trial must be an integer >= 1, got 0"),
+        (["--max-steps", "-1_000_000_000"], "error: --max-steps must be"),
     ],
 )
 def test_bad_flags_end_in_one_line(jaxrl_command, flags, message):

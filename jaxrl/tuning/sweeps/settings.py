@@ -165,8 +165,10 @@ def whole_trials(
     max_steps: float, phase: Phase, seeds_per_trial: int, num_phases: int, steps_per_update: int
 ) -> float:
     """Return how many whole trials a cap of steps allows; inf if phases are counted in episodes."""
+    agents = checks.integer("seeds_per_trial", seeds_per_trial)
+    max_steps = checks.number("max_steps", max_steps, checks.BOUND)
     steps = phase.num_steps(steps_per_update)
-    return math.inf if math.isinf(steps) else max_steps / (steps * seeds_per_trial * num_phases)
+    return math.inf if math.isinf(steps) else max_steps / (steps * agents * num_phases)
 
 
 def check_finals(
