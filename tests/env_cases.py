@@ -50,7 +50,10 @@ CASES = {
     "gymnax-cartpole": Case("gymnax/CartPole-v1", 60, "terminated"),
     "gymnax-cartpole-limit": limited("gymnax/CartPole-v1", 5),
     "gymnax-breakout": Case(
-        "gymnax/Breakout-MinAtar", 60, "both", options={"max_steps_in_episode": 12}
+        "gymnax/Breakout-MinAtar",
+        60,
+        "both",
+        options={"max_steps_in_episode": 12, "repeat_action_probability": 0.25},
     ),
     "gymnax-pendulum-limit": limited("gymnax/Pendulum-v1", 6),
     "envpool-cartpole": Case("envpool/CartPole-v1", 60, "terminated"),

@@ -49,6 +49,8 @@ for _name in _lazy_modules:
 
 TIME_LIMIT = "max_steps_in_episode"
 """The parameter that all environments of gymnax have."""
+REPEAT = "repeat_action_probability"
+"""The option of sticky actions, with envpool's name."""
 
 
 class GymnaxState(NamedTuple):
@@ -56,6 +58,7 @@ class GymnaxState(NamedTuple):
 
     inner: PyTree
     ended: Array  # [N] bool: the next step begins a new episode
+    last_action: Array | None = None  # [N, ...] with sticky actions
 
 
 def ids() -> list[str]:
@@ -67,14 +70,16 @@ def ids() -> list[str]:
 class GymnaxEnv(Adapter):
     """N gymnax environments; make it with `jaxrl.make("gymnax/CartPole-v1", num_envs)`.
 
-    The options are the fields of gymnax's parameters (`max_steps_in_episode` for one) and the
-    keywords of its environment classes.
+    The options are the fields of gymnax's parameters (`max_steps_in_episode` for one), the keywords
+    of its environment classes, and `repeat_action_probability`: the probability that an environment
+    repeats its last action instead of the one given (sticky actions; MinAtar's own games have 0.1,
+    Young & Tian 2019). As in MinAtar, the last action is kept between episodes and is 0 at first.
     """
 
     backend: ClassVar[str] = "gymnax"
 
     def __post_init__(self) -> None:
-        _ = self._inner  # raises an error for bad options
+        _ = self._inner, self._repeat_probability  # raises an error for bad options
 
     @property
     def observation_space(self) -> Box:
@@ -87,12 +92,17 @@ class GymnaxEnv(Adapter):
     def init(self, key: Array) -> tuple[GymnaxState, TimeStep]:
         inner, obs = self._reset(key)
         timestep = first_timestep(obs, self.num_envs)
-        return GymnaxState(inner, ended=timestep.terminated), timestep
+        space = self.action_space
+        no_action = jnp.zeros((self.num_envs, *space.shape), space.dtype)
+        last_action = no_action if self._repeat_probability else None
+        return GymnaxState(inner, timestep.terminated, last_action), timestep
 
     def step(self, key: Array, state: GymnaxState, action: Array) -> tuple[GymnaxState, TimeStep]:
         env, params = self._inner
         if isinstance(self.action_space, Box):
             action = jnp.clip(action, *self.action_space.bounds())
+        if state.last_action is not None:
+            action = self._repeat_some(key, state, action)
 
         def step_one(key: Array, inner: PyTree, action: Array) -> tuple[PyTree, ...]:
             outcome = env.step_env(key, inner, action, params)
@@ -119,7 +129,8 @@ class GymnaxEnv(Adapter):
         terminated = terminated.astype(bool) & ~first
         truncated = truncated.astype(bool) & ~first & ~terminated
         timestep = TimeStep(obs, jnp.where(first, 0.0, reward), terminated, truncated, first)
-        return GymnaxState(inner, terminated | truncated), timestep
+        last_action = None if state.last_action is None else action
+        return GymnaxState(inner, terminated | truncated, last_action), timestep
 
     def render(self, state: GymnaxState) -> np.ndarray:
         first = jax.tree.map(lambda x: np.asarray(x[0]), state.inner)
@@ -128,6 +139,19 @@ class GymnaxEnv(Adapter):
     @property
     def _inner(self) -> tuple[Any, Any]:
         return _inner(self.name, self.keywords)
+
+    @property
+    def _repeat_probability(self) -> float:
+        label = f"option {REPEAT} of {self.id}"
+        return checks.number(label, self.options.get(REPEAT, 0.0), checks.BELOW_ONE)
+
+    def _repeat_some(self, key: Array, state: GymnaxState, action: Array) -> Array:
+        """Return the actions `[N, ...]` that are carried out, some of them those before."""
+        repeat_key = jax.random.fold_in(key, self.num_envs * self.axis.size + 1)
+        follow = functools.partial(jax.random.bernoulli, p=1 - self._repeat_probability)
+        followed = jax.vmap(follow)(self.axis.split_key(repeat_key, self.num_envs))
+        # The step that begins an episode ignores its action.
+        return select_envs(followed & ~state.ended, action, state.last_action)
 
     def _reset(self, key: Array) -> tuple[PyTree, Array]:
         env, params = self._inner
@@ -150,7 +174,7 @@ class GymnaxEnv(Adapter):
 @functools.lru_cache(maxsize=256)
 def _inner(name: str, keywords: Keywords) -> tuple[Any, Any]:
     """Return gymnax's environment and parameters; each option belongs to one of the two."""
-    options = dict(keywords)
+    options = {name: value for name, value in keywords if name != REPEAT}
     try:
         params_fields = {f.name for f in dataclasses.fields(gymnax.make(name)[1])}
     except OSError as error:  # some ids download their data

@@ -1,7 +1,9 @@
 """gymnax's adapter: its own steps, every id, and options."""
 
+import functools
 from typing import Any
 
+import chex
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -157,6 +159,39 @@ def test_parameters_that_are_arrays_take_tuples_of_their_length():
     assert jaxrl.make("Acrobot-v1", 2, available_torque=(-2.0, 0.0, 2.0))
     with pytest.raises(ValueError, match=r"available_torque .* must be an array \[3\] of numbers"):
         jaxrl.make("Acrobot-v1", 2, available_torque=1.0)
+
+
+def test_sticky_actions_repeat_the_last_action_as_often_as_asked():
+    num_steps, num_envs, probability = 400, 8, 0.25
+    make = functools.partial(jaxrl.make, "Pendulum-v1", num_envs, max_steps_in_episode=7)
+    sticky, plain = make(repeat_action_probability=probability), make()
+    given = jax.random.uniform(jax.random.key(1), (num_steps, num_envs, 1), minval=-2, maxval=2)
+    keys = jax.random.split(jax.random.key(2), num_steps)
+
+    def play(env, actions):
+        def step(state, inputs):
+            state, timestep = env.step(inputs[0], state, inputs[1])
+            return state, (timestep, state.last_action)
+
+        return jax.lax.scan(step, env.init(jax.random.key(0))[0], (keys, actions))[1]
+
+    timesteps, carried_out = jax.jit(functools.partial(play, sticky))(given)
+    expected, _ = jax.jit(functools.partial(play, plain))(carried_out)
+    chex.assert_trees_all_equal(timesteps, expected)
+
+    before = np.concatenate([np.zeros((1, num_envs, 1)), carried_out[:-1]])
+    repeated = carried_out == before
+    np.testing.assert_array_equal(carried_out, np.where(repeated, before, given))
+    first = np.asarray(timesteps.first)[..., None]
+    assert repeated[first].all()  # these steps have no action
+    share, count = repeated[~first].mean(), (~first).sum()
+    assert abs(share - probability) < 4 * (probability * (1 - probability) / count) ** 0.5
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, "often", float("nan"), True])
+def test_a_probability_of_sticky_actions_is_below_one(value):
+    with pytest.raises(ValueError, match=r"option repeat_action_probability of gymnax/C.*\[0, 1\)"):
+        jaxrl.make("CartPole-v1", 2, repeat_action_probability=value)
 
 
 def test_a_failed_download_is_an_import_error(monkeypatch):
