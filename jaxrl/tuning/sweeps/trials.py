@@ -26,6 +26,9 @@ from jaxrl.tuning.sweeps.state import SweepState
 from jaxrl.types import PyTree
 
 MAY_PAUSE = (Status.PAUSED, Status.READY)
+MOST_LOSSES = 5
+"""How often a trial may be lost with its worker. It may be the cause, as one that takes too much
+memory is, and would end one worker after the other."""
 
 
 class Begun(NamedTuple):
@@ -114,7 +117,8 @@ class Trials:
     def _begin(self, trial: int, values: dict[str, Any]) -> Begun | None:
         """Store that a claimed trial trains, and return it with its agents.
 
-        Returns None if others have judged it meanwhile, or if it was stopped before a restart.
+        Returns None if others have judged it meanwhile, or if it was stopped: before a restart, or
+        now, since it was lost too often.
         """
         number, paused_after = self._study.number(trial), self._study.paused_after(trial)
         if not self._met_again():
@@ -136,6 +140,10 @@ class Trials:
             self._store(BEGUN, trial, phases)
             self._study.fill(trial, self._judged.scores(trial))
         self._state.values[trial], self._state.trial_updates[trial] = values, 0
+        if self._num_losses(trial) >= MOST_LOSSES:
+            self._store(STOPPED, trial, phases)
+            self._finish(trial)
+            return None
         phases = min(paused_after, phases)
         if not phases:
             return Begun(trial, 0, None)
@@ -330,6 +338,11 @@ class Trials:
     def _met_again(self) -> list[Event]:
         """Return the events that a worker which resumes alone has still to meet again."""
         return self._study.log.events[self._state.num_events : self._resumed_until]
+
+    def _num_losses(self, trial: int) -> int:
+        """Return how often a trial that has begun was repeated, since its worker died."""
+        log = self._study.log.events
+        return len({e.number for e in log if e.kind == BEGUN and e.trial == trial}) - 1
 
     def _is_judged(self, trial: int) -> bool:
         """Return whether a claimed trial is the one of its index that is judged."""

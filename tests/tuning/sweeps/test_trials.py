@@ -254,6 +254,37 @@ def test_nobody_waits_for_a_trial_that_workers_added_beyond_the_last(tmp_path):
     worker.study.close()
 
 
+@pytest.mark.parametrize(
+    "scheduler",
+    [SuccessiveHalving(3, 3), exhaustive(RandomSearch(2, 1)), exhaustive(ASHA(4, 3))],
+)
+def test_a_trial_whose_workers_die_is_stopped_and_the_others_go_on(
+    tmp_path, scheduler, monkeypatch
+):
+    monkeypatch.setattr("jaxrl.tuning.sweeps.trials.MOST_LOSSES", 2)
+    folder, url = Folder(), f"sqlite:///{tmp_path / 's.db'}"
+    dead = None
+    for name in "ab":
+        worker = Worker(url, name, scheduler, folder, tmp_path)
+        if dead is not None:
+            worker.find_dead(dead)
+        worker.begin(0)
+        assert worker.state.runs[0].trial == 0
+        worker.die()
+        dead = worker
+    worker = Worker(url, "c", scheduler, folder, tmp_path, num_lanes=1)
+    worker.find_dead(dead)
+    while not worker.is_over:
+        worker.step(random.Random(0))
+    found = outcome(worker)
+    assert found.pop(0) == ("PRUNED", [])
+    assert sorted(found) == [*range(1, scheduler.num_trials)]
+    assert "COMPLETE" in {state for state, _ in found.values()}
+    assert {trial for trial, _ in worker.trained} == found.keys()
+    assert worker.state.values.keys() == {0} | found.keys()
+    worker.study.close()
+
+
 def test_a_paused_trial_that_has_lost_is_ended_at_the_next_claim_of_any_worker(tmp_path):
     scheduler, folder = SuccessiveHalving(3, 3), Folder()
     url = f"sqlite:///{tmp_path / 's.db'}"
