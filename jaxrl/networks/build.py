@@ -66,7 +66,8 @@ class NetworkConfig(fields.Config):
     core_size: int = fields.static(128)
     """Width of the memory, in units; unused without one."""
     use_last_action_reward: bool = fields.static(False)
-    """Whether the memory also takes the last action and reward (IMPALA, Espeholt et al. 2018)."""
+    """Whether the memory also takes the last action and reward (IMPALA, Espeholt et al. 2018);
+    unused without one."""
 
     def __post_init__(self) -> None:
         checks.fields(self, checks.choice, "torso", choices=("auto", *TORSOS))
