@@ -167,6 +167,7 @@ def test_the_page_of_pqn_compares_its_presets_with_purejaxql(name):
     if preset.atari_flags is not None:
         values |= settings("pqn", name)
         assert {key: values[key] for key in LIVES} == LIVES
+        assert LIVES.keys() <= described.keys()
     assert described == {key: values[key] for key in described}
     changed = {field.name for field in dataclasses.fields(preset.config)
                if getattr(preset.config, field.name) != field.default}  # fmt: skip
