@@ -7,6 +7,7 @@ sent as text.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import random
@@ -80,19 +81,20 @@ def work(channel: socket.socket, slot: int, make: bytes, memory: Any) -> None:
         arrays = memory.arrays(expected)
         return b""
 
-    is_made = _answer(channel, "make", begin)
-    while is_made and len(command := channel.recv(COMMAND.size, socket.MSG_WAITALL)):
-        name, seed = COMMAND.unpack(command)
-        if name == CLOSE:
-            _answer(channel, "close", lambda: env.close())
-            channel.sendall(ANSWER.pack(CLOSED, 0))
-            return
-        if name == RENDER:
-            _answer(channel, "render", lambda: _picture(env.render()))
-        elif name == RESET:
-            _answer(channel, "reset", lambda seed=seed: _reset(env, seed, slot, arrays))
-        else:
-            _answer(channel, "step", lambda: _step(env, slot, arrays))
+    with contextlib.suppress(ConnectionError):  # the trainer was killed
+        is_made = _answer(channel, "make", begin)
+        while is_made and len(command := channel.recv(COMMAND.size, socket.MSG_WAITALL)):
+            name, seed = COMMAND.unpack(command)
+            if name == CLOSE:
+                _answer(channel, "close", lambda: env.close())
+                channel.sendall(ANSWER.pack(CLOSED, 0))
+                return
+            if name == RENDER:
+                _answer(channel, "render", lambda: _picture(env.render()))
+            elif name == RESET:
+                _answer(channel, "reset", lambda seed=seed: _reset(env, seed, slot, arrays))
+            else:
+                _answer(channel, "step", lambda: _step(env, slot, arrays))
 
 
 def _answer(channel: socket.socket, name: str, call: Callable[[], bytes | None]) -> bool:

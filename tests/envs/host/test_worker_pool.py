@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import socket
@@ -21,7 +22,7 @@ import simulators
 from env_cases import played
 
 import jaxrl
-from jaxrl.envs.host import callback
+from jaxrl.envs.host import callback, worker
 from jaxrl.envs.host.errors import SimulatorError
 from jaxrl.envs.host.pools import PoolGroup
 from jaxrl.envs.host.worker_pool import WorkerPool
@@ -64,6 +65,13 @@ def new_supervisors():
     """Return a function that lists the supervisors that a test started and that still run."""
     before = set(multiprocessing.active_children())
     return lambda: set(multiprocessing.active_children()) - before
+
+
+def test_a_worker_ends_quietly_with_a_trainer_that_is_killed():
+    theirs, ours = socket.socketpair()
+    theirs.close()
+    with ours:
+        worker.work(ours, 0, pickle.dumps((simulators.Counting, None)), None)
 
 
 # --- what a simulator may do ----------------------------------------------------------------------
