@@ -132,7 +132,10 @@ def phases_text(sweep: Sweep) -> str:
     most = scheduler.get("num_trials", 0) * phases
     if not most:
         return str(reported)
-    text = f"{reported} of {most} ({reported / most:.2f})"
+    if sweep.get("elsewhere"):
+        text = f"{reported} by this worker, of {most} of all workers"
+    else:
+        text = f"{reported} of {most} ({reported / most:.2f})"
     if planned := _planned_phases(scheduler):
         is_mean = scheduler["name"] == HyperTrick.__name__
         condition = " if scores were exchangeable" if is_mean else ""

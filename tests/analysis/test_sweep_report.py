@@ -187,6 +187,12 @@ def test_the_phases_that_a_rule_plans_are_told(rule, text):
     assert found.endswith("planned") == (";" in text)
 
 
+def test_the_phases_of_one_worker_are_not_told_as_those_of_all():
+    rule = {"name": "RandomSearch", "num_trials": 4, "num_phases": 2}
+    found = phases_text(sweep_of([trial(0, [1.0])], scheduler=rule, elsewhere=3))
+    assert found == "1 by this worker, of 8 of all workers; 8 (1.00) planned"
+
+
 @pytest.mark.parametrize("names", [["mean", "<b>$x"], ["mean", "<b>$x", "speed"]])
 def test_the_page_shows_the_front_of_several_objectives(tmp_path, names):
     numbers = [[3.0, 1.0, 0.0], [1.0, 3.0, 0.0], [1.0, 1.0, 9.0], [9.0, "-inf", 0.0]]
