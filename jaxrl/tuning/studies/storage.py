@@ -130,13 +130,18 @@ def open_study(
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if is_known and name not in optuna.get_all_study_names(storage):
-        raise DamagedStudyError("it is not there, but the sweep has begun trials")
+        raise not_there()
     study = optuna.create_study(
         storage=storage, study_name=name, direction="maximize", load_if_exists=True
     )
     if search is not None:
         check_search(study, url, search)
     return study
+
+
+def not_there() -> DamagedStudyError:
+    """Return the error that a study is missing, in which a sweep has trials."""
+    return DamagedStudyError("it is not there, but the sweep has begun trials")
 
 
 def check_search(study: Any, url: str, search: dict[str, Any]) -> None:

@@ -32,8 +32,10 @@ from jaxrl.tuning.studies.events import EventLog, log_name
 from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
 from jaxrl.tuning.studies.paused_agents import PausedAgents, open_agents
 from jaxrl.tuning.studies.storage import (
+    check_file,
     close_storage,
     has_heartbeats,
+    not_there,
     open_storage,
     open_study,
     trial_id,
@@ -94,9 +96,15 @@ class SharedStudy:
         self._claimed: dict[int, Any] = {}
         """The trials that this worker runs, by index, as they were when it claimed them."""
         self._heartbeat = None
+        is_known = bool(saved or listed)
+        if is_known:
+            try:
+                check_file(url)
+            except FileNotFoundError as error:
+                raise not_there() from error
         self._storage = open_storage(url, heartbeat_seconds)
         try:
-            self._study = open_study(self._storage, url, name, search, bool(saved or listed))
+            self._study = open_study(self._storage, url, name, search, is_known)
             self._queue = TrialQueue(self._study, self._storage, num_trials, worker)
             self._sampler = TrialSampler(self._study, space, sampler, seed, draw)
             trials = self._queue.read_all()
