@@ -352,14 +352,11 @@ def count_calls(work):
         nonlocal count
         count += event in ("call", "c_call")
 
-    gc.collect()
-    gc.disable()  # it would call functions of what other tests have left
     sys.setprofile(profile)
     try:
         work()
     finally:
         sys.setprofile(None)
-        gc.enable()
     return count
 
 
@@ -382,7 +379,12 @@ def test_a_trial_costs_the_same_however_many_the_study_has(tmp_path, scheduler, 
         while worker.state.runs[0] is not None:
             worker.report(0)
 
-    counts = [count_calls(run_a_trial) for _ in range(16)]
+    gc.collect()
+    gc.disable()  # it would call functions of what other tests have left
+    try:
+        counts = [count_calls(run_a_trial) for _ in range(16)]
+    finally:
+        gc.enable()
     # Each of the eight trials would add more than a thousandth, if it were read twice.
     assert max(counts[10:]) < 1.005 * max(counts[2:8])
     assert len({trial for trial, _ in worker.trained}) > 8
