@@ -88,13 +88,14 @@ def test_an_update_takes_a_gradient_step_on_each_minibatch(name, num_minibatches
 def test_actors_of_impala_lag_by_the_gradient_steps_of_an_update():
     algo = algorithm("impala", num_envs=N)
     config = config_of("impala", num_minibatches=4, lag=1)
-    state = jax.jit(algo.init)(config, jax.random.key(0))
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))
     _, metrics = jax.jit(jaxrl.train, static_argnums=(0, 3))(algo, config, jax.random.key(0), 2)
     np.testing.assert_array_equal(metrics["policy_lag"], [1.5, 4 + 1.5])
     assert jax.tree.leaves(state.past_params)[0].shape[0] == 1
 
 
-@pytest.mark.parametrize("name", ["a2c", pytest.param("impala-lstm", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["a2c", "impala-lstm"])
 def test_members_of_a_population_learn_in_turn_as_if_alone(name):
     algo = algorithm(name, num_envs=N)
     rates = jnp.asarray([0.05, 0.01])

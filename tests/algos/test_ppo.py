@@ -104,6 +104,7 @@ def test_rollouts_that_do_not_split_into_minibatches_are_refused_by_name():
         algo.init(jaxrl.PPOConfig(num_steps=16, num_minibatches=5), jax.random.key(0))
 
 
+@pytest.mark.exhaustive
 def test_target_kl_stops_the_epochs():
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
     config = small_config(learning_rate=1e-1).replace(num_epochs=10)
@@ -115,6 +116,7 @@ def test_target_kl_stops_the_epochs():
     assert 1 <= int(stopped["epochs"]) < 10
 
 
+@pytest.mark.exhaustive
 def test_the_learning_rate_falls_to_zero_over_the_annealed_updates():
     algo = jaxrl.ppo(jaxrl.make("probe/Bandit-v0", num_envs=2))
     config = small_config(learning_rate=1.0, anneal_updates=4)
@@ -130,7 +132,8 @@ def test_any_flax_module_can_be_the_network():
             return Categorical(nn.Dense(2)(x)), nn.Dense(1)(x)[:, 0]
 
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2), Network())
-    state, _ = jax.jit(algo.update)(small_config(), algo.init(small_config(), jax.random.key(0)))
+    state = jax.eval_shape(algo.init, small_config(), jax.random.key(0))
+    state, _ = jax.eval_shape(algo.update, small_config(), state)
     assert state.params["params"]["Dense_0"]["kernel"].shape == (4, 8)
 
 
