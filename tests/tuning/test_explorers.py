@@ -16,10 +16,15 @@ N, P = 8, 5
 EXPLORERS = [PBT(N, P), PB2(N, P, candidates=16), MFPBT(N, P, periods=(1, 2))]
 
 
-def search_of(explorer):
+def search_of(explorer, strategy="vmap"):
     return functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, explorer, N, UPDATES, strategy="vmap"
+        search, toy_algorithm(), ToyConfig(), SPACE, explorer, N, UPDATES, strategy=strategy
     )
+
+
+@functools.cache
+def searched(explorer, strategy="vmap"):
+    return jax.jit(search_of(explorer, strategy))(KEY)
 
 
 def test_ancestors_are_who_trained_the_agents():
@@ -32,10 +37,17 @@ def test_ancestors_are_who_trained_the_agents():
     np.testing.assert_array_equal(ancestors(jnp.array(parent)), expected)
 
 
-@pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda explorer: type(explorer).__name__)
+@pytest.mark.parametrize(
+    "explorer",
+    [
+        EXPLORERS[0],
+        *(pytest.param(explorer, marks=pytest.mark.exhaustive) for explorer in EXPLORERS[1:]),
+    ],
+    ids=lambda explorer: type(explorer).__name__,
+)
 def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule(explorer):
     """The toy's parameters are their initial values plus all learning rates."""
-    result = jax.jit(search_of(explorer))(KEY)
+    result = searched(explorer)
     own, parent = np.arange(N)[:, None], np.asarray(result.parent)
     is_copy = parent != own
     assert is_copy[:, :-1].any(axis=0).all()
@@ -53,6 +65,15 @@ def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule(explorer):
     schedule = result.schedule["learning_rate"][trial]
     whole = np.asarray(ancestors(result.parent))[trial]
     np.testing.assert_array_equal(schedule, rates[whole, np.arange(P)])
+
+
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("map", marks=pytest.mark.exhaustive), "shard-vmap"]
+)
+def test_the_strategy_does_not_matter(strategy):
+    expected, result = searched(EXPLORERS[0]), searched(EXPLORERS[0], strategy)
+    np.testing.assert_array_equal(result.parent, expected.parent)
+    np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda explorer: type(explorer).__name__)

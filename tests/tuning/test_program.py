@@ -91,7 +91,11 @@ def test_a_trial_does_not_depend_on_the_number_of_lanes():
     assert many.num_rounds == 3
 
 
-@pytest.mark.parametrize("scheduler", [HyperTrick(14, 4), SuccessiveHalving(9, 9)], ids=str)
+@pytest.mark.parametrize(
+    "scheduler",
+    [pytest.param(HyperTrick(14, 4), marks=pytest.mark.exhaustive), SuccessiveHalving(9, 9)],
+    ids=str,
+)
 def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
     run = functools.partial(
         search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3,

@@ -148,7 +148,11 @@ def test_without_a_sampler_values_are_random_as_they_always_were():
             np.testing.assert_array_equal(values[name][trial], expected[name])
 
 
-@pytest.mark.parametrize("sampler", [None, IMPROVEMENT], ids=["random", "ExpectedImprovement"])
+@pytest.mark.parametrize(
+    "sampler",
+    [None, pytest.param(IMPROVEMENT, marks=pytest.mark.exhaustive)],
+    ids=["random", "ExpectedImprovement"],
+)
 def test_inactive_fields_keep_the_value_of_the_config(sampler):
     """The config's rate is the best one; scores of all rates in the space are lower by half."""
     space = {

@@ -72,9 +72,10 @@ def test_values_come_from_slower_populations_or_the_best_of_their_own():
     own, x = np.arange(16), np.asarray(values["x"][:, 0])
     space = {"x": LogUniform(1e-3, 1e-1)}
 
+    @jax.jit
     def evolve(phase, scores):
         key, parents = jax.random.key(0), jnp.zeros((16, P), jnp.int32)
-        return rule.evolve(key, jnp.int32(phase), jnp.array(scores), values, parents, space)
+        return rule.evolve(key, phase, scores, values, parents, space)
 
     generation = evolve(0, scores)  # the fast population evolves; its best is trial 7
     expected = own.copy()

@@ -16,6 +16,10 @@ N, P = 6, 5
 SPACE = {"rate": LogUniform(1e-4, 1e-1), "size": Integer(1, 9), "x": Uniform(-1.0, 3.0)}
 
 
+changes_of_scores = jax.jit(pb2.changes_of_scores)
+model = jax.jit(functools.partial(pb2.model, space=SPACE))
+
+
 def history(seed, phase):
     """Return scores, values and parents `[N, P]` after a phase."""
     rng = np.random.default_rng(seed)
@@ -65,8 +69,8 @@ def arrays(values):
 def test_the_model_is_given_the_changes_from_what_was_copied():
     scores, values, parents = history(0, phase=3)
     rows, expected = reference_data(scores, values, parents)
-    changes = pb2.changes_of_scores(jnp.array(scores), jnp.array(parents), jnp.array(scores[:, 3]))
-    posterior = pb2.model(changes, arrays(values), SPACE)
+    changes = changes_of_scores(scores, parents, scores[:, 3])
+    posterior = model(changes, arrays(values))
     is_set = np.asarray(posterior.is_set)
     assert not is_set[-N:].any()
     found = np.c_[posterior.points.time, posterior.points.inputs][is_set]
@@ -82,9 +86,8 @@ def test_the_model_is_given_the_changes_from_what_was_copied():
 def test_copies_take_the_largest_bound_one_after_another():
     scores, values, parents = history(2, phase=3)
     rows, observed = reference_data(scores, values, parents)
-    next_before = jnp.array(scores[:, 3])
-    changes = pb2.changes_of_scores(jnp.array(scores), jnp.array(parents), next_before)
-    posterior = pb2.model(changes, arrays(values), SPACE)
+    changes = changes_of_scores(scores, parents, scores[:, 3])
+    posterior = model(changes, arrays(values))
     kernel = Kernel(*map(float, posterior.kernel))
     is_copy = np.array([False, True, False, True, True, False])
     now = {name: x[:, 3] for name, x in arrays(values).items()}

@@ -14,6 +14,7 @@ from sweep_runs import STATIC, outcome, run, stop_after
 from toy_algorithm import toy
 
 import jaxrl
+from jaxrl.analysis import sweep_report
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.training import manifest as manifests
 from jaxrl.training.run_dir import directory_lock
@@ -31,6 +32,7 @@ from jaxrl.tuning import (
     read_study,
 )
 from jaxrl.tuning.schedulers.wrapper import Capped
+from jaxrl.tuning.studies import storage
 from jaxrl.tuning.sweeps import loop, sweep_file
 
 HALF: Any = Phase(3)._replace(length=2.5)  # pyrefly: ignore[bad-argument-type]
@@ -69,7 +71,6 @@ def score_of_agents(metrics):
         ),
         ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
         ({"storage": "study.db"}, r"^the storage \*\*\* cannot be read as a URL"),
-        ({"storage": "nosuchdb://x"}, "storage 'nosuchdb://x' cannot be opened"),
     ],
 )
 def test_bad_arguments_are_refused_by_name_and_leave_nothing(tmp_path, arguments, message):
@@ -132,7 +133,7 @@ def test_a_sweep_in_the_working_directory_names_its_study_after_it(tmp_path, mon
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     storage = f"journal:///{tmp_path / 'study.log'}"
-    assert run(Path(), RandomSearch(1, 1), storage=storage).summary["study"] == "mine"
+    assert run(Path(), RandomSearch(2, 1), storage=storage).summary["study"] == "mine"
 
 
 def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path):
@@ -174,6 +175,7 @@ def test_a_new_study_takes_no_events_of_a_deleted_one(tmp_path):
 def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
     url = "nosuchdb://me:secret:x@host/db"
     monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", "--storage", url, "--study", "s"])
+    monkeypatch.setattr(storage, "OPENING_ATTEMPTS", 1)
     message = "storage 'nosuchdb://me@host/db' cannot be opened"
     with pytest.raises(ValueError, match=message) as refused:
         run(tmp_path / "x", HyperTrick(4, 2), storage=url)
@@ -182,6 +184,7 @@ def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"nosuchdb://\*\*\* cannot be read as a URL") as refused:
         run(tmp_path / "x", HyperTrick(4, 2), storage="nosuchdb://me:x@secret@host/db")
     assert "secret" not in str(refused.value)
+    assert not (tmp_path / "x").exists() or not any((tmp_path / "x").iterdir())
 
 
 def test_secrets_of_the_storage_are_written_to_no_file(tmp_path, monkeypatch):
@@ -195,7 +198,7 @@ def test_secrets_of_the_storage_are_written_to_no_file(tmp_path, monkeypatch):
     assert result.summary["storage"].endswith("study.db?mode=rwc&uri=true")
 
 
-@pytest.mark.parametrize("name", ["a?b%20{x}", "a]b[#é", "a&b=c", "%", ":@"])
+@pytest.mark.parametrize("name", ["a?b%20{x}", "%]b[#é&c=:@"])
 def test_directories_of_any_name_hold_their_own_study(name, tmp_path):
     run(tmp_path / name, RandomSearch(2, 1), storage=None)
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -204,17 +207,18 @@ def test_directories_of_any_name_hold_their_own_study(name, tmp_path):
     assert len(resumed.summary["trials"]) == 2
 
 
-def test_a_scheduler_within_a_scheduler_is_recorded_and_compared(tmp_path):
-    result = run(tmp_path / "x", Capped(HyperTrick(3, 2), 5))
-    inner = {"name": "HyperTrick", "num_trials": 3, "num_phases": 2, "eviction_rate": 0.25}
+def test_a_scheduler_within_a_scheduler_is_recorded_and_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
+    result = run(tmp_path / "x", Capped(HyperTrick(4, 2), 5))
+    inner = {"name": "HyperTrick", "num_trials": 4, "num_phases": 2, "eviction_rate": 0.25}
     found = sweep_file.read(tmp_path / "x")["scheduler"]
     assert found == {
-        "name": "Capped", "num_trials": 3, "num_phases": 2, "search": inner, "max_phases": 5
+        "name": "Capped", "num_trials": 4, "num_phases": 2, "search": inner, "max_phases": 5
     }  # fmt: skip
-    assert "Capped(num_trials=3" in write_report(result.summary, tmp_path / "x").read_text()
-    run(tmp_path / "x", Capped(HyperTrick(3, 2), 5), resume=True)
+    assert "Capped(num_trials=4" in write_report(result.summary, tmp_path / "x").read_text()
+    run(tmp_path / "x", Capped(HyperTrick(4, 2), 5), resume=True)
     with pytest.raises(ValueError, match=r"changed: scheduler.search: .* 0.25.* -> .* 0.5"):
-        run(tmp_path / "x", Capped(HyperTrick(3, 2, 0.5), 5), resume=True)
+        run(tmp_path / "x", Capped(HyperTrick(4, 2, 0.5), 5), resume=True)
 
 
 def test_numbers_of_numpy_are_searched(tmp_path):

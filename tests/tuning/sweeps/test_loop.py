@@ -105,7 +105,11 @@ def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(
     assert not result.interrupted
 
 
-@pytest.mark.parametrize("scheduler", [HyperTrick(6, 2), PBT(5, 2)], ids=str)
+@pytest.mark.parametrize(
+    "scheduler",
+    [HyperTrick(6, 2), pytest.param(PBT(5, 2), marks=pytest.mark.exhaustive)],
+    ids=str,
+)
 def test_points_of_sobol_are_those_of_one_program(tmp_path, scheduler):
     program = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 5, UPDATES)
     expected = jax.jit(functools.partial(program, sampler=Sobol()))(jax.random.key(5))
