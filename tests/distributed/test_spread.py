@@ -126,6 +126,7 @@ def test_devices_draw_the_samples_that_members_of_vmap_draw(name):
     assert float(metrics["loss"][-1]) != 0
 
 
+@pytest.mark.exhaustive
 def test_host_environments_have_a_pool_on_each_device():
     algo, config = algorithm("impala", "envpool/CartPole-v1"), SAME["impala"]
     alone, metrics = train(algo, config, jax.random.key(1), 4)

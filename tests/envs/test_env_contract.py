@@ -142,8 +142,10 @@ def test_eager_jitted_and_scanned_steps_agree(name):
     [
         "envpool-cartpole",
         "gymnasium-cartpole",
-        "envpool-breakout-life",
-        pytest.param("gymnasium-breakout-life", marks=pytest.mark.exhaustive),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("envpool-breakout-life", "gymnasium-breakout-life")
+        ),
     ],
 )
 def test_a_vmapped_member_sees_what_it_would_see_alone(name):

@@ -55,7 +55,17 @@ def test_a_pole_that_falls_at_the_time_limit_is_terminated():
     assert not limited.truncated[length, 0]
 
 
-@pytest.mark.parametrize("name", gymnax.registered_envs)
+# Games of MinAtar take a second each to trace.
+GAMES = ("Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in GAMES))
+        for name in gymnax.registered_envs
+    ],
+)
 def test_every_id_has_consistent_shapes(name, fake_mnist):
     env = jaxrl.make(f"gymnax/{name}", N)
     assert isinstance(env.observation_space, jaxrl.Box)

@@ -38,7 +38,9 @@ def test_each_scheduler_has_the_same_expected_cost(comparison):
 
 @pytest.mark.parametrize(("phases", "eviction"), [(3, 0.25), (9, 0.0)])
 def test_costs_are_positive_at_the_limits_of_the_flags(comparison, phases, eviction):
-    chosen = comparison.make_schedulers(comparison.Args(phases=phases, eviction=eviction))
+    schedulers = ("hypertrick", "hyperband", "halving", "random")
+    args = comparison.Args(phases=phases, eviction=eviction, schedulers=schedulers)
+    chosen = comparison.make_schedulers(args)
     for scheduler in chosen.values():
         assert scheduler.num_phases == phases
         assert comparison.expected_phases(scheduler) > 0

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sweep_runs import toy_algorithm
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
@@ -189,7 +190,9 @@ def run(run_dir, num_updates, **changes):
         "config": ToyConfig(),
         "resume": True,
     }
-    return jaxrl.run(toy(), total_steps=num_updates * 4, run_dir=run_dir, **arguments | changes)
+    return jaxrl.run(
+        toy_algorithm(), total_steps=num_updates * 4, run_dir=run_dir, **arguments | changes
+    )
 
 
 @pytest.fixture(scope="module")

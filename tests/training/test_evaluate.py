@@ -1,5 +1,6 @@
 """Evaluation: whole episodes, as many of each environment; the best agent by it."""
 
+import functools
 from typing import Any
 
 import chex
@@ -67,6 +68,7 @@ def evaluated(tmp_path, monkeypatch):
     return make
 
 
+@functools.cache
 def make_ppo():
     return jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
 

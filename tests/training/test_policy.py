@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from written_runs import write_run
 
 import jaxrl
 from jaxrl.training import manifest as manifests
@@ -69,11 +70,10 @@ def test_actions_of_a_box_stay_within_its_bounds():
 
 
 def test_a_config_that_is_damaged_names_its_directory(tmp_path):
-    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-    jaxrl.run(algo, CONFIG, total_steps=16, run_dir=tmp_path / "run", progress_bar=False)
-    manifest = manifests.read(tmp_path / "run")
-    manifest["config"]["clip_valUe"] = manifest["config"].pop("clip_value")
-    manifests.write(tmp_path / "run", manifest)
+    write_run(tmp_path / "run")
+    changed = {"config": {"clip_valUe": True}, "log_every": 1}
+    changed |= {"num_evaluations": 0, "eval_episodes": 1}
+    manifests.write(tmp_path / "run", manifests.read(tmp_path / "run") | changed)
     for load in (jaxrl.load_policy, lambda path: jaxrl.rerun(path, tmp_path / "again")):
         with pytest.raises(ValueError, match=rf"{tmp_path / 'run'}.*no fields \['clip_valUe'\]"):
             load(tmp_path / "run")

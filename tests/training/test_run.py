@@ -17,6 +17,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from sweep_runs import toy_algorithm
 from tensorboardX.record_writer import RecordWriter
 from toy_algorithm import InterruptAfter, ToyConfig, toy
 from waiting import wait_until
@@ -45,7 +46,7 @@ def run(num_updates, run_dir=None, algo=None, **changes):
         "config": CONFIG,
     }
     arguments |= {"total_steps": num_updates * STEPS, "run_dir": run_dir} | changes
-    return jaxrl.run(algo or toy(), **arguments)
+    return jaxrl.run(algo or toy_algorithm(), **arguments)
 
 
 def rows_of(run_dir):
