@@ -3,6 +3,7 @@
 import pytest
 import sweep_runs
 
+from jaxrl.analysis import sweep_report
 from jaxrl.cli import report
 from jaxrl.tuning import HyperTrick, ranking
 from jaxrl.tuning.sweeps import sweep_file
@@ -33,8 +34,9 @@ def test_a_report_has_the_trials_of_all_workers(workers, capsys):
     assert (directory / "runs" / "toys" / "study" / "report.html").exists()
 
 
-def test_finals_are_on_the_page_of_their_own_study_only(workers):
+def test_finals_are_on_the_page_of_their_own_study_only(workers, monkeypatch):
     storage, directory = workers
+    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
     sweep_runs.run(directory / "c", HyperTrick(4, 2), storage=storage, study_name="others")
     sweep = sweep_file.read(directory / "a")
     (best, *_) = ranking.ranked(sweep["trials"])

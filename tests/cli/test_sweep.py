@@ -15,6 +15,7 @@ import jaxrl
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
+from jaxrl.analysis import sweep_report
 from jaxrl.analysis.sweep_tables import TextTable
 from jaxrl.cli import sweep, train
 from jaxrl.cli.flags import arguments
@@ -189,6 +190,12 @@ def test_flags_name_one_objective_or_several():
     assert objectives.names_of(several) == ["lowest", "mean"]
 
 
+@pytest.fixture
+def no_pictures(monkeypatch):
+    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
     held = sweep_of([trial(0, [None, None])], elsewhere=0)
     result = tuning.SweepResult(held, False, tmp_path)
@@ -212,6 +219,7 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
         ),
     ],
 )
+@pytest.mark.usefixtures("no_pictures")
 def test_a_sweep_without_finals_says_what_its_best_trial_is(
     tmp_path, monkeypatch, capsys, interrupted, elsewhere, flags, line
 ):

@@ -308,7 +308,9 @@ def test_wandb_gets_the_rows_and_the_settings(jaxrl_command, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "wandb", Wandb)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    finished = jaxrl_command("train", "ppo", *SMALL, *TINY["ppo"], "--wandb", "--label", "x")
+    finished = jaxrl_command(
+        "train", "ppo", *SMALL, *TINY["ppo"], "--hidden-sizes", 8, "--wandb", "--label", "x"
+    )
     assert finished.returncode == 0, finished.stderr
     assert (calls[0]["project"], calls[0]["name"]) == ("mine", "x")
     assert calls[0]["config"]["config"]["num_steps"] == 4
