@@ -1,5 +1,6 @@
 """DQN: n-step transitions out of the replay against rows walked one by one, targets, schedules."""
 
+import functools
 from typing import Any
 
 import jax
@@ -64,7 +65,7 @@ def small(**fields: Any) -> Any:
         "hidden_sizes": (8,),
         "layer_norm": False,
     }
-    return jaxrl.DQNConfig(**(base | {"learning_starts": 40, "target_period": 5} | fields))
+    return jaxrl.DQNConfig(**(base | {"learning_starts": 40, "target_period": 5.0} | fields))
 
 
 def trained(num_updates: int, **fields: Any) -> Any:
@@ -96,8 +97,11 @@ def test_random_actions_are_uniform_over_those_not_forbidden():
 
 
 def test_epsilon_falls_over_the_exploration_steps():
-    _, metrics = trained(6, exploration_steps=32, final_epsilon=0.2)
-    np.testing.assert_allclose(metrics["epsilon"], [1, 0.8, 0.6, 0.4, 0.2, 0.2], rtol=1e-5)
+    config, algo = small(exploration_steps=32.0, final_epsilon=0.2), on_cartpole("dqn")
+    state, update = jax.jit(algo.init)(config, jax.random.key(0)), jax.jit(algo.update)
+    for epsilon in (1, 0.8, 0.6, 0.4, 0.2, 0.2):
+        state, metrics = update(config, state)
+        np.testing.assert_allclose(metrics["epsilon"], epsilon, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dqn", pytest.param("r2d2", marks=pytest.mark.exhaustive)])
@@ -107,15 +111,16 @@ def test_learning_goes_on_past_what_32_bits_count(name):
     if name == "r2d2":
         fields |= {"core_size": 8, "burn_in": 2, "unroll_length": 2, "n_step": 1}
     config = algo.config_class(learning_starts=40, **fields)
-    state, _ = train(algo, config, jax.random.key(0), 20)
+    state, update = jax.jit(algo.init)(config, jax.random.key(0)), jax.jit(algo.update)
+    for _ in range(20):
+        state, _ = update(config, state)
     state = state._replace(num_updates=jnp.int32(2**28 - 2))  # of 8 steps each
-    update = jax.jit(algo.update)
     for _ in range(3):
         state, metrics = update(config, state)
         assert int(metrics["gradient_steps"]) == config.num_gradient_steps
 
 
-@pytest.mark.parametrize("period", [5, 4.6])  # a search may draw any number
+@pytest.mark.parametrize("period", [5.0, 4.6])  # a search may draw any number
 def test_the_target_network_is_copied_every_period(period):
     config, algo = small(target_period=period), on_cartpole("dqn")
     state, update = jax.jit(algo.init)(config, jax.random.key(0)), jax.jit(algo.update)
@@ -152,8 +157,9 @@ def test_only_rows_that_can_be_learned_from_have_priority():
 
 def test_what_is_drawn_of_nothing_has_no_weight():
     config, key = jaxrl.DQNConfig(batch_size=4), jax.random.key(0)
+    draw = jax.jit(functools.partial(q_learning.draw_by_priority, config, SINGLE_DEVICE))
     for priorities, weight in ((jnp.zeros((5, 2)), 0), (jnp.ones((5, 2)), 1)):
-        *_, weights = q_learning.draw_by_priority(config, SINGLE_DEVICE, priorities, key)
+        *_, weights = draw(priorities, key)
         np.testing.assert_array_equal(weights, weight)
 
 
@@ -161,10 +167,13 @@ def test_devices_draw_equal_shares_whose_weights_correct_for_it():
     config = jaxrl.DQNConfig(batch_size=64, importance_exponent=0.5)
     priorities = np.random.default_rng(0).uniform(0.1, 1, (2, 5, 3)) * [[[1.0]], [[9.0]]]
     key, axis = jax.random.key(0), Axis("devices", 2)
-    rows, envs, weights = jax.vmap(
-        lambda own: q_learning.draw_by_priority(config, axis, own, key),
-        axis_name="devices",
-    )(jnp.asarray(priorities, jnp.float32))
+
+    @jax.jit
+    @functools.partial(jax.vmap, axis_name="devices")
+    def draw(own):
+        return q_learning.draw_by_priority(config, axis, own, key)
+
+    rows, envs, weights = draw(jnp.asarray(priorities, jnp.float32))
     assert rows.shape == (2, 32)
     assert (rows[0] != rows[1]).any()  # devices have keys of their own
     share = np.take_along_axis(priorities.reshape(2, -1), np.asarray(rows * 3 + envs), 1)
