@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from small_algorithms import same
+from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.algos import ALGORITHMS
@@ -39,11 +40,18 @@ def run_snippet(name, *changes):
     return scope
 
 
+@pytest.fixture
+def toy_for_ppo(monkeypatch):
+    """Let snippets about the search itself train an algorithm that compiles fast."""
+    monkeypatch.setattr(jaxrl, "ppo", toy)
+    monkeypatch.setattr(jaxrl, "PPOConfig", ToyConfig)
+
+
 @pytest.mark.slow
 def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shorter = ("total_steps=500_000", "total_steps=2_048"), ("0), 100)", "0), 3)")
-    scope = run_snippet("api", *shorter, ("key, 100)", "key, 3)"))
+    shorter = ("total_steps=500_000", "total_steps=2_048, num_evaluations=0")
+    scope = run_snippet("api", shorter, ("0), 100)", "0), 2)"), ("key, 100)", "key, 3)"))
     assert scope["metrics"]["loss"].shape == (8, 3)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
 
@@ -92,6 +100,7 @@ def test_the_snippet_of_a_search_runs():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_snippet_of_several_objectives_prints_the_front(capsys):
     smaller = ("(64, 8), 4, 12)", "(4, 2), 2, 8)"), ("seeds_per_trial=4", "seeds_per_trial=2")
     scope = run_snippet("several objectives", *smaller)
@@ -121,7 +130,7 @@ def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
     assert lengths[counts > 0][-10:].mean() > 3 * lengths[counts > 0][0]
     algo, config = scope["algo"], scope["config"]
     assert (algo.name, algo.make(algo.env, None).name) == ("spo", "spo")
-    jaxrl.run(algo, config, seed=0, total_steps=512, run_dir=tmp_path / "run", eval_episodes=1)
+    jaxrl.run(algo, config, seed=0, total_steps=512, run_dir=tmp_path / "run", num_evaluations=0)
     with pytest.raises(ValueError, match="trained by 'spo', which jaxrl does not have"):
         jaxrl.load_policy(tmp_path / "run")
     make = functools.partial(jaxrl.ppo, surrogate=scope["spo"])
@@ -131,7 +140,7 @@ def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
 @pytest.mark.slow
 def test_a_surrogate_has_a_config_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scope = run_snippet("own hyperparameter", ("50_000", "512"))
+    scope = run_snippet("own hyperparameter", ("50_000", "512, num_evaluations=0"))
     assert scope["policy"].config == scope["SoftConfig"](penalty=2.0)
     make = functools.partial(jaxrl.ppo, surrogate=scope["soft"])  # has PPO's own config class
     with pytest.raises(ValueError, match=r"no fields \['penalty'\].*_replace\(config_class="):
@@ -168,9 +177,10 @@ def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_scheduler_stops_trials_below_the_median():
     scope = run_snippet(
-        "own scheduler", ("MedianStopping(16, 4), 4, 8", "MedianStopping(6, 2), 2, 1")
+        "own scheduler", ("MedianStopping(16, 4), 4, 8", "MedianStopping(12, 2), 2, 3")
     )
     ledger = scope["result"].ledger
     status, scores = np.asarray(ledger.status), np.asarray(ledger.scores)
@@ -181,6 +191,7 @@ def test_the_scheduler_stops_trials_below_the_median():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_explorer_copies_the_best():
     scope = run_snippet("own explorer", ("CopyTheBest(16, 4), 16, 8", "CopyTheBest(4, 2), 4, 1"))
     scores = np.asarray(scope["result"].ledger.scores)[:, 0]
@@ -191,6 +202,7 @@ def test_the_explorer_copies_the_best():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_later_trials_of_the_sampler_begin_near_the_best_one():
     scope = run_snippet("own sampler", ("RandomSearch(16, 4), 4, 8", "RandomSearch(6, 2), 2, 1"))
     result = scope["result"]
@@ -232,7 +244,8 @@ def test_the_snippet_of_atari_runs(capsys):
 @pytest.mark.slow
 def test_a_run_that_is_extended_equals_one_of_that_length(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scope = run_snippet("resume", ("20_480", "1_024"), ("40_960", "2_048"))
+    evaluations = '"eval_episodes": 4', '"num_evaluations": 0'
+    scope = run_snippet("resume", ("20_480", "1_024"), ("40_960", "2_048"), evaluations)
     assert scope["longer"].summary["updates"] == scope["once"].summary["updates"] == 4
 
 
