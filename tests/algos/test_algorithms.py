@@ -72,7 +72,7 @@ def assert_members_learn_alone(population, metrics, singles):
         np.testing.assert_allclose(metrics["loss"][i], one["loss"], rtol=1e-2, atol=1e-4)
 
 
-@quickly_for("a2c", slow=("r2d2",))
+@quickly_for("a2c", slow=())
 def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name):
     algo, config = algorithm(name), CONFIGS[name]
     if name == "a2c":
@@ -158,7 +158,7 @@ def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts)
     [
         pytest.param("dqn", "Breakout-MinAtar", {}, marks=pytest.mark.exhaustive),
         ("dqn-prioritized", "frames", {"frame_stack": 4}),
-        pytest.param("r2d2", "Breakout-MinAtar", {}, marks=pytest.mark.slow),
+        pytest.param("r2d2", "Breakout-MinAtar", {}, marks=pytest.mark.exhaustive),
     ],
     ids=["dqn", "dqn-of-frames", "r2d2"],
 )

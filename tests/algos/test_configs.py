@@ -15,8 +15,6 @@ import jaxrl
 from jaxrl.config import is_static
 from jaxrl.networks.build import NetworkConfig
 
-everything = pytest.mark.parametrize("name", CONFIGS)
-
 # The algorithms with the most features: together they use every field.
 NAMES = ["ppo-gru", "a2c-lstm", "impala-lstm", "dqn-prioritized", "pqn-lstm", "r2d2"]
 FOR_MEMORY = ("core", "core_size", "use_last_action_reward")
@@ -196,7 +194,9 @@ def test_whole_numbers_do_for_every_traced_field_and_the_state_keeps_its_shapes_
 
 
 @pytest.mark.slow
-@everything
+@pytest.mark.parametrize(
+    "name", [n if n in NAMES else pytest.param(n, marks=pytest.mark.exhaustive) for n in CONFIGS]
+)
 def test_extreme_but_legal_values_give_finite_numbers(name):
     config, state = CONFIGS[name], start(name)
     for field, values in VALUES.items():
