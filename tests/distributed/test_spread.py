@@ -189,7 +189,7 @@ def test_an_agent_on_several_devices_is_evaluated_in_simulators_by_its_copy_on_o
 # --- pmap, populations ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pmap_trains_an_agent_on_each_device():
     algo, config = algorithm("ppo"), DRAWN["ppo"]
     keys = jax.random.split(jax.random.key(0), D)

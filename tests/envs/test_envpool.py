@@ -68,7 +68,13 @@ def test_a_termination_at_the_time_limit_is_no_truncation(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("game", "num_steps"), [("Breakout-v5", 400), ("SpaceInvaders-v5", 600)])
+@pytest.mark.parametrize(
+    ("game", "num_steps"),
+    [
+        pytest.param("Breakout-v5", 400, marks=pytest.mark.exhaustive),
+        ("SpaceInvaders-v5", 600),
+    ],
+)
 def test_atari_scores_are_raw_and_of_whole_games(game, num_steps):
     env = jaxrl.make(f"envpool/{game}", N, **LIFE)
     actions = random_actions(env, 1, num_steps)

@@ -34,7 +34,7 @@ def read(tmp_path, name):
     return json.loads((tmp_path / f"{name}.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_mazes_are_studied_as_one_population(study, small, tmp_path, capsys):
     study.main(study.Maze(levels=(1, 3), size=5, **small))
     assert "unseen levels" in capsys.readouterr().out

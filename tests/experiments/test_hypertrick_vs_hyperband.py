@@ -125,7 +125,7 @@ def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys
         assert np.isfinite(search["final_scores"]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_paper_s_search_of_a2c_takes_equal_steps_and_continues(comparison, tmp_path):
     small = ("torso=mlp", "hidden_sizes=(8,)", "num_minibatches=4")
     args = comparison.Args(

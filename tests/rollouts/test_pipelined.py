@@ -52,7 +52,6 @@ def assert_close(a, b):
 
 
 QUICK = [("ppo", "turns-2", False), ("a2c", "ready-4", True)]
-SLOW = [("r2d2", "turns-2", False)]
 EXHAUSTIVE = [
     *((name, pools, False) for name in NAMES for pools in ("turns-2", "ready-4")),
     *(
@@ -68,12 +67,7 @@ EXHAUSTIVE = [
     ("name", "pools", "send_ahead"),
     [
         *QUICK,
-        *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW),
-        *(
-            pytest.param(*x, marks=pytest.mark.exhaustive)
-            for x in EXHAUSTIVE
-            if x not in QUICK + SLOW
-        ),
+        *(pytest.param(*x, marks=pytest.mark.exhaustive) for x in EXHAUSTIVE if x not in QUICK),
     ],
 )
 def test_pools_change_nothing(name, pools, send_ahead):
@@ -81,8 +75,8 @@ def test_pools_change_nothing(name, pools, send_ahead):
     assert_close(in_pools, trained(name, send_ahead=send_ahead))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_pools_change_nothing_on_atari(asynchronous):
     def play(num_pools):
         env = jaxrl.make(

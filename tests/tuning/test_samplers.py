@@ -103,7 +103,7 @@ def quadratic(config):
     return -(rate**2) - ((config.gamma - 0.75) / 0.6) ** 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_best_of_its_trials_beats_the_best_random_one():
     algo = toy_algorithm()
 

@@ -271,7 +271,7 @@ def test_a_timeout_too_short_to_start_workers_is_named():
 
 @pytest.mark.process
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("num_pools", [1, 2])
+@pytest.mark.parametrize("num_pools", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_the_program_reports_a_fault_and_ends_all_pools(fault, num_pools):
     timeout = 3.0 if fault == "hang" else 60.0
     env = jaxrl.make(simulators.Faulty, 2 * N, fault=fault, timeout=timeout, num_pools=num_pools)

@@ -183,7 +183,7 @@ def final_scores(rule, key):
     return scores[:, -1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_moving_optimum_is_found_better_than_by_random_exploration():
     """Both copy alike; they differ in the values that copies take."""
     keys = jax.random.split(jax.random.key(7), 16)

@@ -66,7 +66,7 @@ def test_samplers_rank_trials_without_a_score_last():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reports", [3, 8])
+@pytest.mark.parametrize("reports", [3, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_a_killed_sweep_of_cmaes_resumes_with_the_same_values(tmp_path, monkeypatch, reports):
     arguments = {"sampler": "cmaes", "num_lanes": 2, "checkpoint_seconds": 0.0}
     expected = run(tmp_path / "whole", RandomSearch(20, 1), **arguments)

@@ -16,7 +16,7 @@ from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.trial_start import agent_keys
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_best_agents_are_kept_and_can_be_loaded(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=2))
     config = jaxrl.PPOConfig(num_steps=64, hidden_sizes=(8,), num_minibatches=1, num_epochs=1)

@@ -228,7 +228,7 @@ def agents_in(directory):
     ("explorer", "checkpoint_seconds"),
     [
         (PLAIN, 0.0),
-        (PLAIN, 1e9),
+        pytest.param(PLAIN, 1e9, marks=pytest.mark.exhaustive),
         pytest.param(EXPLORERS[1], 0.0, marks=pytest.mark.exhaustive),
         pytest.param(EXPLORERS[2], 0.0, marks=pytest.mark.exhaustive),
     ],

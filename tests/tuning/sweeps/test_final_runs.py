@@ -19,7 +19,7 @@ FINALS = Finals(top=2, repeats=3, share=0.5)
 RULE = HyperTrick(14, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_they_are_those_of_one_program(tmp_path):
     result = run(tmp_path / "x", RULE, finals=FINALS, keep_best=1)
     program = functools.partial(

@@ -176,7 +176,7 @@ def test_a_sweep_that_was_capped_within_a_phase_goes_on_with_new_trials(
     assert len(rows) == 2 + 3 * 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_successive_halving_goes_on_without_the_trials_that_a_cap_ended(tmp_path):
     """A chunk is one update, of four steps; the first three trials end in their first phase."""
     scheduler, directory = SuccessiveHalving(9, 9), tmp_path / "x"
@@ -216,7 +216,10 @@ class StopBelowMedian:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", [ASHA(4, 2, 2), SuccessiveHalving(4, 2, 2)])
+@pytest.mark.parametrize(
+    "scheduler",
+    [ASHA(4, 2, 2), pytest.param(SuccessiveHalving(4, 2, 2), marks=pytest.mark.exhaustive)],
+)
 def test_a_sweep_that_is_killed_while_it_ends_a_paused_trial_ends_it_later(
     tmp_path, monkeypatch, scheduler
 ):
@@ -324,7 +327,7 @@ def test_a_sweep_that_has_ended_trains_nothing_again(tmp_path, monkeypatch):
         (HyperTrick(12, 4), SPACE, 1e9, 1),
         pytest.param(HyperTrick(12, 4), SPACE, 0.0, 1, marks=pytest.mark.exhaustive),
         pytest.param(SuccessiveHalving(9, 9), SPACE, 0.0, 2, marks=pytest.mark.exhaustive),
-        pytest.param(ASHA(9, 9), STATIC, 0.0, 2, marks=pytest.mark.slow),
+        pytest.param(ASHA(9, 9), STATIC, 0.0, 2, marks=pytest.mark.exhaustive),
         pytest.param(ASHA(9, 9), STATIC, 1e9, 1, marks=pytest.mark.exhaustive),
     ],
     ids=["hypertrick unsaved", "hypertrick", "halving", "asha static", "asha static unsaved"],
@@ -398,14 +401,8 @@ def test_a_resumed_sweep_keeps_the_strategy_that_it_measured(tmp_path, monkeypat
     assert again.summary["strategy"] == "vmap"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
-        pytest.param("in a directory that was moved", marks=pytest.mark.exhaustive),
-        "by another worker",
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("elsewhere", ["in a directory that was moved", "by another worker"])
 def test_a_stopped_sweep_resumes_elsewhere(tmp_path, monkeypatch, elsewhere):
     scheduler, here = SuccessiveHalving(6, 4, 2), tmp_path / "cut"
     arguments: dict[str, Any] = {"num_lanes": 2, "storage": None, "heartbeat_seconds": 1}

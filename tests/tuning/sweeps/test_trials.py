@@ -188,8 +188,8 @@ def test_workers_that_share_a_halving_decide_as_one_does(
     [
         (ASHA(9, 9), 2, 0),
         exhaustive(ASHA(9, 9), 1, 0),
-        slow(ASHA(9, 9), 4, 2),
-        slow(HyperTrick(8, 4), 4, 2),
+        exhaustive(ASHA(9, 9), 4, 2),
+        exhaustive(HyperTrick(8, 4), 4, 2),
     ],
 )
 def test_decisions_of_workers_follow_from_the_stored_order_of_reports(
