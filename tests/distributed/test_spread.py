@@ -206,9 +206,9 @@ def test_pmap_trains_an_agent_on_each_device():
 def test_pmap_trains_one_agent_on_all_devices():
     algo, config = algorithm("ppo"), SAME["ppo"]
     part = jaxrl.ppo(algo.env.spread(Axis("batch", D)))
-    run = jax.pmap(lambda key: jaxrl.train(part, config, key, 3), axis_name="batch")
+    run = jax.pmap(lambda key: jaxrl.train(part, config, key, 5), axis_name="batch")
     states, _ = run(jnp.broadcast_to(jax.random.key(1), (D,)))
-    alone, _ = train(algo, config, jax.random.key(1), 3)
+    alone, _ = train(algo, config, jax.random.key(1), 5)
     close(jax.tree.map(lambda x: np.asarray(x)[-1], states.params), alone.params)
 
 

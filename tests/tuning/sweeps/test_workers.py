@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import optuna
+import psycopg
 import pytest
+import sweep_worker
 from postgresql import postgresql_server
 from shared_studies import end, open_study
 from sqlalchemy.pool import NullPool
@@ -20,6 +22,7 @@ from waiting import wait_until
 
 from jaxrl.tuning import Status, SuccessiveHalving
 from jaxrl.tuning.studies.events import read_events, replay
+from jaxrl.tuning.sweeps.lanes import Lanes
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +41,7 @@ def test_many_workers_at_once_share_the_trials(database):
     """They make the tables, the study and the queue at the same time: no test before made any."""
 
     def work(worker):
-        study = open_study(database, worker, num_trials=40, heartbeat_seconds=30)
+        study = open_study(database, worker, num_trials=16, heartbeat_seconds=30)
         ran = []
         while (claimed := study.claim(())) is not None:
             ran.append(claimed[0])
@@ -48,7 +51,7 @@ def test_many_workers_at_once_share_the_trials(database):
 
     with ThreadPoolExecutor(8) as pool:
         ran = list(pool.map(work, "abcdefgh"))
-    assert sorted(itertools.chain(*ran)) == list(range(40))
+    assert sorted(itertools.chain(*ran)) == list(range(16))
     assert sum(map(bool, ran)) > 1
 
 
@@ -109,8 +112,9 @@ class Outcome:
             killed.send_signal(signal.SIGKILL)
             self.codes = {worker: p.wait(90) for worker, p in processes.items()}
             self.trials = read_trials(url)
-            processes["restarted"] = start_worker(url, directory, KILLED)
-            self.code_of_restarted = processes["restarted"].wait(60)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Lanes, "_train_group", Lanes._train_group)  # undo what it sets
+                sweep_worker.main(url, directory / KILLED, KILLED, "hypertrick")
             self.trials_after = read_trials(url)
         finally:
             for process in processes.values():
@@ -190,7 +194,6 @@ def test_no_worker_waits_for_another(outcome):
 
 
 def test_a_worker_that_comes_back_runs_nothing_twice(outcome):
-    assert outcome.code_of_restarted == 0, outcome.logs()
     assert outcome.trials_after == outcome.trials
     summary = json.loads((outcome.directory / KILLED / "sweep.json").read_text())
     own = {i: t for i, t in outcome.ended.items() if t.user_attrs["worker"] == KILLED}
@@ -273,7 +276,9 @@ def test_workers_continue_what_others_paused_though_one_is_killed(
 
 
 @pytest.fixture
-def database_of_test():
-    """The URL of a PostgreSQL server, for one test."""
-    with postgresql_server() as url:
-        yield url
+def database_of_test(database):
+    """The URL of an empty database on the same server."""
+    with psycopg.connect(database, autocommit=True) as server:
+        server.execute("CREATE DATABASE of_test")
+        yield database.replace("/postgres?", "/of_test?")
+        server.execute("DROP DATABASE of_test WITH (FORCE)")
