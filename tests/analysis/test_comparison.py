@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from toy_algorithm import ToyConfig, toy
 from written_runs import BREAKOUT, CARTPOLE, PONG, read_groups, write_run
 
 import jaxrl
@@ -95,18 +96,16 @@ def test_scores_over_games_need_equally_many_runs_on_each_game(tmp_path):
     }
 
 
-@pytest.mark.slow
 def test_a_trained_run_is_read(tmp_path):
-    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-    config = jaxrl.PPOConfig(num_steps=64, hidden_sizes=(8,))
-    jaxrl.run(algo, config, seed=3, total_steps=1024, run_dir=tmp_path / "run", eval_episodes=2)
-    run = read_run(tmp_path / "run")
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    run_dir = tmp_path / "run"
+    jaxrl.run(toy(), ToyConfig(), seed=3, total_steps=64, run_dir=run_dir, eval_episodes=2)
+    run = read_run(run_dir)
+    summary = json.loads((run_dir / "summary.json").read_text())
     assert run.final_return == pytest.approx(summary["mean_return"])
     assert run.evaluation == summary["eval_return"]
     assert run.is_finished
     assert run.commands == [run.manifest["command"]]
-    assert run_settings(run.manifest)["hidden_sizes"] == [8]
+    assert run_settings(run.manifest)["gamma"] == 0.9
 
 
 @pytest.mark.parametrize(

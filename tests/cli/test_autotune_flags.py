@@ -108,6 +108,7 @@ def test_a_run_begins_with_short_trials(jaxrl_command, monkeypatch, tmp_path):
     cache = tmp_path / "autotune.json"
     short = functools.partial(autotune_flags.autotune, seconds=0.01, cache=cache)
     monkeypatch.setattr(autotune_flags, "autotune", short)
+    monkeypatch.setattr(autotune_flags, "powers_of_two", lambda _: [1])
     finished = jaxrl_command(
         "train", "a2c", "--autotune", "--total-steps", 1, "--num-evaluations", 0, "--num-envs", 2,
         "--hidden-sizes", 4,

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from sweep_runs import SPACE
+from toy_algorithm import ToyConfig, toy
 
 from jaxrl import tuning
 
@@ -90,13 +92,17 @@ def test_phases_that_run_side_by_side_are_one_round(comparison):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["gymnax/CartPole-v1", ON_HOST])
-def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys, env_id):
+def test_schedulers_are_compared_on_device_and_host(
+    comparison, tmp_path, monkeypatch, capsys, env_id
+):
+    search = comparison.Search(toy, ToyConfig(), SPACE)
+    monkeypatch.setitem(comparison.SEARCHES, "ppo", search)
     comparison.main(
         comparison.Args(
             env_id=env_id,
             env_options=(),
             num_envs=4,
-            set=SMALL,
+            set=("num_steps=4",),
             seeds=1,
             lanes=2,
             phases=2,
@@ -120,7 +126,7 @@ def test_schedulers_are_compared_on_device_and_host(comparison, tmp_path, capsys
         assert search["trials"] == kept["num_trials"]
         assert search["best_by_phase"] == sorted(search["best_by_phase"])
         assert search["best_by_phase"][-1] == search["best_score"] > 5
-        assert set(search["best_values"]) == set(comparison.SPACE)
+        assert set(search["best_values"]) == set(SPACE)
         assert len(search["final_scores"]) == 2
         assert np.isfinite(search["final_scores"]).all()
 
