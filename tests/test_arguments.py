@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -238,7 +239,7 @@ CASES = cases()
 
 @pytest.fixture(autouse=True)
 def nothing_is_begun(tmp_path, monkeypatch):
-    """Run in an empty directory, and stop where runs and sweeps would open theirs."""
+    """Run in an empty directory, stop where runs and sweeps would open theirs, measure nothing."""
 
     def accept(*arguments: Any) -> None:
         raise Accepted
@@ -247,6 +248,8 @@ def nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "TrainingLoop", accept)
     monkeypatch.setattr(run_module, "open_run_dir", accept)
     monkeypatch.setattr(sweep_file, "open_directory", accept)
+    fast = SimpleNamespace(steps_per_second=lambda: math.inf)
+    monkeypatch.setattr(population, "_Stopwatch", lambda *_: fast)
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_si
 @pytest.mark.slow
 def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
-    result = jaxrl.run(algo, CONFIG, total_steps=32, run_dir=tmp_path, progress_bar=False)
+    result = jaxrl.run(
+        algo, CONFIG, total_steps=32, run_dir=tmp_path, num_evaluations=0, progress_bar=False
+    )
     policy = jaxrl.load_policy(tmp_path)
     obs = np.random.default_rng(0).normal(size=(50, 4))
     batch = policy(obs)

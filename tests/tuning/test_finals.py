@@ -90,9 +90,9 @@ def test_the_best_settings_train_again_with_new_seeds(scheduler):
 
 @pytest.mark.slow
 def test_finals_take_as_many_rounds_as_their_lanes_need():
-    scheduler = RandomSearch(12, 2)
+    scheduler = HyperTrick(14, 4)
     extra = searched(scheduler, FINALS).num_rounds - searched(scheduler, None).num_rounds
-    assert extra == 2 * 2  # six runs of two phases on four lanes
+    assert extra == 2 * 4  # six runs of four phases on four lanes
 
 
 def test_finals_that_cost_more_than_their_share_are_refused():

@@ -16,7 +16,7 @@ from jaxrl.tuning import Finals, HyperTrick, LogUniform, RandomSearch, search
 from jaxrl.tuning.sweeps import final_runs, loop, sweep_file
 
 FINALS = Finals(top=2, repeats=3, share=0.5)
-RULE = HyperTrick(14, 4)
+RULE = HyperTrick(12, 2)
 
 
 @pytest.mark.exhaustive
@@ -89,14 +89,14 @@ def test_finals_are_in_the_file_at_each_moment_of_a_resumed_sweep(tmp_path, monk
 
 @pytest.mark.slow
 def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
-    other, rule = Finals(3, 2, 0.5), RandomSearch(12, 1)
-    run(tmp_path / "x", rule, finals=FINALS, storage=None)
-    held = "6 runs of the settings of the trials .* remove it"
+    held_finals, other, rule = Finals(1, 2, 0.5), Finals(2, 1, 0.5), RandomSearch(4, 1)
+    run(tmp_path / "x", rule, finals=held_finals, storage=None)
+    held = "2 runs of the settings of the trials .* remove it"
     with pytest.raises(ValueError, match=f"{held} to train these"):
         run(tmp_path / "x", rule, finals=other, storage=None, resume=True)
 
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
-    run(tmp_path / "a", rule, worker="a", finals=FINALS, **shared)
+    run(tmp_path / "a", rule, worker="a", finals=held_finals, **shared)
     with pytest.raises(ValueError, match=r"(?s)of another search.*scheduler.finalists"):
         run(tmp_path / "b", rule, worker="b", finals=other, **shared)
     studies = r"'s-finals' and 's-finals \(events\)'"
@@ -128,7 +128,7 @@ def test_workers_share_them(tmp_path):
 
 def test_bad_finals_are_refused_before_any_work(tmp_path):
     with pytest.raises(
-        ValueError, match=r"20 runs, 1\.43 times the 14 trials .*, more than share=0.2"
+        ValueError, match=r"20 runs, 1\.67 times the 12 trials .*, more than share=0.2"
     ):
         run(tmp_path / "x", RULE, finals=Finals())
     with pytest.raises(ValueError, match=r"finals must be jaxrl.tuning.Finals.* got 4"):

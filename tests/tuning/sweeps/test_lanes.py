@@ -54,11 +54,11 @@ def test_lanes_on_several_devices_find_what_they_find_on_one(tmp_path, monkeypat
     for strategy, devices in (("vmap", 1), ("auto", 2)):
         used.clear()
         result = run(
-            tmp_path / strategy, RandomSearch(9, 2), STATIC, num_lanes=4, strategy=strategy
+            tmp_path / strategy, RandomSearch(5, 2), STATIC, num_lanes=4, strategy=strategy
         )
         assert len(used) == min(devices, jax.local_device_count())
         outcomes.append(outcome(result))
-    assert len(outcomes[0]) == 9
+    assert len(outcomes[0]) == 5
     assert outcomes[0] == outcomes[1]
 
 
@@ -87,7 +87,7 @@ def test_no_device_waits_for_a_slow_one(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_killed_sweep_on_several_devices_resumes(tmp_path, monkeypatch):
-    scheduler = ASHA(9, 9)  # pauses trials, which may continue on another device
+    scheduler = ASHA(4, 4, 2)  # pauses trials, which may continue on another device
     with monkeypatch.context() as patch:
         kill_after_reports(patch, 3)
         with pytest.raises(KilledError):
@@ -176,12 +176,11 @@ def test_simulators_of_a_resumed_sweep_differ_between_lanes_and_from_those_befor
     env = jaxrl.make("envpool/CartPole-v1", num_envs=2, num_threads=1, max_episode_steps=3)
     space = {"learning_rate": LogUniform(1e-4, 1e-2), "num_steps": Choice((4, 6))}
 
+    algo, config = jaxrl.a2c(env), jaxrl.A2CConfig(hidden_sizes=(2,))
+
     def search(**arguments):
-        config = jaxrl.A2CConfig(hidden_sizes=(2,))
         scheduler = RandomSearch(2, 4)
-        return run(
-            tmp_path / "x", scheduler, space, jaxrl.a2c(env), config, num_lanes=2, **arguments
-        )
+        return run(tmp_path / "x", scheduler, space, algo, config, num_lanes=2, **arguments)
 
     for _ in range(2):
         with monkeypatch.context() as patch:
