@@ -184,7 +184,7 @@ def test_traced_fields_do_not_retrace_and_static_ones_do(name):
     assert traces == 2
 
 
-@everything
+@pytest.mark.parametrize("name", CONFIGS)
 def test_whole_numbers_do_for_every_traced_field_and_the_state_keeps_its_shapes_and_dtypes(name):
     traced = [field.name for field in dataclasses.fields(CONFIGS[name]) if not is_static(field)]
     state, _ = shapes(name, "CartPole-v1")
