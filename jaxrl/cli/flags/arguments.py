@@ -63,24 +63,19 @@ def split_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     """Return the values of `name=value` texts by name.
 
     Raises:
-      ValueError: if a text has no `=`, or a name is given twice; the message names the flag.
+      ValueError: if a text has no `=`; the message names the flag.
     """
-    pairs: dict[str, str] = {}
     for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator:
+        if "=" not in text:
             raise ValueError(f"{flag} takes name=value, got {text!r}")
-        if name in pairs:
-            raise ValueError(f"{flag} gives {name} twice: {pairs[name]!r} and {value!r}")
-        pairs[name] = value
-    return pairs
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, Any]:
     """Return the values of `name=value` texts by name: Python literals, or else strings.
 
     Raises:
-      ValueError: for the reasons of `split_pairs`, or if a value is nested too deep.
+      ValueError: if a text has no `=`, or a value is nested too deep; the message names the flag.
     """
 
     def parse(text: str) -> Any:
