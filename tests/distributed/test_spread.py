@@ -136,7 +136,7 @@ def test_host_environments_have_a_pool_on_each_device():
     assert len(set(np.asarray(state.simulation.env_state.pool).tolist())) == D
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_resumes_on_another_number_of_devices(tmp_path):
     def run(algo, num_updates, **arguments):
         return jaxrl.run(

@@ -90,7 +90,10 @@ def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
 @pytest.mark.usefixtures("miniworld")
 @pytest.mark.parametrize(
     ("algorithm", "memory", "levels", "suffix"),
-    [("ppo", True, (1, 2), ""), ("a2c", False, (1,), "-a2c-no-memory")],
+    [
+        pytest.param("ppo", True, (1, 2), "", marks=pytest.mark.exhaustive),
+        ("a2c", False, (1,), "-a2c-no-memory"),
+    ],
 )
 def test_miniworld_is_studied_by_its_layouts(
     study, tmp_path, monkeypatch, algorithm, memory, levels, suffix

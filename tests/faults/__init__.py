@@ -2,7 +2,7 @@
 
     python -m tests.faults --minutes 5 --seed 0 --out results.json    # a campaign
     python -m tests.faults --only KIND --case-seed N                   # one case of it again
-    python -m tests.faults --once                                      # each kind, up to 3 cases
+    python -m tests.faults --once                                      # each kind once
     python -m tests.faults --each --only simulator-raises              # each variant once
     python -m tests.faults --soak --minutes 30 --out soak.json         # memory of long programs
 

@@ -27,8 +27,6 @@ MODULES = (
     "storage", "simulators", "numerics", "inputs",
 )  # fmt: skip
 """The modules of this package that have kinds."""
-ONCE = 2
-"""The most cases of a kind where each kind is run once."""
 
 
 def find_kinds() -> dict[str, Kind]:
@@ -163,7 +161,7 @@ def main() -> int:
         elif arguments.each:
             seeds = lambda kind: range(len(kind.variants) or 1)  # noqa: E731
         elif arguments.once:
-            seeds = lambda kind: range(min(kind.per_round, ONCE))  # noqa: E731
+            seeds = lambda _: [0]  # noqa: E731
         content = run_campaign(chosen, arguments.minutes, arguments.seed, seeds)
         is_failure = bool(content["failures"])
     if arguments.out is not None:

@@ -322,7 +322,7 @@ def test_arguments_that_no_explorer_can_have_are_refused(tmp_path, arguments, me
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_second_worker_is_refused(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     shared = {"storage": url, "study_name": "s", "heartbeat_seconds": 1}

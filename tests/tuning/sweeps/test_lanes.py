@@ -85,7 +85,7 @@ def test_no_device_waits_for_a_slow_one(tmp_path, monkeypatch):
     assert lanes.count(0) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_sweep_on_several_devices_resumes(tmp_path, monkeypatch):
     scheduler = ASHA(4, 4, 2)  # pauses trials, which may continue on another device
     with monkeypatch.context() as patch:
