@@ -113,6 +113,7 @@ def test_a_job_whose_time_is_up_resumes(submit_job):
     wait_until(lambda: job.field("exit_status") == ["99", "0"], 30, 0.5)
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_is_rescheduled_writes_a_checkpoint_and_resumes(submit_job, engine):
     job = submit_job("--", "train.py")
     wait_until(starts, 30)
@@ -143,6 +144,7 @@ def test_a_job_whose_training_is_killed_does_not_come_back(submit_job):
     assert len(starts()) == 1
 
 
+@pytest.mark.exhaustive
 def test_an_array_of_two_workers_shares_a_study(submit_job, tmp_path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     array = submit_job("--workers", "2", *SWEEP, "--storage", storage)

@@ -132,6 +132,7 @@ def test_a_job_that_slurm_requeues_writes_a_checkpoint_and_resumes_once(submit_j
     assert job.field("Restarts") == "1"
 
 
+@pytest.mark.exhaustive
 def test_a_cancelled_job_writes_a_checkpoint_and_does_not_come_back(submit_job, cluster):
     job = submit_job("--", "train.py")
     wait_until(starts, 30)
