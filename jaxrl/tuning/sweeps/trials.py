@@ -127,6 +127,7 @@ class Trials:
                 self._leave_study(trial, paused_after)
                 return None
         is_same, is_ready = self._is_judged(trial), self._judged.status(trial) == Status.READY
+        is_repeated = not is_same and self._judged.numbers[trial] >= 0
         phases = self._judged.reported(trial)
         if not is_same:  # the repetition of a lost trial trains again what came after the pause
             phases = min(paused_after, phases)
@@ -140,7 +141,7 @@ class Trials:
             self._store(BEGUN, trial, phases)
             self._study.fill(trial, self._judged.scores(trial))
         self._state.values[trial], self._state.trial_updates[trial] = values, 0
-        if self._num_losses(trial) >= MOST_LOSSES:
+        if is_repeated and self._num_losses(trial) >= MOST_LOSSES:
             self._store(STOPPED, trial, phases)
             self._finish(trial)
             return None
@@ -340,7 +341,10 @@ class Trials:
         return self._study.log.events[self._state.num_events : self._resumed_until]
 
     def _num_losses(self, trial: int) -> int:
-        """Return how often a trial that has begun was repeated, since its worker died."""
+        """Return how often a trial that has begun was repeated, since its worker died.
+
+        It reads all events.
+        """
         log = self._study.log.events
         return len({e.number for e in log if e.kind == BEGUN and e.trial == trial}) - 1
 
