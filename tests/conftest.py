@@ -62,6 +62,12 @@ def optimized():
 
 
 @pytest.fixture
+def no_pictures(monkeypatch):
+    """Draw none of the pictures of a sweep's page."""
+    monkeypatch.setattr("jaxrl.analysis.sweep_report.plot", lambda *_: [])
+
+
+@pytest.fixture
 def experiment(monkeypatch):
     """Return `import_script(name)`, which imports a script of experiments/ as a module."""
     monkeypatch.syspath_prepend(str(TESTS.parent / "experiments"))

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxrl
 from jaxrl.algos.q_learning import QLearningConfig
@@ -52,6 +54,12 @@ CONFIGS: dict[str, Any] = {
     ),
 }
 WITH_MEMORY = [name for name, config in CONFIGS.items() if config.core]
+
+
+def few_in_every_run(*few: str, of: Iterable[str] = CONFIGS) -> Any:
+    """Run a test for these names in every run, and for the others before a release."""
+    names = [n if n in few else pytest.param(n, marks=pytest.mark.exhaustive) for n in of]
+    return pytest.mark.parametrize("name", names)
 
 
 @dataclasses.dataclass(frozen=True)

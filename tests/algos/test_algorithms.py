@@ -12,6 +12,7 @@ from small_algorithms import (
     WITH_MEMORY,
     algorithm,
     assert_close,
+    few_in_every_run,
     learn,
     network_of,
     same,
@@ -25,31 +26,11 @@ from jaxrl.training.compilation import train_chunk
 everything = pytest.mark.parametrize("name", CONFIGS)
 
 
-def quickly_for(*names, slow=tuple(CONFIGS)):
-    """Run these by default, and the others, which compile for seconds each, with a mark.
-
-    One config of each other algorithm is slow, if it is among `slow`. The rest is exhaustive.
-    """
-    params, algorithms = [], {algorithm(name).name for name in names}
-    for name in CONFIGS:
-        is_new = algorithm(name).name not in algorithms
-        mark = pytest.mark.slow if is_new and name in slow else pytest.mark.exhaustive
-        params.append(pytest.param(name, marks=() if name in names else mark))
-        algorithms.add(algorithm(name).name)
-    return pytest.mark.parametrize("name", params)
-
-
 # --- the program ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a2c",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in CONFIGS if name != "a2c"),
-    ],
-)
+@few_in_every_run("a2c")
 def test_an_update_under_jit_equals_an_eager_one(name):
     config = CONFIGS[name]
     state, _ = learn(name, config, start(name), 4)
@@ -72,11 +53,9 @@ def assert_members_learn_alone(population, metrics, singles):
         np.testing.assert_allclose(metrics["loss"][i], one["loss"], rtol=1e-2, atol=1e-4)
 
 
-@quickly_for("a2c", slow=())
+@few_in_every_run("a2c")
 def test_a_population_over_seeds_and_configs_learns_what_its_members_learn(name):
     algo, config = algorithm(name), CONFIGS[name]
-    if name == "a2c":
-        config = config.replace(num_minibatches=2)
     keys = jax.random.split(jax.random.key(3), 4)
     rates, gammas = [0.01, 0.02, 0.05, 0.1], [0.9, 0.99, 0.5, 1.0]
 
@@ -108,7 +87,7 @@ def test_a_population_on_the_host_shares_a_pool_and_learns_what_its_members_lear
 
 
 @pytest.mark.parametrize("number", [float, np.asarray])
-@quickly_for("ppo-gru", "dqn-prioritized")
+@few_in_every_run("ppo-gru", "dqn-prioritized", "r2d2")
 def test_a_program_with_64_bit_numbers_keeps_the_state_s_dtypes(name, number):
     algo = getattr(jaxrl, algorithm(name).name)(jaxrl.make("probe/Bandit-v0", 2))
     config = CONFIGS[name].replace(gamma=number(0.9))
@@ -144,7 +123,7 @@ QUIET: dict[str, Any] = {
 }  # fmt: skip
 
 
-@quickly_for("r2d2", slow=())
+@few_in_every_run("r2d2")
 def test_ten_updates_equal_four_and_six_more_bit_for_bit(name, run_in_two_parts):
     parts = run_in_two_parts(name)
     whole = jaxrl.run(algorithm(name), CONFIGS[name], total_steps=10 * 2 * 4, **QUIET)
@@ -183,17 +162,10 @@ def actor(algo):
 
 
 # A2C and IMPALA act by the function by which PPO does.
-ACT_LIKE_PPO = ("a2c", "a2c-lstm", "impala", "impala-lstm")
+ACTING = ("ppo", "ppo-gru", "dqn", "dqn-prioritized", "pqn", "pqn-lstm", "r2d2")
 
 
-def acting(names):
-    """Run these by default, but for those that act like PPO."""
-    exhaustive = pytest.mark.exhaustive
-    params = [pytest.param(n, marks=[exhaustive] * (n in ACT_LIKE_PPO)) for n in names]
-    return pytest.mark.parametrize("name", params)
-
-
-@acting(CONFIGS)
+@few_in_every_run(*ACTING)
 def test_acting_is_greedy_without_chance_and_samples_with_it(name):
     config, state, obs = CONFIGS[name], start(name), jnp.zeros((64, 4))
     chance = {
@@ -228,7 +200,7 @@ def greedy_actions(outputs):
     return jnp.argmax(outputs, -1) if isinstance(outputs, jax.Array) else outputs[0].mode()
 
 
-@acting(WITH_MEMORY)
+@few_in_every_run(*ACTING, of=WITH_MEMORY)
 def test_acting_step_by_step_equals_the_unrolled_sequence(name):
     config, num_steps, num_envs = CONFIGS[name], 8, 3
     state = start(name)
@@ -259,17 +231,7 @@ def test_acting_step_by_step_equals_the_unrolled_sequence(name):
     assert set(expected.ravel()) == {0, 1}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            pytest.param(name, marks=pytest.mark.exhaustive)
-            for name in WITH_MEMORY
-            if name != "r2d2"
-        ),
-        "r2d2",
-    ],
-)
+@few_in_every_run("r2d2", of=WITH_MEMORY)
 def test_a_loaded_policy_remembers_between_calls_until_it_is_reset(name, run_in_two_parts):
     result = run_in_two_parts(name)
     policy = jaxrl.load_policy(result.run_dir)
@@ -297,7 +259,7 @@ def test_a_loaded_policy_remembers_between_calls_until_it_is_reset(name, run_in_
     assert policy(obs).shape == (3,)
 
 
-@quickly_for("ppo", "dqn", "r2d2", slow=())
+@few_in_every_run("ppo", "dqn", "r2d2")
 def test_evaluation_plays_whole_episodes(name):
     algo = algorithm(name)
     evaluate = jax.jit(jaxrl.evaluate, static_argnums=(0, 3, 5, 6))

@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_algorithms import CONFIGS, algorithm, described, learn, same, start
+from small_algorithms import (
+    CONFIGS,
+    algorithm,
+    described,
+    few_in_every_run,
+    learn,
+    same,
+    start,
+)
 
 import jaxrl
 from jaxrl.config import is_static
@@ -194,9 +202,7 @@ def test_whole_numbers_do_for_every_traced_field_and_the_state_keeps_its_shapes_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [n if n in NAMES else pytest.param(n, marks=pytest.mark.exhaustive) for n in CONFIGS]
-)
+@few_in_every_run(*NAMES)
 def test_extreme_but_legal_values_give_finite_numbers(name):
     config, state = CONFIGS[name], start(name)
     for field, values in VALUES.items():

@@ -1,14 +1,13 @@
 """Every algorithm learns: probes with known answers, then CartPole."""
 
 import functools
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_algorithms import network_of, train
+from small_algorithms import few_in_every_run, network_of, train
 
 import jaxrl
 from jaxrl.algos import ppo as ppo_module
@@ -61,12 +60,6 @@ LEARNERS = {
 
 ACTOR_CRITICS = ["ppo", "a2c", "impala"]
 pytestmark = pytest.mark.learning
-
-
-def few_in_every_run(*few: str, of: Iterable[str]) -> Any:
-    """Run a test for these algorithms in every run, and for the others before a release."""
-    names = [n if n in few else pytest.param(n, marks=pytest.mark.exhaustive) for n in of]
-    return pytest.mark.parametrize("name", names)
 
 
 def solve(name: str, env_id: str, config: Any = None, factor: float = 1, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from written_sweeps import SPACE, random_sweep, span, sweep_of, trial
 
-from jaxrl.analysis import sweep_figures, sweep_report
+from jaxrl.analysis import sweep_figures
 from jaxrl.analysis.page import data_uri
 from jaxrl.analysis.sweep_figures import best_so_far, plot
 from jaxrl.analysis.sweep_report import write_report
@@ -54,11 +54,6 @@ def test_without_optuna_all_pictures_are_drawn(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     paths = plot(random_sweep(6), tmp_path / "plots")
     assert paths == [tmp_path / "plots" / f"{picture}.png" for picture in PICTURES]
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
 
 
 def num_colors(path):

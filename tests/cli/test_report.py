@@ -3,7 +3,6 @@
 import pytest
 import sweep_runs
 
-from jaxrl.analysis import sweep_report
 from jaxrl.cli import report
 from jaxrl.tuning import HyperTrick, ranking
 from jaxrl.tuning.sweeps import sweep_file
@@ -34,9 +33,9 @@ def test_a_report_has_the_trials_of_all_workers(workers, capsys):
     assert (directory / "runs" / "toys" / "study" / "report.html").exists()
 
 
-def test_finals_are_on_the_page_of_their_own_study_only(workers, monkeypatch):
+@pytest.mark.usefixtures("no_pictures")
+def test_finals_are_on_the_page_of_their_own_study_only(workers):
     storage, directory = workers
-    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
     sweep_runs.run(directory / "c", HyperTrick(4, 2), storage=storage, study_name="others")
     sweep = sweep_file.read(directory / "a")
     (best, *_) = ranking.ranked(sweep["trials"])

@@ -15,7 +15,6 @@ import jaxrl
 from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis import sweep_report
 from jaxrl.analysis.sweep_tables import TextTable
 from jaxrl.cli import sweep, train
 from jaxrl.cli.flags import arguments
@@ -189,11 +188,6 @@ def test_flags_name_one_objective_or_several():
     several = sweep_flags.make_objective(sweep_flags.SweepArguments(objective=("lowest", "mean")))
     assert several == {"lowest": objectives.lowest_return, "mean": objectives.mean_return}
     assert objectives.names_of(several) == ["lowest", "mean"]
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -38,9 +38,14 @@ def check_file(url: str) -> None:
     Raises:
       ValueError: if the URL cannot be parsed.
     """
+    if is_missing(url):
+        raise FileNotFoundError(f"there is no study in {storage_file(url)}: no such file")
+
+
+def is_missing(url: str) -> bool:
+    """Return whether the storage is a file that is not there."""
     path = storage_file(url)
-    if path is not None and not Path(path).is_file():
-        raise FileNotFoundError(f"there is no study in {path}: no such file")
+    return path is not None and not Path(path).is_file()
 
 
 def open_storage(url: str, heartbeat_seconds: int) -> Any:

@@ -32,9 +32,9 @@ from jaxrl.tuning.studies.events import EventLog, log_name
 from jaxrl.tuning.studies.heartbeat import Heartbeat, lost_trials
 from jaxrl.tuning.studies.paused_agents import PausedAgents, open_agents
 from jaxrl.tuning.studies.storage import (
-    check_file,
     close_storage,
     has_heartbeats,
+    is_missing,
     not_there,
     open_storage,
     open_study,
@@ -97,11 +97,8 @@ class SharedStudy:
         """The trials that this worker runs, by index, as they were when it claimed them."""
         self._heartbeat = None
         is_known = bool(saved or listed)
-        if is_known:
-            try:
-                check_file(url)
-            except FileNotFoundError as error:
-                raise not_there() from error
+        if is_known and is_missing(url):
+            raise not_there()
         self._storage = open_storage(url, heartbeat_seconds)
         try:
             self._study = open_study(self._storage, url, name, search, is_known)

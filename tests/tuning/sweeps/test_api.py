@@ -14,7 +14,6 @@ from sweep_runs import STATIC, outcome, run, stop_after
 from toy_algorithm import toy
 
 import jaxrl
-from jaxrl.analysis import sweep_report
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.training import manifest as manifests
 from jaxrl.training.run_dir import directory_lock
@@ -207,8 +206,8 @@ def test_directories_of_any_name_hold_their_own_study(name, tmp_path):
     assert len(resumed.summary["trials"]) == 2
 
 
-def test_a_scheduler_within_a_scheduler_is_recorded_and_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_report, "plot", lambda *_: [])
+@pytest.mark.usefixtures("no_pictures")
+def test_a_scheduler_within_a_scheduler_is_recorded_and_compared(tmp_path):
     result = run(tmp_path / "x", Capped(HyperTrick(4, 2), 5))
     inner = {"name": "HyperTrick", "num_trials": 4, "num_phases": 2, "eviction_rate": 0.25}
     found = sweep_file.read(tmp_path / "x")["scheduler"]
