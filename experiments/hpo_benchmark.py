@@ -126,6 +126,12 @@ class Sampler(NamedTuple):
     name: str
 
 
+class ProgramSampler(NamedTuple):
+    """A sampler within the program, of `tuning`; its trials train for all phases."""
+
+    sampler: tuning.AdaptiveSampler
+
+
 class Budget(NamedTuple):
     """Phases that all schedulers can spend exactly: what HyperBand costs, several times."""
 
@@ -193,11 +199,12 @@ def hypertrick(budget: Budget) -> Scheduler:
     return Extended(tuning.HyperTrick(round(planned), budget.num_phases), budget.total)
 
 
-OPTIMIZERS: dict[str, Sampler | Callable[[Budget], Scheduler]] = {
+OPTIMIZERS: dict[str, Sampler | ProgramSampler | Callable[[Budget], Scheduler]] = {
     "random": lambda b: tuning.RandomSearch(b.whole_trials, b.num_phases),
     "sobol": Sampler("sobol"),
     "tpe": Sampler("tpe"),
     "smac": Sampler("smac"),
+    "improvement": ProgramSampler(tuning.ExpectedImprovement()),
     "halving": lambda b: tuning.SuccessiveHalving(
         b.times * b.halving_trials, b.num_phases, times=b.times
     ),
@@ -229,7 +236,7 @@ class Args:
     finals_repeats: int = 3
     """New runs of each of them."""
     batch: int = 4
-    """Trials that samplers on the host propose at a time."""
+    """Trials that samplers propose at a time."""
     total_steps: int | None = None
     """Environment steps of a run, about; the task's by default."""
     at_once: int = 10
@@ -309,16 +316,22 @@ class Searches(NamedTuple):
     schedules: dict[str, Any]
 
 
-def search_in_program(problem: Problem, scheduler: Scheduler) -> Searches:
+def search_in_program(
+    problem: Problem, scheduler: Scheduler, sampler: tuning.AdaptiveSampler | None = None
+) -> Searches:
     """Search with all seeds in one program."""
     is_explorer, budget = isinstance(scheduler, tuning.Explorer), problem.budget
     is_on_host, at_once = not problem.algo.env.checkpointable, problem.args.at_once
-    # So many lanes are full in every round until the steps are spent, and exactly these.
-    num_lanes = scheduler.num_trials if is_explorer else budget.num_phases
+    if is_explorer:
+        num_lanes = scheduler.num_trials
+    elif sampler is not None:
+        num_lanes = problem.args.batch
+    else:  # so many are full in every round until the steps are spent, and exactly these
+        num_lanes = budget.num_phases
     run = functools.partial(
         tuning.search, problem.algo, problem.config, problem.space, scheduler, num_lanes,
         problem.updates, strategy="map" if at_once == 1 and not is_on_host else "vmap",
-        max_steps=None if is_explorer else budget.total * problem.phase_steps,
+        sampler=sampler, max_steps=None if is_explorer else budget.total * problem.phase_steps,
     )  # fmt: skip
 
     def outcome(key: jax.Array) -> Searches:
@@ -366,6 +379,9 @@ def run_cell(problem: Problem, name: str) -> dict[str, Any]:
     began = time.process_time()
     if isinstance(optimizer, Sampler):
         found = search_from_host(problem, optimizer.name)
+    elif isinstance(optimizer, ProgramSampler):
+        whole_trials = tuning.RandomSearch(problem.budget.whole_trials, args.phases)
+        found = search_in_program(problem, whole_trials, optimizer.sampler)
     else:
         found = search_in_program(problem, optimizer(problem.budget))
 

@@ -22,7 +22,7 @@ def study(experiment):
 def test_all_schedulers_cost_the_budget_or_have_trials_in_reserve(study, num_phases):
     budget = study.hyperband_budget(num_phases, 3)
     for name, optimizer in study.OPTIMIZERS.items():
-        if isinstance(optimizer, study.Sampler):
+        if isinstance(optimizer, study.Sampler | study.ProgramSampler):
             continue
         match optimizer(budget):
             case tuning.SuccessiveHalving() | tuning.HyperBand() as search:
@@ -118,7 +118,7 @@ def test_dqn_and_simulators_are_searched(
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     agent = study.Agent(lambda env: toy_algorithm(), SPACE, ToyConfig())
     monkeypatch.setitem(study.TASKS, "CartPole-v1", study.Task("CartPole-v1", 192, 0.0, 2, agent))
-    some = ("tpe", "hypertrick", "pb2")
+    some = ("tpe", "hypertrick", "pb2", "improvement")
     args = study.Args(
         ("CartPole-v1",), some[:2], seeds=2, new_seeds=4, phases=3, finals_top=2, finals_repeats=2,
         at_once=4, cells=tmp_path / "cells",
@@ -131,7 +131,7 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     cells = {name: json.loads(path.read_text()) for name, path in files.items()}
     # 33 phases of the search and 4 runs of the finals, 64 steps each
     assert {tuple(cell["steps"]) for cell in cells.values()} == {(64 * (33 + 4 * 3),) * 2}
-    assert cells["tpe"]["trials"] == cells["pb2"]["trials"] == [11, 11]
+    assert all(cells[name]["trials"] == [11, 11] for name in some if name != "hypertrick")
     for cell in cells.values():
         assert np.shape(cell["on_new_seeds"]) == (2, 4)
         assert (np.diff(cell["best_so_far"]) >= 0).all()
@@ -150,7 +150,7 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     record = json.loads((tmp_path / "results" / "small.json").read_text())
     ranks = [row["value"] for row in record["ranks"].values()]
     assert ranks == sorted(ranks)
-    assert np.mean(ranks) == pytest.approx(2)
+    assert np.mean(ranks) == pytest.approx(2.5)
     assert "beats_random" not in record["ranks"]["tpe"]  # random search has no cell
     row = record["tasks"]["CartPole-v1"]["pb2"]["on_new_seeds"]
     by_seed = np.mean(cells["pb2"]["on_new_seeds"], 1)
