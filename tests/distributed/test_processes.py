@@ -20,13 +20,12 @@ from jaxrl.distributed import liveness, processes
 from jaxrl.training.loggers import read_jsonl
 
 ROOT = Path(__file__).parents[2]
-PPO = "-m", "jaxrl", "train", "ppo"
 CARTPOLE = (
-    *PPO, "--num-envs", "8", "--num-steps", "8", "--num-minibatches", "1", "--num-epochs", "2",
-    "--log-every", "1", "--no-anneal", "--num-evaluations", "0", "--eval-episodes", "4",
+    "-m", "jaxrl", "train", "a2c", "--num-envs", "8", "--num-steps", "8", "--hidden-sizes", "4",
+    "--log-every", "1", "--no-anneal", "--num-evaluations", "0",
 )  # fmt: skip
 SIMULATED = (
-    *PPO, "--env-id", "envpool/CartPole-v1", "--num-envs", "4", "--num-steps", "8",
+    "-m", "jaxrl", "train", "ppo", "--env-id", "envpool/CartPole-v1", "--num-envs", "4", "--num-steps", "8",
     "--num-minibatches", "1", "--num-epochs", "1", "--log-every", "1", "--num-evaluations", "0",
 )  # fmt: skip
 
