@@ -25,8 +25,9 @@ CARTPOLE = (
     "--log-every", "1", "--no-anneal", "--num-evaluations", "0",
 )  # fmt: skip
 SIMULATED = (
-    "-m", "jaxrl", "train", "ppo", "--env-id", "envpool/CartPole-v1", "--num-envs", "4", "--num-steps", "8",
-    "--num-minibatches", "1", "--num-epochs", "1", "--log-every", "1", "--num-evaluations", "0",
+    "-m", "jaxrl", "train", "ppo", "--env-id", "envpool/CartPole-v1", "--num-envs", "4",
+    "--num-steps", "8", "--num-minibatches", "1", "--num-epochs", "1", "--log-every", "1",
+    "--num-evaluations", "0",
 )  # fmt: skip
 
 
