@@ -133,7 +133,7 @@ def parse(
         config_class, values = type(known[args.preset].config), vars(args.config)
         with naming_flags(flags_of(config_class)):
             if args.anneal and not values["anneal_updates"]:  # `prepare` knows their number
-                config = _set_annealing(config_class(**values | {"anneal_updates": 1}), 0)
+                config = _without_annealing(config_class(**values | {"anneal_updates": 1}))
             else:
                 config = config_class(**values)
         return dataclasses.replace(args, config=config)
@@ -141,10 +141,10 @@ def parse(
     return parse_with_file(argv, parse_flags, read_env_options, algorithm)
 
 
-def _set_annealing(config: Any, updates: float) -> Any:
-    """Return a config with another `anneal_updates`, which is not checked against other fields."""
+def _without_annealing(config: Any) -> Any:
+    """Return a config with 0 `anneal_updates`, which is not checked against other fields."""
     annealed = jax.tree_util.GetAttrKey("anneal_updates")
-    return jax.tree.map_with_path(lambda path, x: updates if path == (annealed,) else x, config)
+    return jax.tree.map_with_path(lambda path, x: 0 if path == (annealed,) else x, config)
 
 
 def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) -> Any:
@@ -249,11 +249,12 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
         algo = make_algorithm(make(args.env_id, num_envs, **env_options | options))
         if joins or devices > 1:
             algo = spread(algo, None if joins else devices)
-        config, updates = args.config, args.config.anneal_updates
-        if num_minibatches is not None:  # `final_entropy_coef` is refused without annealing
-            config = config.replace(num_minibatches=num_minibatches, anneal_updates=updates or 1)
-            config = _set_annealing(config, updates)
-        return algo, config
+        changes: dict[str, Any] = {}
+        if num_minibatches is not None:
+            changes["num_minibatches"] = num_minibatches
+        if args.anneal and args.config.anneal_updates == 0:
+            changes["anneal_updates"] = count_updates(algo, args.config, args.total_steps)
+        return algo, args.config.replace(**changes)
 
     algo, config = build()
     name = algo.env.id.partition("/")[2].replace("/", "-")
@@ -266,8 +267,6 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
             starts = [{name: start[name] for name in knobs} for start in starts]
             settings |= find_fastest(functools.partial(build, **settings), knobs, starts)
         algo, config = build(**settings)
-    if args.anneal and config.anneal_updates == 0:
-        config = config.replace(anneal_updates=count_updates(algo, config, args.total_steps))
     return algo, config, run_dir
 
 

@@ -85,12 +85,12 @@ def test_a_resumed_run_looks_only_for_what_its_manifest_lacks(monkeypatch, tmp_p
     assert algo.lane_axis is not None  # on two devices
 
 
-def test_trials_know_no_number_of_updates_but_keep_a_final_coefficient(monkeypatch):
-    """It is refused without one, and the number follows from what the trials choose."""
+def test_trials_anneal_over_the_updates_that_their_environments_need(monkeypatch):
+    """A final coefficient is refused without annealing."""
     configs = []
 
     def autotune(build, knobs, starts, report):
-        configs.append(build(num_minibatches=4)[1])
+        configs.append(build(num_envs=4, num_minibatches=4)[1])
         return AutotuneResult({"num_envs": 8, "num_minibatches": 2}, ())
 
     monkeypatch.setattr(autotune_flags, "autotune", autotune)
@@ -98,7 +98,7 @@ def test_trials_know_no_number_of_updates_but_keep_a_final_coefficient(monkeypat
     flags = ["--autotune", "--autotune-also", *ALSO, "--final-entropy-coef", "0.001"]
     flags += ["--num-steps", "5", "--total-steps", "200"]
     _, config, _ = train.prepare(jaxrl.a2c, train.parse("a2c", flags))
-    assert [(c.num_minibatches, c.anneal_updates) for c in configs] == [(4, 0)]
+    assert [(c.num_minibatches, c.anneal_updates) for c in configs] == [(4, 10)]
     assert (config.num_minibatches, config.anneal_updates) == (2, 5)
     assert config.final_entropy_coef == 0.001
 
