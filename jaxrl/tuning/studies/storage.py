@@ -100,8 +100,9 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
             ) from error
         except Exception as error:
             if not attempts_left:
+                reason = getattr(error, "orig", error)  # the driver's words, without SQL
                 raise ValueError(
-                    f"the study storage {shown!r} cannot be opened: {error}"
+                    f"the study storage {shown!r} cannot be opened: {reason}"
                 ) from error
             time.sleep(0.5)
     raise AssertionError

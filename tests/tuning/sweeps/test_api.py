@@ -171,6 +171,13 @@ def test_a_new_study_takes_no_events_of_a_deleted_one(tmp_path):
     assert outcome(again) == outcome(run(tmp_path / "alone", rule, seed=6))
 
 
+def test_a_file_that_is_no_database_is_named_without_sql(tmp_path, monkeypatch):
+    (tmp_path / "study.db").write_text("no database")
+    monkeypatch.setattr(storage, "OPENING_ATTEMPTS", 1)
+    with pytest.raises(ValueError, match=r"study\.db' cannot be opened: file is not a database$"):
+        run(tmp_path / "x", HyperTrick(4, 2), storage=f"sqlite:///{tmp_path / 'study.db'}")
+
+
 def test_passwords_are_shown_in_no_error_and_no_command(tmp_path, monkeypatch):
     url = "nosuchdb://me:secret:x@host/db"
     monkeypatch.setattr(sys, "orig_argv", ["python", "sweep.py", "--storage", url, "--study", "s"])
