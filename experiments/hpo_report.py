@@ -2,6 +2,7 @@
 
     python experiments/hpo_report.py
     python experiments/hpo_report.py --results experiments/results
+    python experiments/hpo_report.py --beside experiments/results/hpo-benchmark.json
 
 A winner's score is its mean return on the new seeds. A task's table gives the interquartile mean of
 the winners of all searches, with a 95% bootstrap interval. Ranks are those of the winners among the
@@ -46,6 +47,8 @@ class Args:
     """Name of both."""
     note: str = ""
     """A sentence about the circumstances, such as other load on the machine."""
+    beside: Path | None = None
+    """A record whose optimizers are shown, too, unless there are newer cells of them."""
 
 
 def read_cells(directory: Path) -> Cells:
@@ -80,9 +83,29 @@ def read_cells(directory: Path) -> Cells:
     return cells
 
 
-def winner_scores(cell: dict[str, Any]) -> np.ndarray:
-    """Return the mean return of each search's winner on new seeds, `[S]`."""
-    return np.array(cell["on_new_seeds"]).mean(1)
+def read_record(path: Path, settings: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a record whose settings, by task, are these.
+
+    Fields of configs that the record lacks were added later, and are not compared.
+
+    Raises:
+      ValueError: if it has other tasks, or was made differently.
+    """
+    record = json.loads(path.read_text())
+    before = record["settings"]
+    if before.keys() != settings.keys():
+        raise ValueError(
+            f"{path} has the tasks {', '.join(before)}, the cells {', '.join(settings)}; both must "
+            "have the same"
+        )
+    for task, old in before.items():
+        config = {name: settings[task]["config"].get(name) for name in old["config"]}
+        if changes := changed_settings(old, settings[task] | {"config": config}, old):
+            raise ValueError(
+                f"{path} was made with other settings of {task}; run the cells with its own:\n  "
+                + "\n  ".join(changes)
+            )
+    return record
 
 
 def summarize(cell: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +119,9 @@ def summarize(cell: dict[str, Any]) -> dict[str, Any]:
     every = settings["phase_steps"] * settings["phases"]
     kept = ("steps", "trials", "seconds", "cpu_seconds", "winners")
     return {
-        "on_new_seeds": summarize_seeds(winner_scores(cell), statistics.interquartile_mean),
+        "on_new_seeds": summarize_seeds(
+            np.array(cell["on_new_seeds"]).mean(1), statistics.interquartile_mean
+        ),
         "agents_on_new_seeds": np.round(cell["on_new_seeds"], 3).tolist(),
         "in_finals": summarize_seeds(np.array(cell["in_finals"]), statistics.interquartile_mean),
         "best_so_far": {
@@ -112,19 +137,25 @@ def rounded(estimate: statistics.Estimate) -> dict[str, float]:
     return {name: round(float(x), 3) for name, x in estimate._asdict().items()}
 
 
-def mean_ranks(cells: Cells) -> dict[str, dict[str, Any]]:
+def mean_ranks(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return each optimizer's mean rank over tasks and seeds, the best optimizer first.
 
     Each has the probability, too, that its winner beats one of random search.
+
+    Args:
+      tasks: what `summarize` returns, by task and optimizer.
     """
-    optimizers = sorted(next(iter(cells.values())))
-    scores = [[winner_scores(own[name]) for name in optimizers] for own in cells.values()]
+    optimizers = sorted(next(iter(tasks.values())))
+    scores = [
+        [np.array(rows[name]["on_new_seeds"]["by_seed"]) for name in optimizers]
+        for rows in tasks.values()
+    ]
     by_task = np.array([rankdata(-np.array(rows), axis=0) for rows in scores])  # [tasks, O, S]
     found: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(optimizers):
         rank = statistics.estimate(statistics.mean, by_task[:, place].T)
         means = by_task[:, place].mean(1).round(3).tolist()
-        found[name] = rounded(rank) | {"by_task": dict(zip(cells, means, strict=True))}
+        found[name] = rounded(rank) | {"by_task": dict(zip(tasks, means, strict=True))}
         if "random" in optimizers:
             pairs = [
                 [of_task[i] for of_task in scores] for i in (place, optimizers.index("random"))
@@ -192,20 +223,27 @@ def draw(tasks: dict[str, dict[str, Any]]) -> Figure:
 def main(args: Args) -> None:
     """Print the tables, and write the record and the picture."""
     cells = read_cells(args.cells)
-    tasks = {task: {n: summarize(cell) for n, cell in own.items()} for task, own in cells.items()}
-    ranks = mean_ranks(cells)
     firsts = {task: next(iter(own.values())) for task, own in cells.items()}
-    num_searches = next(iter(firsts.values()))["settings"]["seeds"]
-    console = Console(width=200)
-    for table in tables(tasks, ranks, num_searches):
-        console.print(table)
-    record = {
+    record: dict[str, Any] = {
         "note": args.note,
         "manifests": {task: cell["manifest"] for task, cell in firsts.items()},
         "settings": {task: cell["settings"] for task, cell in firsts.items()},
-        "ranks": ranks,
-        "tasks": tasks,
     }
+    tasks = {task: {n: summarize(cell) for n, cell in own.items()} for task, own in cells.items()}
+    if args.beside is not None:
+        before = read_record(args.beside, record["settings"])
+        record["note"] = f"{before['note']} {args.note}".strip()
+        record["manifests"] = before["manifests"] | {
+            f"{task} {name}": cell["manifest"]
+            for task, own in cells.items()
+            for name, cell in own.items()
+        }
+        tasks = {task: rows | tasks[task] for task, rows in before["tasks"].items()}
+    ranks = mean_ranks(tasks)
+    console = Console(width=200)
+    for table in tables(tasks, ranks, next(iter(firsts.values()))["settings"]["seeds"]):
+        console.print(table)
+    record |= {"ranks": ranks, "tasks": tasks}
     draw(tasks).savefig(save_record(args.results, args.name, record))
 
 

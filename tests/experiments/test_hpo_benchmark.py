@@ -156,6 +156,22 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     by_seed = np.mean(cells["pb2"]["on_new_seeds"], 1)
     np.testing.assert_allclose(row["by_seed"], by_seed, atol=1e-4)
     assert row["value"] == pytest.approx(by_seed.mean(), abs=1e-4)
+    (tmp_path / "late").mkdir()
+    files["improvement"].rename(tmp_path / "late" / "cartpole-v1-improvement.json")
+    report.main(report.Args(tmp_path / "cells", tmp_path / "results", "early"))
+    early, late = tmp_path / "results" / "early.json", tmp_path / "late"
+    report.main(report.Args(late, tmp_path / "results", "both", beside=early))
+    both = json.loads((tmp_path / "results" / "both.json").read_text())
+    assert (both["ranks"], both["tasks"]) == (record["ranks"], record["tasks"])
+    assert both["manifests"].keys() == {"CartPole-v1", "CartPole-v1 improvement"}
+    early.write_text(early.read_text().replace('"times": 3', '"times": 6'))
+    with pytest.raises(ValueError, match=r"other settings of CartPole-v1; .*\n  times: 6 -> 3"):
+        report.main(report.Args(late, tmp_path / "results", beside=early))
+    early.write_text(early.read_text().replace("CartPole-v1", "Acrobot-v1"))
+    with pytest.raises(ValueError, match="has the tasks Acrobot-v1, the cells CartPole-v1; both"):
+        report.main(report.Args(late, tmp_path / "results", beside=early))
+    (late / "cartpole-v1-improvement.json").rename(files["improvement"])
+
     for name, cell in cells.items():
         other = cell | {"settings": cell["settings"] | {"task": "Acrobot-v1", "seeds": 3}}
         (tmp_path / "cells" / f"acrobot-v1-{name}.json").write_text(json.dumps(other))
