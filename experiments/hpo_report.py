@@ -89,9 +89,11 @@ def read_record(path: Path, settings: dict[str, dict[str, Any]]) -> dict[str, An
     Fields of configs that the record lacks were added later, and are not compared.
 
     Raises:
-      ValueError: if it has other tasks, or was made differently.
+      ValueError: if it is something else, has other tasks, or was made differently.
     """
     record = json.loads(path.read_text())
+    if not isinstance(record, dict) or not {"settings", "tasks", "manifests"} <= record.keys():
+        raise ValueError(f"{path} is no record of this benchmark; hpo_report.py writes them")
     before = record["settings"]
     if before.keys() != settings.keys():
         raise ValueError(

@@ -170,6 +170,9 @@ def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_pa
     early.write_text(early.read_text().replace("CartPole-v1", "Acrobot-v1"))
     with pytest.raises(ValueError, match="has the tasks Acrobot-v1, the cells CartPole-v1; both"):
         report.main(report.Args(late, tmp_path / "results", beside=early))
+    early.write_text("[]")
+    with pytest.raises(ValueError, match=r"early\.json is no record of this benchmark"):
+        report.main(report.Args(late, tmp_path / "results", beside=early))
     (late / "cartpole-v1-improvement.json").rename(files["improvement"])
 
     for name, cell in cells.items():

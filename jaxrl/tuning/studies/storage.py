@@ -100,7 +100,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
             ) from error
         except Exception as error:
             if not attempts_left:
-                reason = getattr(error, "orig", error)  # the driver's words, without SQL
+                reason = getattr(error, "orig", None) or error  # the driver's words, without SQL
                 raise ValueError(
                     f"the study storage {shown!r} cannot be opened: {reason}"
                 ) from error
