@@ -43,9 +43,10 @@ class Job:
         found = re.search(rf"\b{name}=(\S+)", shown)
         return "" if found is None else found[1]
 
-    def wait_for(self, state, seconds=60):
+    def wait_for(self, value, seconds=60, name="JobState"):
+        """Wait until a field has a value; show the job and its log if it does not come to that."""
         try:
-            wait_until(lambda: self.field("JobState") == state, seconds, 0.2)
+            wait_until(lambda: self.field(name) == value, seconds, 0.2)
         except AssertionError as error:
             shown = self.cluster.call("scontrol", "show", "job", self.number)
             raise AssertionError(shown + self.log()) from error
@@ -57,7 +58,7 @@ class Job:
         credentials count whole seconds, it was killed already. Their end puts its time off again.
         """
         # The signal before the end of a job's time may come a minute late.
-        wait_until(lambda: self.field("Reason") == "BeginTime", 150, 0.2)
+        self.wait_for("BeginTime", 150, "Reason")
 
         def begins():
             self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now+2")
