@@ -28,7 +28,6 @@ from jaxrl.training.progress import Progress
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-SCORES = DOCS / "algorithms" / "minatar.md"
 ARGUMENTS = (
     AtariArguments, SweepArguments, SubmitArguments, PlayArguments, ReportArguments,
     CompareArguments,
@@ -70,17 +69,19 @@ def test_links_lead_to_files(page):
         assert (page.parent / link).is_file(), link
 
 
-def test_scores_are_those_of_the_records(experiment):
-    """Rows of docs/algorithms/minatar.md are what experiments/score_table.py prints."""
-    rows = re.findall(r"^\|.*/results/([\w-]+)\.json.*$", SCORES.read_text(), re.MULTILINE)
-    assert rows
-    for name in rows:
+@pytest.mark.parametrize("page", ["minatar", "atari"])
+def test_scores_are_those_of_the_records(experiment, page):
+    """Rows of both tables are what experiments/score_table.py prints."""
+    text = (DOCS / "algorithms" / f"{page}.md").read_text()
+    names = re.findall(r"^\| \w+-(?:MinAtar|v5) \|.*/results/([\w-]+)\.json", text, re.MULTILINE)
+    assert names
+    for name in names:
         record = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text())
         is_peers = "measures" in record
         expected = (
             rows_of_peer(record) if is_peers else [experiment("score_table").row(name, record)]
         )
-        assert set(expected) <= set(SCORES.read_text().splitlines())
+        assert set(expected) <= set(text.splitlines())
 
 
 def rows_of_peer(record):
