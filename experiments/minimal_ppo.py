@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 def optimizer(num_updates: jax.Array | int) -> Any:
     """Return Adam with the learning rate of the update after `num_updates`."""
-    rate = optimizers.linear_decay(LEARNING_RATE, jnp.int32(num_updates), NUM_UPDATES)
+    rate = optimizers.linear_schedule(LEARNING_RATE, 0.0, jnp.int32(num_updates), NUM_UPDATES)
     return optimizers.adam(rate, eps=1e-5, max_grad_norm=0.5)
 
 

@@ -183,7 +183,7 @@ _PPO = {
     "gymnasium-atari": Preset(
         "Atari through ale-py; Huang et al. 2022", "gymnasium/ALE/Pong-v5", 10_000_000, 8,
         PPO_FOR_ATARI,
-        env_options={"episodic_life": True, "reward_clip": True, "repeat_action_probability": 0.0},
+        env_options=ATARI_OPTIONS,
     ),
     "nes-tetris": Preset(
         "NES Tetris from pixels; experiments/nes_tetris.py says what it needs",

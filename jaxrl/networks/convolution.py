@@ -1,30 +1,9 @@
 """Convolution and max pooling whose gradients are fast inside `jax.lax.scan` on a CPU.
 
-A learner takes its gradient steps in a loop of the compiled program. On a GPU the gradient of XLA's
-own convolution is fast there, unless images are small; on a CPU it is about 20 times slower than it
-could be, and so is the gradient of pooling (4 times). Images a second of the Nature CNN in a scan
-on two CPU cores: 100 with XLA's convolution, 1,310 with im2col, 2,160 with this module; PyTorch
-2,030.
-
-So each operation has two versions, chosen when a program is lowered for its platform: XLA's own,
-and for CPUs one made of matrix products and elementwise operations, which convolves small images
-(`SMALL_IMAGE`) everywhere. Images are `[B, H, W, C]`. The CPU version of a convolution
-
-1. folds strides into channels where they divide the kernel (space to depth): an 8x8 kernel of
-   stride 4 on 4 channels becomes a 2x2 kernel of stride 1 on 64 channels, whose patches are 4
-   slices of the image instead of 64;
-2. gathers patches along the width only and lets the matrix product compute all rows of the kernel
-   as further output columns, then adds up the rows, each shifted. For each position this writes
-   `kw * C + kh * F` numbers instead of im2col's `kh * kw * C`. Where few input channels make whole
-   patches the smaller ones, it gathers whole patches;
-3. puts channels first in memory where products are wide. The gradient of a kernel sums over all
-   positions, and with positions last its product is up to twice as fast: a gradient step of the
-   Nature CNN takes 12% less time, of GA3C's network 14 to 25%.
-
-Everything is ordinary differentiable JAX: `vmap` over kernels (a population) gives batched matrix
-products, and forward-mode and higher derivatives work. The figures are those of
-experiments/results/convolution.json; experiments/benchmarks/convolution.py measures this module
-and XLA's operations again.
+Each operation has two versions, chosen when a program is lowered for its platform: XLA's own, and
+for CPUs one made of matrix products and elementwise operations, which convolves small images
+(`SMALL_IMAGE`) everywhere. docs/explanation/convolutions.md says why and how. Images are
+`[B, H, W, C]`. All derivatives, and `vmap` over kernels (a population), work.
 """
 
 import functools

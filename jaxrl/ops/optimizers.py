@@ -83,8 +83,8 @@ def _complete(
 
 
 def annealed_learning_rate(config: Any, num_updates: Number) -> Array:
-    """Return the learning rate of the update after `num_updates`."""
-    return linear_decay(config.learning_rate, num_updates, config.anneal_updates)
+    """Return the learning rate of the update after `num_updates`: it falls linearly to 0."""
+    return linear_schedule(config.learning_rate, 0.0, num_updates, config.anneal_updates)
 
 
 def annealed_adam(config: Any, num_updates: Number) -> optax.GradientTransformation:
@@ -103,11 +103,6 @@ def annealed_rmsprop(config: Any, num_updates: Number) -> optax.GradientTransfor
         config.eps_inside_root,
         config.rmsprop_initial,
     )
-
-
-def linear_decay(value: Number, num_updates: Number, decay_updates: Number) -> Array:
-    """Return `value`, falling linearly to 0 over `decay_updates` updates; constant if that is 0."""
-    return linear_schedule(value, 0.0, num_updates, decay_updates)
 
 
 def linear_schedule(

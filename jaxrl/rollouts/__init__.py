@@ -1,3 +1,1 @@
 """From an agent and its environments to a trajectory."""
-
-__all__ = ["agent", "pipelined", "rollout", "simulation"]

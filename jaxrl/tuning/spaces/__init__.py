@@ -1,3 +1,1 @@
 """Search spaces: distributions of hyperparameters, and when these are searched."""
-
-__all__ = ["distributions", "space"]
