@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jaxrl.files.whole import unfinished, write_whole
+from jaxrl.files.whole import sync, unfinished, write_whole
 
 NAME = "seal.json"
 FORMAT = 1
@@ -28,7 +28,7 @@ class UnsealedError(DamagedError):
 
 
 def write(folder: Path, entries: dict[str, Any]) -> None:
-    """Seal a folder, whole or not at all.
+    """Seal a folder, whole or not at all, once all of its files are on the disk.
 
     Args:
       entries: what the seal says of the folder, as JSON.
@@ -37,6 +37,8 @@ def write(folder: Path, entries: dict[str, Any]) -> None:
       OSError: if a file cannot be read or the seal not be written.
     """
     record = {"format": FORMAT, **entries, "files": _measure(_files(folder))}
+    for path in (*folder.rglob("*"), folder, folder.parent):
+        sync(path)
     write_whole(folder / NAME, _text(record | {"digest": _digest(record)}))
 
 

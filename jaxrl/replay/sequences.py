@@ -68,8 +68,9 @@ def as_row(layout: Layout, trajectory: Trajectory) -> Row:
 def prioritize(layout: Layout, priorities: Array, max_priority: Array, cores: Replay) -> Array:
     """Return the priorities `[rollouts, N]` after a rollout was added.
 
-    The newest whole sequence gets the largest priority. Sequences that are not yet whole get 0, and
-    so does the sequence that begins with the rollout to be overwritten next.
+    The newest whole sequence gets the largest priority. Sequences that are not yet whole get 0. So
+    do those that begin with the oldest rollouts: with the one to be overwritten next, and with the
+    `rollouts_before` after it, whose stacks of frames may lack the oldest ones.
     """
     newest_rollout = cores.num_added - 1
     newest_whole = newest_rollout - layout.rollouts_after

@@ -73,7 +73,8 @@ def prioritize(
     """
     if priorities is None or max_priority is None:
         return None
-    # New rows wait for the n rows after them; the rows to be overwritten next lose older frames.
+    # New rows wait for the n rows after them. The oldest rows lack frames of their stacks, which
+    # were overwritten.
     now = replay.num_added
     waiting = now - layout.n_step + jnp.arange(layout.n_step + layout.rows_before)
     ready = now - layout.n_step - layout.num_steps + jnp.arange(layout.num_steps)

@@ -23,8 +23,9 @@ def rollout(
 ) -> tuple[Simulation, Trajectory]:
     """Step all environments `num_steps` times, from where `simulation` stands.
 
-    Host environments in several pools simulate while the policy is computed; the result is the
-    same (`jaxrl.rollouts.pipelined`).
+    Host environments in several pools simulate while the policy is computed, with the same result.
+    With `send_ahead` they also do while the agent learns; then the first actions are those of the
+    policy before the update (`jaxrl.rollouts.pipelined`).
 
     The noise of all steps is drawn at once: random bits for a few numbers at a time cost a small
     rollout a quarter of its time on a CPU (docs/explanation/benchmark-notes.md).

@@ -101,6 +101,9 @@ def evaluate(
     def play(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         key, simulation, scores, step = carry
         before = simulation.episodes
+        # A sum of all episodes would lose digits of the newest ones.
+        none = before._replace(return_sum=jnp.zeros_like(before.return_sum))
+        simulation = simulation._replace(episodes=none)
         key, step_key = jax.random.split(key)
         simulation = _play_step(algo, config, state, env, simulation, greedy, step_key)
         now = simulation.episodes
@@ -108,7 +111,7 @@ def evaluate(
         # The last column takes what does not count: further episodes, steps that end none.
         column = jnp.where(ended, jnp.minimum(before.count, episodes_per_env), episodes_per_env)
         scores = Evaluation(
-            scores.episode_return.at[rows, column].set(now.return_sum - before.return_sum),
+            scores.episode_return.at[rows, column].set(now.return_sum),
             scores.episode_length.at[rows, column].set(now.length_sum - before.length_sum),
         )
         return key, simulation, scores, step + 1
@@ -216,6 +219,7 @@ class BestAgent:
         if self._unsaved is not None:
             update, agent = self._unsaved
             self._checkpoints.save(update, agent, {"eval_return": self._score}, whole=False)
+            self._checkpoints.latest()  # waits for its seal, which the run's checkpoint comes after
             self._unsaved = None
 
     def close(self) -> None:
@@ -224,14 +228,14 @@ class BestAgent:
 
 
 def without_training(state: Any) -> Any:
-    """Return a training state with None for what only training reads: environments and replay."""
+    """Return a training state with None for its environments, replay and priorities."""
     replays = {name for name, part in state._asdict().items() if isinstance(part, Replay)}
     unread = replays | ({"simulation", "priorities"} & {*state._fields})
     return state._replace(**dict.fromkeys(unread))
 
 
 def agent_on_one_device(state: Any) -> Any:
-    """Return a training state on one device, with None for what only training reads.
+    """Return a training state on one device, without environments, replay and priorities.
 
     The state may lie on several devices and processes. The running sums of rewards differ between
     devices; only training reads them, so they become 0. Use it before evaluating on host

@@ -27,6 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from jaxrl import checks
 from jaxrl.files import rows as files
 from jaxrl.files.intact import newest_seal
+from jaxrl.files.whole import sync
 from jaxrl.training.progress import RECENT_EPISODES, Row
 
 
@@ -58,7 +59,7 @@ class JsonlSink:
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(lines)
         temporary.replace(path)
-        self._recorder = files.Recorder(lines)
+        self._recorder, self._path = files.Recorder(lines), path
         self._file = path.open("a", buffering=1)
 
     def write(self, row: Row) -> None:
@@ -67,7 +68,8 @@ class JsonlSink:
         self._recorder.add(line.encode())
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the rows so far, which the next checkpoint keeps."""
+        """Write the rows so far to the disk; return their record for the next checkpoint."""
+        sync(self._path)
         return self._recorder.record()
 
     def close(self) -> None:

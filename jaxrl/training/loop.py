@@ -151,18 +151,33 @@ class TrainingLoop:
         if saved_update is not None and not self.algo.env.checkpointable:
             key = jax.random.fold_in(key, saved_update)  # so that new episodes differ from old ones
         state = init.compile()(self.config, key)
-        processes.check_spread(self.algo.name, state)
-        used = {device for leaf in jax.tree.leaves(state) for device in leaf.devices()}
-        num_used = len(used & set(jax.local_devices()))
-        if unused := describe_unused(num_used, "jaxrl train uses more by --devices"):
-            self.bar.announce(unused)
-        return state if saved_update is None else self.restore(state)
+        with contextlib.ExitStack() as on_error:
+            on_error.enter_context(closing(state))
+            processes.check_spread(self.algo.name, state)
+            used = {device for leaf in jax.tree.leaves(state) for device in leaf.devices()}
+            num_used = len(used & set(jax.local_devices()))
+            if unused := describe_unused(num_used, "jaxrl train uses more by --devices"):
+                self.bar.announce(unused)
+            if saved_update is not None:
+                like = jax.tree.map(
+                    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+                )
+                simulation = None if self.algo.env.checkpointable else state.simulation
+                del state  # there may be no room for two replays
+                state = self.restore(like, simulation)
+            on_error.pop_all()
+        return state
 
-    def restore(self, state: Any) -> Any:
-        """Return the saved state on the devices of `state`; restore the progress."""
+    def restore(self, like: Any, simulation: Any) -> Any:
+        """Return the saved state, and restore the progress.
+
+        Args:
+          like: the shapes and devices of a state.
+          simulation: the environments to go on with; None for the saved ones.
+        """
         assert self.checkpoints is not None
-        whole = self.algo.env.checkpointable
-        saved, progress = self.checkpoints.restore(state, whole)
+        whole = simulation is None
+        saved, progress = self.checkpoints.restore(like, whole)
         update, file = self.checkpoints.latest(), self.checkpoints.progress_file
         self.progress = Progress.from_json(progress, update, file)
         self.bar.begin_at(self.progress.update * self.settings.steps_per_update)
@@ -171,7 +186,7 @@ class TrainingLoop:
             + ("" if whole else "; the environments start new episodes")
             + self.checkpoints.other_versions
         )
-        return saved if whole else saved._replace(simulation=state.simulation)
+        return saved if whole else saved._replace(simulation=simulation)
 
     def train(self, state: Any) -> tuple[Any, bool]:
         """Do the remaining updates and save; return the state, and whether a signal came before."""
@@ -201,7 +216,8 @@ class TrainingLoop:
                     self.save(state)
                     saved_at = time.perf_counter()
                     if settings.checkpoint_seconds:  # a large replay takes a while to write
-                        save_every = max(save_every, (saved_at - began) / MAX_SAVING_SHARE)
+                        slow = (saved_at - began) / MAX_SAVING_SHARE
+                        save_every = max(settings.checkpoint_seconds, slow)
             self.save(state)  # here, where the first signal does not end it
         return state, progress.update < settings.num_updates
 
@@ -253,10 +269,11 @@ class TrainingLoop:
     def check_losses(self, metrics: dict[str, np.ndarray]) -> None:
         """Raise `FloatingPointError` if a loss of the next updates is not finite."""
         losses = metrics.get("loss", np.zeros(1))
-        if not np.isfinite(losses).all():
-            last = self.progress.update + len(losses)
+        finite = np.isfinite(losses)
+        if not finite.all():
+            first = int(finite.argmin())
             raise FloatingPointError(
-                f"the loss is {losses[~np.isfinite(losses)][0]} within update {last} of "
+                f"the loss is {losses[first]} in update {self.progress.update + first + 1} of "
                 f"{self.algo.name} on {self.algo.env.id}; a lower learning rate or gradient norm "
                 "may help. Checkpoints before it are kept"
             )

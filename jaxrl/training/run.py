@@ -64,9 +64,9 @@ def run(
     """Train an agent, with a progress bar, logs, evaluations and checkpoints.
 
     The first Ctrl-C or SIGTERM stops the run after its current chunk of updates, with a
-    checkpoint. A resumed run continues bit for bit; only host environments start new episodes. If
-    several processes train one agent (`jaxrl.distributed.processes`), each calls this with the same
-    arguments and with a `run_dir` that all of them see.
+    checkpoint. On a CPU a resumed run continues bit for bit; host environments start new episodes.
+    If several processes train one agent (`jaxrl.distributed.processes`), each calls this with the
+    same arguments and with a `run_dir` that all of them see.
 
     Args:
       algo: an algorithm with its environments, such as `jaxrl.ppo(jaxrl.make("CartPole-v1", 8))`.

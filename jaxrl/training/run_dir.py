@@ -32,8 +32,8 @@ def open_run_dir(
     Raises:
       OSError: if the disk is full, also within the block.
       ValueError: if the directory holds a run and `resume` is False, a run with other settings or
-        of more updates, one that has ended but left no checkpoint, or files of something else; or
-        if another process works in it.
+        of more updates, one whose learning rate has fallen to 0 before, one that has ended but left
+        no checkpoint, or files of something else; or if another process works in it.
     """
     with explain_full_disk(directory), contextlib.ExitStack() as stack:
         prepared = _prepared(directory, manifest, resume, num_updates)
@@ -59,6 +59,8 @@ def _prepared(
                     "the changes or choose another directory:\n  " + "\n  ".join(changes)
                 )
             check_length(directory, manifest["total_steps"], num_updates)
+            if manifest["total_steps"] > saved["total_steps"]:
+                check_annealing(directory, manifest, num_updates)
         else:
             check_can_begin(directory)
             if manifests.differences(saved, manifest):
@@ -101,9 +103,21 @@ def check_length(directory: Path, total_steps: int, num_updates: int) -> None:
         )
 
 
+def check_annealing(directory: Path, manifest: dict[str, Any], num_updates: int) -> None:
+    """Raise `ValueError` if a longer run would go on with a learning rate that has fallen to 0."""
+    annealed = manifest["config"].get("anneal_updates", 0)
+    if 0 < annealed < num_updates:
+        raise ValueError(
+            f"total_steps must stay: {manifest['total_steps']:,} are {num_updates:,} updates, but "
+            f"the learning rate of the run in {directory} falls to 0 over anneal_updates = "
+            f"{annealed:g}; start a run of that length in another directory, or one without "
+            "annealing, which can be extended"
+        )
+
+
 def has_checkpoint(directory: Path) -> bool:
     """Return whether a run's directory has a checkpoint, intact or not."""
-    return any((directory / "checkpoints").glob("[0-9]*"))
+    return bool(intact.numbers(directory / "checkpoints"))
 
 
 @contextlib.contextmanager

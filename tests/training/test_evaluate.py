@@ -1,6 +1,7 @@
 """Evaluation: whole episodes, as many of each environment; the best agent by it."""
 
 import functools
+import time
 from typing import Any
 
 import chex
@@ -13,6 +14,8 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs.host import callback
+from jaxrl.files import seal
+from jaxrl.rollouts.simulation import start
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import BestAgent, Evaluation, frames
@@ -29,6 +32,17 @@ def test_each_environment_counts_the_same_number_of_episodes():
     assert scores.episode_length.tolist() == [7.0] * 6
     cut = jaxrl.evaluate(algo, config, state, env, key, 2, False, 5)  # 10 steps of each
     assert np.isnan(np.asarray(cut.episode_return)).tolist() == [False, True] * 3
+
+
+def test_a_score_has_all_its_digits_after_many_episodes():
+    env = jaxrl.make("probe/Episode-v0", num_envs=3, limit=7)
+    algo, config, key = toy(env), ToyConfig(), jax.random.key(0)
+    state = algo.init(config, key)
+    begun = start(env, key)
+    large = begun.episodes._replace(return_sum=jnp.full(3, 1e9))  # where float32 has steps of 64
+    simulation = begun._replace(episodes=large)
+    scores = jaxrl.evaluate(algo, config, state, env, key, 2, simulation=simulation)
+    assert scores.episode_return.tolist() == [7.0] * 6
 
 
 def test_parameters_in_place_of_a_state_are_refused():
@@ -100,6 +114,20 @@ def test_a_resumed_run_forgets_best_agents_of_updates_that_it_repeats(evaluated)
     before.save()
     before.close()
     assert sorted(path.name for path in (result.run_dir / "best").glob("[0-9]*")) == ["4", "8"]
+
+
+def test_the_best_agent_is_sealed_before_the_run_goes_on(evaluated, monkeypatch):
+    def write_late(folder, entries):
+        time.sleep(0.2)
+        write(folder, entries)
+
+    result, write = evaluated([1.0]), seal.write
+    monkeypatch.setattr(seal, "write", write_late)
+    best = BestAgent(result.run_dir, manifests.identity(manifests.read(result.run_dir)), update=7)
+    best.offer(8, result.state, 1.5)
+    best.save()
+    assert (result.run_dir / "best" / "8" / seal.NAME).exists()
+    best.close()
 
 
 def test_a_killed_run_keeps_the_best_agent_before_its_checkpoint(evaluated):

@@ -1,9 +1,11 @@
 """The training loop: chunks, evaluations and losses that are not finite."""
 
+import types
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from toy_algorithm import ToyConfig, toy
 
@@ -86,6 +88,58 @@ def test_a_run_that_fails_closes_its_simulators():
     assert set(callback._groups) <= before
 
 
+def test_a_resume_that_fails_closes_its_simulators(tmp_path, monkeypatch):
+    def fail(checkpoints, like, whole):
+        raise ValueError("the checkpoint is damaged")
+
+    algo = toy(jaxrl.make("envpool/CartPole-v1", 2))
+    jaxrl.run(algo, CONFIG, total_steps=4, run_dir=tmp_path, **QUIET)
+    before = set(callback._groups)
+    monkeypatch.setattr(Checkpoints, "restore", fail)
+    with pytest.raises(ValueError, match="the checkpoint is damaged"):
+        jaxrl.run(algo, CONFIG, total_steps=8, run_dir=tmp_path, resume=True, **QUIET)
+    assert set(callback._groups) <= before
+
+
+def test_a_resumed_run_has_one_replay_in_memory(tmp_path, monkeypatch):
+    def large_arrays():
+        return {id(x) for x in jax.live_arrays() if x.nbytes >= 1_000_000}
+
+    def restore(checkpoints, like, whole):
+        kept.append(large_arrays())
+        return original(checkpoints, like, whole)
+
+    algo = jaxrl.dqn(jaxrl.make("CartPole-v1", 2))
+    config = jaxrl.DQNConfig(replay_size=100_000, hidden_sizes=(8,))
+    jaxrl.run(algo, config, total_steps=16, run_dir=tmp_path, **QUIET)
+    original, kept = Checkpoints.restore, [large_arrays()]
+    monkeypatch.setattr(Checkpoints, "restore", restore)
+    result = jaxrl.run(algo, config, total_steps=32, run_dir=tmp_path, resume=True, **QUIET)
+    assert kept[1] <= kept[0]
+    assert large_arrays() - kept[0]  # the replay is one
+    assert result.summary["updates"] == 16
+
+
+def test_one_slow_checkpoint_does_not_make_all_later_ones_rare(monkeypatch):
+    clock, saves = [0.0], []
+
+    def tick():
+        clock[0] += 0.5
+        return clock[0]
+
+    def save(training_loop, state):
+        clock[0] += 0.0 if saves else 2.0
+        saves.append(training_loop.progress.update)
+
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=tick))
+    monkeypatch.setattr(loop.TrainingLoop, "save", save)
+    jaxrl.run(toy(), CONFIG, total_steps=4 * 200, checkpoint_seconds=10.0, **QUIET)
+    first, late, *others = np.diff([0, *saves[:-1]])
+    assert late > 2 * first
+    assert all(gap == pytest.approx(first, abs=2) for gap in others)
+    assert len(others) > 2
+
+
 def test_an_evaluation_without_finished_episodes_has_no_score(tmp_path, monkeypatch):
     cut_short = Evaluation(jnp.full(2, jnp.nan), jnp.full(2, jnp.nan))
     monkeypatch.setattr(loop, "evaluate_separately", lambda *_: cut_short)
@@ -102,10 +156,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_checkpoints(tmp_path)
         state, metrics = algo.update(config, state)
         return state, metrics | {"loss": jnp.where(state.num_updates > 4, jnp.nan, 1.0)}
 
-    with pytest.raises(FloatingPointError, match="loss is nan within update 5 of toy on gymnax/"):
+    with pytest.raises(FloatingPointError, match="loss is nan in update 5 of toy on gymnax/"):
         jaxrl.run(
             algo._replace(update=update), CONFIG, total_steps=10 * 4, run_dir=tmp_path,
-            checkpoint_seconds=0.0, **QUIET,
+            checkpoint_seconds=0.0, log_every=8, **QUIET,
         )  # fmt: skip
     identity = manifests.identity(manifests.read(tmp_path))
     checkpoints = Checkpoints(tmp_path / "checkpoints", identity)

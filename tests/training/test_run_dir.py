@@ -50,8 +50,22 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path):
 def test_a_run_without_checkpoints_may_change_its_settings(tmp_path):
     for gamma in (0.9, 0.5):
         with open_run_dir(tmp_path, manifest(ToyConfig(gamma=gamma)), gamma == 0.5, 16):
-            pass
+            # What Orbax leaves of a checkpoint if the process is killed while it saves.
+            unfinished = tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp"
+            unfinished.mkdir(parents=True, exist_ok=True)
     assert manifests.read(tmp_path)["config"]["gamma"] == 0.5
+
+
+def test_a_run_whose_learning_rate_has_fallen_to_0_is_not_extended(tmp_path):
+    begun = manifest()
+    begun["config"] |= {"anneal_updates": 16.0}
+    with open_run_dir(tmp_path, begun, False, 8):  # cut short
+        (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    longer = begun | {"total_steps": 128}
+    message = r"total_steps must stay: 128 are 32 updates, .* over anneal_updates = 16; start"
+    refused(message, tmp_path, longer, True, 32)
+    with open_run_dir(tmp_path, longer, True, 16):
+        pass
 
 
 def test_a_run_that_has_ended_is_not_begun_again(tmp_path):

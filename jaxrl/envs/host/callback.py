@@ -210,6 +210,7 @@ def pools_of(tree: PyTree) -> set[int]:
 def closing(tree: PyTree) -> Iterator[None]:
     """Close the pools of all host environments in a tree when the block ends, also by an error."""
     numbers = pools_of(tree)  # now, since the block's programs may take the arrays
+    del tree  # whose memory the block may need
     try:
         yield
     finally:
