@@ -35,8 +35,6 @@ ADDED_FIELDS: dict[str, dict[str, Any]] = {
     "r2d2": {"layer_norm": False},
 }
 """By algorithm, the values of fields that older versions did not have: what these versions did."""
-ADDED_SCHEDULER_FIELDS = {"SuccessiveHalving": {"times": 1}, "HyperBand": {"times": 1}}
-"""The same by scheduler."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +164,7 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
 def with_current_names(saved: Any) -> Any:
     """Return JSON data with the current names of renamed fields.
 
-    Configs and schedulers get the fields that they had not yet.
+    Configs get the fields that they had not yet.
     """
     if isinstance(saved, list):
         return [with_current_names(value) for value in saved]
@@ -175,6 +173,4 @@ def with_current_names(saved: Any) -> Any:
     saved = {RENAMED_FIELDS.get(k, k): with_current_names(value) for k, value in saved.items()}
     if isinstance(saved.get("config"), dict) and isinstance(saved.get("algorithm"), str):
         saved["config"] = ADDED_FIELDS.get(saved["algorithm"], {}) | saved["config"]
-    if isinstance(rule := saved.get("scheduler"), dict) and isinstance(rule.get("name"), str):
-        saved["scheduler"] = ADDED_SCHEDULER_FIELDS.get(rule["name"], {}) | rule
     return saved

@@ -177,13 +177,6 @@ def test_old_names_of_fields_are_brought_up_to_date():
     }
 
 
-def test_schedulers_of_older_versions_ran_once():
-    older = {"scheduler": {"name": "HyperBand", "num_phases": 9, "eta": 3}}
-    assert with_current_names(older)["scheduler"] == older["scheduler"] | {"times": 1}
-    other = {"scheduler": {"name": "ASHA", "eta": 3}}
-    assert with_current_names(other) == other
-
-
 @pytest.mark.parametrize("name", ADDED_FIELDS)
 def test_configs_of_older_versions_get_the_fields_that_they_had_not(name):
     config_class = ALGORITHMS[name](jaxrl.make("CartPole-v1", 4)).config_class

@@ -238,8 +238,8 @@ def test_no_attribute_of_a_study_is_unpickled(storage, sampler, is_number, ran, 
 
 
 def test_the_metadata_of_a_checkpoint_imports_nothing(ran, tmp_path):
-    directory, state = tmp_path / "checkpoints", {"x": jnp.arange(3.0)}
-    checkpoints = Checkpoints(directory, {"run_id": None})
+    directory, state, run = tmp_path / "checkpoints", {"x": jnp.arange(3.0)}, {"run_id": "a"}
+    checkpoints = Checkpoints(directory, run)
     checkpoints.save(1, state, {}, whole=True)
     checkpoints.close()
     changed = 0
@@ -251,8 +251,8 @@ def test_the_metadata_of_a_checkpoint_imports_nothing(ran, tmp_path):
         path.write_text(json.dumps(content))
         changed += 1
     assert changed
-    (directory / "1" / seal.NAME).unlink()  # as if an older version had saved it
-    checkpoints = Checkpoints(directory, {"run_id": None})
+    seal.write(directory / "1", {"update": 1, "identity": run})  # by the stranger
+    checkpoints = Checkpoints(directory, run)
     try:
         restored, _ = checkpoints.restore(jax.eval_shape(lambda: state), whole=True)
         np.testing.assert_array_equal(restored["x"], state["x"])

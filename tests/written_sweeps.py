@@ -27,6 +27,7 @@ def span(lane, number, phase, begin, end):
 def sweep_of(trials, spans=(), **changes):
     """Return the content of `sweep.json`, with some of it changed."""
     return {
+        "run_id": "a",
         "algorithm": "a2c",
         "env": "envpool/Pong-v5",
         "seed": 1,

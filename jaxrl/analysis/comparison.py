@@ -16,7 +16,6 @@ import numpy as np
 
 from jaxrl.analysis.atari57 import game_of, human_normalized
 from jaxrl.envs.host_adapter import without_speed_only
-from jaxrl.files.urls import redact_text
 from jaxrl.ops.statistics import Estimate, estimate
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
@@ -56,9 +55,9 @@ class Run(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """Return the command that started the run, and those that resumed it, without secrets."""
+        """Return the command that started the run, and those that resumed it."""
         origins = [self.manifest, *self.manifest.get("resumptions", [])]
-        return [redact_text(origin["command"]) for origin in origins]
+        return [origin["command"] for origin in origins]
 
     @property
     def is_finished(self) -> bool:

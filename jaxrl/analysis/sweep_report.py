@@ -21,7 +21,6 @@ from jaxrl.analysis.sweep_tables import (
     winner_scores,
 )
 from jaxrl.analysis.video import videos_in
-from jaxrl.files.urls import redact_text
 from jaxrl.tuning.ranking import objective_names, winner, winning_schedule
 
 _TABLE_ROWS = 20  # the other trials are folded away
@@ -102,7 +101,7 @@ def _facts(sweep: Mapping[str, Any]) -> dict[str, str | list[str]]:
         "sampler": sweep["sampler"],
         "seed": str(sweep["seed"]),
         "lanes": f"{num_lanes(sweep)}, {sweep['strategy']}",
-        "command": [redact_text(sweep["command"])],
+        "command": [sweep["command"]],
     }
 
 

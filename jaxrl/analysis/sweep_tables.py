@@ -57,7 +57,7 @@ def finals_table(sweep: Sweep) -> TextTable:
     for row in sweep.get("finals", []):
         runs = ", ".join(cell_text(float(score)) for score in row["scores"])
         means = [float(mean) for mean in row.get("objectives", [])[1:]]
-        cells = [row["trial"], _search_score(row), _mean_of_runs(row), runs, *means]
+        cells = [row["trial"], cell_text(float(row["search"])), _mean_of_runs(row), runs, *means]
         rows.append([cell_text(cell) for cell in cells])
     return TextTable(["trial", "search, last two", "finals, mean (95%)", "runs", *others], rows)
 
@@ -85,16 +85,8 @@ def winner_scores(best: Mapping[str, Any]) -> str:
     """Return the scores of `ranking.winner` in words: in the finals and in the search."""
     if "score" not in best:
         return cell_text(best_score(best))
-    searched = f", {score} in the search (last two)" if (score := _search_score(best)) else ""
-    return f"{_mean_of_runs(best)} in the finals{searched}"
-
-
-def _search_score(row: Mapping[str, Any]) -> str:
-    """Return the score by which the search chose a setting of the finals, as text.
-
-    Files of older versions lack it.
-    """
-    return cell_text(float(row["search"])) if "search" in row else ""
+    searched = cell_text(float(best["search"]))
+    return f"{_mean_of_runs(best)} in the finals, {searched} in the search (last two)"
 
 
 def _mean_of_runs(row: Mapping[str, Any]) -> str:

@@ -178,13 +178,9 @@ def videos_in(folder: Path) -> list[Film]:
 
 
 def _film(path: Path) -> Film:
-    beside = _caption_of(path)
-    if not beside.exists():
-        beside = path.with_suffix(".json")  # of an earlier version
     try:
-        content = schema.read(beside, schema.CAPTION)
+        content = schema.read(_caption_of(path), schema.CAPTION)
     except (FileNotFoundError, ValueError):
-        # Earlier versions left a list of agents beside a video of several.
         return Film(path, path.name, None)
     numbers = content.get("numbers")
     own = numbers and GameNumbers(*(numbers[name] for name in GameNumbers._fields))

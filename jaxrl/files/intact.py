@@ -1,7 +1,6 @@
 """Find the newest intact checkpoint of a run: sealed, undamaged, and of that run.
 
-The identity of a run is an object of settings. Its entry `run_id` is None for runs that older
-versions began, whose checkpoints may be without seals; its entry `versions` is never compared.
+The identity of a run is an object of settings. Its entry `versions` is never compared.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Newest(NamedTuple):
     versions: str
     """The versions that it was saved with, where they are not this process's."""
     seal: dict[str, Any]
-    """What its seal holds; empty without a seal."""
+    """What its seal holds; empty if there is none."""
 
 
 def newest_intact(
@@ -56,8 +55,6 @@ def newest_intact(
             versions = _compare(folder, rename(record["identity"]), identity)
             return Newest(update, damaged, versions, record)
         except seals.UnsealedError as error:
-            if identity.get("run_id") is None:
-                return Newest(update, damaged, "", {})
             why = f"{error}; perhaps the process was killed while it saved"
         except seals.DamagedError as error:
             why = str(error)

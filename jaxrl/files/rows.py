@@ -2,7 +2,7 @@
 
 The seal of a checkpoint records the rows before it: their size, their digest, and the digests of
 the first and the last. So lines that were edited, cut or added, and the file of another run, are
-found. Runs that older versions began have no record; only lines that are no rows are found there.
+found.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read(path: Path, record: dict[str, Any] | None = None) -> Found:
     cut off is no damage.
 
     Args:
-      record: of the rows that the file must begin with; None for a run of an older version.
+      record: of the rows that the file must begin with; None before the first checkpoint.
     """
     data = path.read_bytes() if path.exists() else b""
     *lines, last = data.split(b"\n")

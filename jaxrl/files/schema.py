@@ -111,7 +111,7 @@ ORIGIN: Table = {
 }
 RESUMPTIONS = Field(list_of(object_with({**ORIGIN, "command": Field(TEXT)})), required=False)
 MANIFEST: Table = {
-    "run_id": Field(none_or(TEXT), required=False),
+    "run_id": Field(TEXT, required=False),
     "algorithm": Field(TEXT),
     "env": Field({
         "id": Field(TEXT),
@@ -154,12 +154,12 @@ FINAL: Table = {
     "values": Field(OBJECT),
     "scores": Field(list_of(FINAL_SCORE)),
     "score": Field(FINAL_SCORE),
-    "search": Field(FINAL_SCORE, required=False),
+    "search": Field(FINAL_SCORE),
     "objectives": Field(list_of(FINAL_SCORE), required=False),
 }
 """A setting of a sweep's finals."""
 SWEEP: Table = {
-    "run_id": Field(none_or(TEXT), required=False),
+    "run_id": Field(TEXT),
     "algorithm": Field(TEXT),
     "env": Field(TEXT),
     "num_envs": Field(COUNT),

@@ -104,19 +104,6 @@ def redact_command(tokens: Sequence[str]) -> str:
     return shlex.join(redacted)
 
 
-def redact_text(command: str) -> str:
-    """Return a command's text redacted: older versions wrote commands with their secrets.
-
-    Text without secrets stays as it is.
-    """
-    try:
-        tokens = shlex.split(command)
-    except ValueError:  # an open quotation
-        tokens = command.split()
-    redacted = redact_command(tokens)
-    return command if redacted == shlex.join(tokens) else redacted
-
-
 def _redact_token(token: str, is_storage: bool) -> str:
     flag, equals, value = token.partition("=")
     if equals and _STORAGE_FLAG.fullmatch(flag):

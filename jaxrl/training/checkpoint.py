@@ -7,8 +7,7 @@ atomic: a kill at any moment leaves the earlier checkpoints intact.
 
 After Orbax has written a checkpoint, it is sealed (`jaxrl.files.seal`) with the digests of its
 files, its number and the identity of its run. Only a checkpoint whose seal holds is used: a damaged
-one gives way to the one before it, and one of another run is an error. Runs that older versions
-began have no run id; theirs may be without seals.
+one gives way to the one before it, and one of another run is an error.
 
 If several processes train one agent, each writes and reads the parts of arrays on its own devices,
 so no process needs room for the whole. A checkpoint does not depend on the number of devices; the

@@ -192,10 +192,7 @@ def new_run_id() -> str:
 
 
 def identity(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the identity of a manifest's run, and the versions that this process saves with.
-
-    The `run_id` is None for runs that older versions began.
-    """
+    """Return the identity of a manifest's run, and the versions that this process saves with."""
     return {name: manifest.get(name) for name in IDENTITY} | {"versions": versions()}
 
 

@@ -182,8 +182,7 @@ def load_policy(
     directory = run_dir / (BEST if is_best else "checkpoints")
     if is_best and not directory.exists():
         raise FileNotFoundError(
-            f"no best agent in {run_dir}: the run was not evaluated, or an older version began it; "
-            "load the newest one"
+            f"no best agent in {run_dir}: the run was not evaluated; load the newest one"
         )
     checkpoints = Checkpoints(directory, manifests.identity(manifest), repair=False)
     try:

@@ -159,14 +159,14 @@ def test_a_sweep_has_no_more_lanes_than_trials(tmp_path):
 def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
     rule = {"name": "HyperTrick", "num_trials": 4, "num_phases": 5, "eviction_rate": 0.25}
     finals = [
-        {"trial": 2, "values": GOOD, "scores": [3.0, 5.0], "score": 4.0},
-        {"trial": 0, "values": GOOD, "scores": [9.0, "-inf"], "score": "-inf"},
+        {"trial": 2, "values": GOOD, "scores": [3.0, 5.0], "score": 4.0, "search": 2.0},
+        {"trial": 0, "values": GOOD, "scores": [9.0, "-inf"], "score": "-inf", "search": 5.0},
     ]
     trials = [trial(0, [1.0, 9.0], **GOOD), trial(2, [2.0], "stopped", **GOOD)]
     sweep = sweep_of(trials) | {"scheduler": rule, "finals": finals, "max_steps": 4000}
     page = write_report(sweep, tmp_path).read_text()
     assert "<h2>Finals</h2>" in page
-    assert "trial 2, score 4.00 (-8.71 to 16.71) in the finals" in page
+    assert "trial 2, score 4.00 (-8.71 to 16.71) in the finals, 2 in the search (last two)" in page
     assert "9, diverged" in page
     assert (
         "3 of 20 (0.15); 12 (0.61) planned if scores were exchangeable; capped at 4,000 steps; 20 "
@@ -203,9 +203,8 @@ def test_the_page_shows_the_front_of_several_objectives(tmp_path, names):
         trial(n, [0.0, own[0]], **GOOD) | {"objectives": [[0.0, x] for x in own[: len(names)]]}
         for n, own in enumerate(numbers)
     ]
-    finals = [
-        {"trial": 0, "values": GOOD, "scores": [3.0], "score": 3.0, "objectives": [3.0, 7.25]}
-    ]
+    (final,) = finals = [{"trial": 0, "values": GOOD, "scores": [3.0], "score": 3.0, "search": 1.5}]
+    final["objectives"] = [3.0, 7.25]
     sweep = sweep_of(trials, [SPAN], objective=names, finals=finals)
     page = Page(text := write_report(sweep, tmp_path).read_text())
     part = text.split("<h2>Pareto front</h2>")[1].split("<h2>")[0]

@@ -22,13 +22,13 @@ def test_the_front_has_its_trials_by_the_first_objective():
 def test_finals_stand_beside_the_scores_of_the_search():
     finals = [
         {"trial": 3, "values": {}, "scores": [1.0, 2.0], "score": 1.5, "search": 7.123456789},
-        {"trial": 1, "values": {}, "scores": ["-inf"], "score": "-inf"},  # of an older version
+        {"trial": 1, "values": {}, "scores": ["-inf"], "score": "-inf", "search": 3.0},
     ]
     table = sweep_tables.finals_table(sweep_of([], finals=finals))
     assert table.head == ["trial", "search, last two", "finals, mean (95%)", "runs"]
     assert table.rows == [
         ["3", "7.12346", "1.50 (-4.85 to 7.85)", "1, 2"],
-        ["1", "", "diverged", "diverged"],
+        ["1", "3", "diverged", "diverged"],
     ]
     in_finals = "1.50 (-4.85 to 7.85) in the finals"
     assert sweep_tables.winner_scores(finals[0]) == f"{in_finals}, 7.12346 in the search (last two)"

@@ -1,6 +1,5 @@
 """Videos read back as they were written, with their captions; half a video is never left."""
 
-import json
 import re
 import subprocess
 import sys
@@ -147,8 +146,7 @@ def test_videos_have_their_captions_and_are_ordered_by_them(tmp_path):
         write_caption(tmp_path / name, caption, numbers if name == "a.gif" else None)
     for name in ("trial-10.mp4", "trial-9.mp4", "a.txt"):
         (tmp_path / name).touch()
-    # Earlier versions left a list of agents beside a video of several.
-    (tmp_path / "trial-9.json").write_text(json.dumps([{"run_dir": "runs/a"}]))
+    (tmp_path / "trial-9.mp4.json").write_text("[]")  # no caption
     assert [(film.path.name, film.caption, film.numbers) for film in videos_in(tmp_path)] == [
         ("b.mp4", "gamma 0.9", None),
         ("a.gif", "gamma 0.99", numbers),

@@ -39,7 +39,8 @@ def test_finals_are_on_the_page_of_their_own_study_only(workers):
     sweep_runs.run(directory / "c", HyperTrick(4, 2), storage=storage, study_name="others")
     sweep = sweep_file.read(directory / "a")
     (best, *_) = ranking.ranked(sweep["trials"])
-    finals = [{"trial": best["trial"], "values": best["values"], "scores": [1.0], "score": 1.0}]
+    (final,) = finals = [{"trial": best["trial"], "values": best["values"], "scores": [1.0]}]
+    final |= {"score": 1.0, "search": 2.0}
     sweep_file.write(directory / "a", sweep | {"finals": finals})
     page = directory / "a" / "study" / "report.html"
     for study, has_finals in (("toys", True), ("others", False)):

@@ -104,13 +104,3 @@ def test_a_renamed_checkpoint_is_damaged(tmp_path):
     found = newest_intact(tmp_path, RUN)
     assert found.update == 1
     assert "/3 is damaged: its files are those of checkpoint 2" in found.damaged[3]
-
-
-def test_runs_of_older_versions_need_no_seals(tmp_path):
-    old = RUN | {"run_id": None}
-    save(tmp_path, 1, is_sealed=False)
-    assert newest_intact(tmp_path, old)[:3] == (1, {}, "")
-    save(tmp_path, 2, run_id=None)
-    assert newest_intact(tmp_path, old)[:3] == (2, {}, "")
-    (tmp_path / "2" / "data").write_text("")
-    assert newest_intact(tmp_path, old).update == 1

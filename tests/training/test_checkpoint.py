@@ -22,7 +22,6 @@ from jaxrl.types import is_key
 
 pytestmark = pytest.mark.smoke
 
-OLD = {"run_id": None}
 RUN = {"run_id": "a", "seed": 1, "versions": {"jax": "1"}}
 
 
@@ -134,15 +133,15 @@ def test_what_a_killed_process_had_begun_is_deleted_by_the_next_writer(tmp_path,
     assert begun.exists() == (not repair)
 
 
-def test_a_damaged_checkpoint_of_an_older_version_is_named(tmp_path):
-    checkpoints, state = Checkpoints(tmp_path, OLD), {"x": jnp.arange(100.0)}
+def test_a_checkpoint_that_was_damaged_before_it_was_sealed_is_named(tmp_path):
+    checkpoints, state = Checkpoints(tmp_path, RUN), {"x": jnp.arange(100.0)}
     checkpoints.save(1, state, {}, whole=True)
     checkpoints.close()
-    (tmp_path / "1" / seal.NAME).unlink()
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.stat().st_size > 200:
             path.write_bytes(b"damaged")
-    checkpoints = Checkpoints(tmp_path, OLD)
+    seal.write(tmp_path / "1", {"update": 1, "identity": RUN})
+    checkpoints = Checkpoints(tmp_path, RUN)
     with pytest.raises(ValueError, match=r"/1 is damaged or of another version"):
         checkpoints.restore(state, whole=True)
     checkpoints.close()
@@ -303,32 +302,13 @@ def test_an_edited_progress_is_found(directory):
         (lambda saved: {k: v for k, v in saved.items() if k != "seconds"}, "it lacks seconds"),
     ],
 )
-def test_the_progress_of_a_run_of_an_older_version_is_checked(directory, change, message):
-    forget_seals(directory)
+def test_a_progress_that_the_run_could_not_have_saved_is_named(directory, change, message):
     path = directory / "checkpoints" / "6" / "progress" / "metadata"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    identity = manifests.identity(manifests.read(directory))
+    seal.write(directory / "checkpoints" / "6", {"update": 6, "identity": identity})
     with pytest.raises(ValueError, match=rf"6/progress/metadata is damaged: {message}"):
         run(directory, 10)
-
-
-def forget_seals(directory):
-    """Make a run one of an older version."""
-    manifest = manifests.read(directory)
-    del manifest["run_id"]
-    manifests.write(directory, manifest)
-    for path in (directory / "checkpoints").glob(f"*/{seal.NAME}"):
-        path.unlink()
-
-
-def test_a_run_of_an_older_version_resumes(directory):
-    forget_seals(directory)
-    assert int(load(directory).state.num_updates) == 6
-    chex.assert_trees_all_equal(run(directory, 10).state, run(None, 10).state)
-    assert manifests.read(directory).get("run_id") is None
-    assert int(load(directory).state.num_updates) == 10
-    flip(largest(directory / "checkpoints" / "10"))
-    with pytest.warns(UserWarning, match="/10 is damaged"):
-        assert int(load(directory).state.num_updates) == 8
 
 
 @pytest.mark.parametrize("saves", [1, 3], ids=["first", "third"])

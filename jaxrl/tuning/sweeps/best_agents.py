@@ -44,7 +44,7 @@ class BestAgents:
         self._agents: dict[int, _Agent] = {}
         self._written: dict[int, int] = {}
 
-    def verify(self, run_id: str | None) -> None:
+    def verify(self, run_id: str) -> None:
         """Verify the agents of a resumed sweep, and move damaged ones into `damaged-best/`.
 
         A warning names each; the next best agents take their places.

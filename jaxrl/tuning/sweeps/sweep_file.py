@@ -171,7 +171,7 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
                 + "; ".join(changes)
             )
         description |= manifests.note_resume(before, description)
-        description["run_id"] = before.get("run_id")  # None if an older version began the sweep
+        description["run_id"] = before["run_id"]
         with directory_lock(directory):
             yield False
         return

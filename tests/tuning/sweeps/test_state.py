@@ -58,7 +58,7 @@ def test_a_damaged_sweep_json_is_named(tmp_path):
     for damaged, message in (
         (text[:20], "is damaged: "),
         ("[]", "must be an object"),
-        ("{}", "it lacks algorithm, "),
+        ("{}", "it lacks run_id, algorithm, "),
         (json.dumps(edited), "finals must be a list"),
     ):
         path.write_text(damaged)
