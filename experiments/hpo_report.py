@@ -181,7 +181,7 @@ def tables(
     for task, rows in tasks.items():
         shown = Table(
             task, "on new seeds", "in the finals", "trials", "steps", "seconds of a search",
-            "seconds to compile", box=box.MARKDOWN,
+            box=box.MARKDOWN,
         )  # fmt: skip
         returns = np.abs([row["on_new_seeds"]["by_seed"] for row in rows.values()])
         digits = 1 if returns.max() > 1 else 3
@@ -191,7 +191,6 @@ def tables(
             shown.add_row(
                 name, *(interval_text(row[x], digits) for x in ("on_new_seeds", "in_finals")),
                 f"{np.mean(row['trials']):.0f}", f"{np.mean(row['steps']):,.0f}", f"{search:.1f}",
-                f"{row['seconds'].get('compilation', 0):.0f}",
             )  # fmt: skip
         found.append(shown)
     return found

@@ -172,6 +172,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     num_updates = count_updates(algo, config, flags.total_steps)
     say = Console(stderr=True).log
     states, rows, totals = train(algo, config, args.seeds, num_updates, say)
+    if any(progress.mean_return is None for progress in totals):
+        raise ValueError("no episode of one of the seeds ended; give more --total-steps")
     returns = greedy_returns(algo, config, states, args.episodes)
     random_returns = greedy_returns(
         uniformly_random(algo), config, jax.tree.map(lambda x: x[:1], states), args.episodes

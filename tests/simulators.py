@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import time
 from typing import Any, ClassVar, cast
 
@@ -79,6 +80,22 @@ class Faulty(Counting):
                 case "hang":
                     time.sleep(1000)
         return obs, reward, terminated, truncated, info
+
+
+class OfVariable(Counting):
+    """An environment whose length is an environment variable."""
+
+    def __init__(self):
+        super().__init__(length=int(os.environ["JAXRL_TEST_LENGTH"]))
+
+
+class WithProgram(Counting):
+    """An environment that ends a program of its own in each reset."""
+
+    def reset(self, *, seed=None, options=None):
+        with subprocess.Popen(["sleep", "1000"]) as program:
+            program.terminate()
+        return super().reset(seed=seed, options=options)
 
 
 class Old:

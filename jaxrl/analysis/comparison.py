@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.analysis.atari57 import game_of, human_normalized
-from jaxrl.envs.host_adapter import without_speed_only
+from jaxrl.envs.host_adapter import learning_options
 from jaxrl.ops.statistics import Estimate, estimate
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl, smoothed_returns
@@ -114,7 +114,7 @@ def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
-        **without_speed_only(env["options"]),
+        **learning_options(env["options"]),
         **manifest["config"],
         "custom_network": manifest.get("custom_network", False),
     }

@@ -169,7 +169,15 @@ def describe_run(
     Args:
       rows: of its metrics.
       returns: of a greedy evaluation, `[episodes]`.
+
+    Raises:
+      ValueError: if no training episode ended, or evaluated ones were cut short.
     """
+    if summary["mean_return"] is None:
+        raise ValueError(
+            f"no training episode of seed {manifest['seed']} ended, so the run has no score; give "
+            "it more --total-steps"
+        )
     steps, curve = smoothed_returns(rows)
     kept = np.unique(np.linspace(0, len(steps) - 1, CURVE_POINTS).astype(int))
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -225,17 +226,14 @@ def _write_mp4(first: np.ndarray, others: Iterable[np.ndarray], path: Path, fps:
     # that only this process handles it.
     with (
         error_log.open("wb") as stderr,
+        contextlib.suppress(BrokenPipeError),  # ffmpeg gave up; its exit status is checked below
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stderr=stderr, start_new_session=True
         ) as process,
     ):
         assert process.stdin is not None
-        try:
-            for picture in itertools.chain([first], others):
-                process.stdin.write(np.pad(picture, padding, mode="edge").tobytes())
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # ffmpeg gave up; its exit status is checked below
+        for picture in itertools.chain([first], others):
+            process.stdin.write(np.pad(picture, padding, mode="edge").tobytes())
     if process.returncode != 0:
         reason = error_log.read_text(errors="replace")[-500:] or f"status {process.returncode}"
         raise OSError(f"ffmpeg could not write the video: {reason}")

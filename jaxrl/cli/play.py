@@ -7,10 +7,11 @@ jaxrl play runs/ppo-Pong-v5-seed1 --which best --greedy --format gif
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -26,6 +27,7 @@ from jaxrl.analysis.video import (
 )
 from jaxrl.cli.flags.arguments import find_own_modules
 from jaxrl.envs.host.errors import SimulatorError, message_in
+from jaxrl.envs.trust import code_named_by
 from jaxrl.training.evaluate import (
     MAX_EPISODE_STEPS,
     Evaluation,
@@ -135,3 +137,9 @@ def record_episode(
 
     write_video(pictures(), path, frames_per_second(env))
     return path, scores[-1], len(scores) - 1
+
+
+def play_command(run_dir: Path | None, env_id: str, options: Mapping[str, Any]) -> str:
+    """Return the command that plays a run's agent; it must trust code that the user named."""
+    trust = " --trust-imports" if code_named_by(env_id, options) else ""
+    return f"jaxrl play {shlex.quote(str(run_dir))}{trust}"

@@ -37,6 +37,7 @@ from jaxrl import checks
 from jaxrl.cli import sweep, train
 from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
+from jaxrl.files.urls import JOURNAL
 from jaxrl.training.loggers import format_clock
 
 TEMPLATES = Path(__file__).parent / "cluster"
@@ -118,7 +119,8 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
             raise ValueError(
                 f"--scheduler {name} trains all trials in one worker: leave --workers out"
             )
-        if args.workers > 1 and pauses and agents_dir is None and not storage.startswith("sqlite"):
+        is_file = storage.startswith(("sqlite", JOURNAL))
+        if args.workers > 1 and pauses and agents_dir is None and not is_file:
             raise ValueError(
                 f"--scheduler {name} pauses trials, which any worker may continue: the command "
                 "needs --agents-dir, a folder that all machines see"

@@ -67,7 +67,7 @@ from jaxrl.cli.flags.sweep import (
     make_scheduler,
     make_space,
 )
-from jaxrl.cli.play import play_episodes, record_episode
+from jaxrl.cli.play import play_command, play_episodes, record_episode
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.envs import make
 from jaxrl.files.json_values import values_from_json
@@ -245,7 +245,8 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
         if agent.exists():
             in_search = ", at its highest score in the search" if finals.rows else ""
-            print(f"its agent{in_search}: jaxrl play {agent}")
+            command = play_command(agent, sweep["env"], sweep["env_options"])
+            print(f"its agent{in_search}: {command}")
     elif finals.rows:
         print("no winner: in the finals each setting has a run that diverged or has no score")
     else:

@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import functools
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,11 +45,11 @@ from jaxrl.cli.flags.train import (
     joins_processes,
     read_env_options,
 )
-from jaxrl.cli.play import record_episode
+from jaxrl.cli.play import play_command, record_episode
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
-from jaxrl.envs.trust import code_named_by
+from jaxrl.envs.host.errors import message_in
 from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import Sink, WandbSink
@@ -214,8 +213,9 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
             policy = load_policy(run_dir, env=algo.env)
             _, score, length = record_episode(policy, video, args.seed)
             write_caption(video, f"{length} steps, score {score:g}")
-        except (ValueError, ImportError, OSError) as error:
-            raise ValueError(f"the agent is trained, but --video failed: {error}") from error
+        except (ValueError, ImportError, OSError, RuntimeError) as error:
+            message = message_in(error) or error
+            raise ValueError(f"the agent is trained, but --video failed: {message}") from error
         print(f"video: {video}, {length} steps, score {score:g}")
     return 0
 
@@ -301,13 +301,7 @@ def print_summary(result: RunResult, env: Env) -> None:
         table.add_row(name, format_number(value))
     Console().print(table)
     if not result.interrupted:
-        print(f"watch the agent: {play_command(result.run_dir, env)}")
-
-
-def play_command(run_dir: Path | None, env: Env) -> str:
-    """Return the command that plays a run's agent; it must trust code that the user named."""
-    trust = " --trust-imports" if code_named_by(env.id, env.options) else ""
-    return f"jaxrl play {shlex.quote(str(run_dir))}{trust}"
+        print(f"watch the agent: {play_command(result.run_dir, env.id, env.options)}")
 
 
 def format_number(value: Any) -> str:

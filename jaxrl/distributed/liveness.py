@@ -96,7 +96,7 @@ class Liveness:
         def greet(connection: socket.socket) -> None:
             connection.settimeout(SILENCE_SECONDS)
             words = next(read_lines(connection), "").split()
-            if len(words) == 2 and hmac.compare_digest(words[0], secret):
+            if len(words) == 2 and hmac.compare_digest(words[0].encode(), secret.encode()):
                 self._watch(connection, int(words[1]))
             else:
                 connection.close()

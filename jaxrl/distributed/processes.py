@@ -12,6 +12,7 @@ With one process, every function here does nothing. `Interrupt` tells a process 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -33,6 +34,9 @@ from jaxrl.types import PyTree, is_key
 
 NAMED_AFTER_SECONDS = 20.0
 """A process that waits so long for the others says for whom, and whether it can reach them."""
+SAME_REQUEST_SECONDS = 1.0
+"""Signals within this time are one request: a cluster may signal a job's shell and its children at
+once, and the shell passes the signal on to them."""
 NOTICE_SECONDS = 3.0
 """So long after a process died, the others know it at the latest, unless its machine failed."""
 _liveness: Liveness | None = None
@@ -263,12 +267,12 @@ def check_spread(name: str, state: PyTree) -> None:
 class Interrupt:
     """A context in which the first SIGINT or SIGTERM sets `requested` and does nothing else.
 
-    The second one does what it would do without this context. Python allows handlers in the main
+    A later one does what it would do without this context. Python allows handlers in the main
     thread only; in other threads signals do what they always do.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested, self._requested_at = False, -math.inf
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -278,8 +282,12 @@ class Interrupt:
         return self
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
+        now = time.monotonic()
+        if not self.requested:
+            self.requested, self._requested_at = True, now
+        elif now - self._requested_at > SAME_REQUEST_SECONDS:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for s, handler in self._previous.items():

@@ -28,9 +28,10 @@ SPEED_ONLY = ("num_pools", "asynchronous", "num_threads")
 """Options that change the speed and nothing else."""
 
 
-def without_speed_only(options: Mapping[str, Any]) -> dict[str, Any]:
+def learning_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an environment that learning depends on."""
-    return {name: value for name, value in options.items() if name not in SPEED_ONLY}
+    others = (*SPEED_ONLY, "timeout")
+    return {name: value for name, value in options.items() if name not in others}
 
 
 @dataclass(frozen=True)

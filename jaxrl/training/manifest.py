@@ -22,7 +22,7 @@ from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.distributed.spread import num_cores
 from jaxrl.envs import make
-from jaxrl.envs.host_adapter import without_speed_only
+from jaxrl.envs.host_adapter import learning_options
 from jaxrl.envs.trust import code_named_by
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
@@ -174,16 +174,16 @@ def read(run_dir: str | Path, needed: Sequence[str] = ()) -> dict[str, Any]:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return what keeps a run from being resumed: one line for each setting that changed.
 
-    Threads and pools of a simulator change the speed only, so they may differ.
+    Threads, pools and the timeout of a simulator do not change what is learned, so they may differ.
     """
     names = ("algorithm", "env", "config", "custom_network", "seed", "log_every")
     return changed_settings(comparable(old), comparable(new), names)
 
 
 def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest without the environment's options that change the speed only."""
+    """Return a manifest without the environment's options that learning does not depend on."""
     env = manifest["env"]
-    return manifest | {"env": env | {"options": without_speed_only(env["options"])}}
+    return manifest | {"env": env | {"options": learning_options(env["options"])}}
 
 
 def new_run_id() -> str:

@@ -86,6 +86,17 @@ def test_a_failed_encoder_is_an_error(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("height", [4, 84, 500])
+def test_a_film_that_ends_early_has_the_reason_of_ffmpeg(tmp_path, monkeypatch, height):
+    ffmpeg = tmp_path / "ffmpeg"
+    ffmpeg.write_text("#!/bin/sh\nhead -c 30000 >/dev/null\necho no room >&2\nexit 1\n")
+    ffmpeg.chmod(0o755)
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(ffmpeg))
+    frames = np.zeros((50, height, height, 3), np.uint8)
+    with pytest.raises(OSError, match="could not write the video: no room"):
+        write_video(frames, tmp_path / "a.mp4", fps=10)
+
+
 @pytest.mark.parametrize(
     ("name", "shapes", "dtype", "message"),
     [

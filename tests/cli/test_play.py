@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -146,3 +147,14 @@ def test_scores_are_shown_without_a_video_where_none_can_be_written(tmp_path, mo
     assert "no video: [Errno 30] Read-only" in shown.err
     with pytest.raises(OSError, match="Read-only"):
         play.main([str(tmp_path), "--episodes", "0"])
+
+
+@pytest.mark.parametrize(
+    ("id", "command"),
+    [
+        ("gymnax/CartPole-v1", "jaxrl play 'a run'"),
+        ("gymnasium/own:make", "jaxrl play 'a run' --trust-imports"),
+    ],
+)
+def test_the_command_to_play_trusts_what_the_user_named(id, command):
+    assert play.play_command(Path("a run"), id, {}) == command

@@ -220,7 +220,8 @@ def test_an_array_of_workers_needs_a_folder_for_agents_if_the_scheduler_pauses_t
             write(*argv)
         write("--workers", "1", *argv[2:])
         write(*argv, "--agents-dir", "shared")
-        write("--workers", "2", "--", "train.py", "--storage", "sqlite:///x", *argv[-2:])
+        for storage in ("sqlite:///x", "journal:////nfs/x"):  # files, beside which agents lie
+            write("--workers", "2", "--", "train.py", "--storage", storage, *argv[-2:])
     else:
         write(*argv)
 

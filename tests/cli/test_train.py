@@ -6,7 +6,6 @@ import re
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from simulators import Faulty
@@ -156,23 +155,22 @@ def test_a_failing_simulator_is_one_message(jaxrl_command, monkeypatch, tmp_path
     assert read(tmp_path / "run", "manifest")["config"]["anneal_updates"] == 7
 
 
-@pytest.mark.parametrize(
-    ("id", "command"),
-    [
-        ("gymnax/CartPole-v1", "jaxrl play 'a run'"),
-        ("gymnasium/own:make", "jaxrl play 'a run' --trust-imports"),
-    ],
-)
-def test_the_command_to_play_trusts_what_the_user_named(id, command):
-    assert train.play_command(Path("a run"), SimpleNamespace(id=id, options={})) == command
-
-
 def test_a_run_that_cannot_be_filmed_is_not_trained(jaxrl_command, monkeypatch):
     env = jaxrl.make(functools.partial(Faulty, "step"), 2)  # takes no `render_mode`
     monkeypatch.setattr(train, "make", lambda *_, **__: env)
     monkeypatch.setattr(train, "run", lambda *_, **__: pytest.fail("it was trained"))
     finished = jaxrl_command("train", "ppo", *SMALL, "--video")
     assert re.search(r"refuses the options \{'render_mode'", finished.stderr)
+
+
+def test_a_film_that_fails_does_not_hide_that_the_agent_is_trained(jaxrl_command, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("INTERNAL: ...\nSimulatorError: a wheel came off\n\n----------\n...")
+
+    monkeypatch.setattr(train, "record_episode", fail)
+    finished = jaxrl_command("train", "ppo", *SMALL, "--video", "--num-evaluations", "0")
+    message = "error: the agent is trained, but --video failed: a wheel came off"
+    assert finished.stderr.endswith(message)
 
 
 def test_an_annealed_run_cannot_be_extended(tmp_path):

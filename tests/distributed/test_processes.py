@@ -31,6 +31,25 @@ SIMULATED = (
 )  # fmt: skip
 
 
+def test_signals_at_once_are_one_request_and_a_later_one_is_another(monkeypatch):
+    """Slurm signals a job's shell and its children, and the shell passes its signal on."""
+    now, ended = [100.0], []
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append(now[0]))
+    try:
+        with processes.Interrupt() as interrupt:
+            for later in (0.0, 0.1, 0.5):
+                now[0] = 100 + later
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert interrupt.requested
+                assert not ended
+            now[0] = 102.0
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert ended == [102.0]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def begin(*arguments):
     """Start a Python process with one device."""
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device" not in flag]
@@ -273,7 +292,8 @@ def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
     monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
     first = liveness.Liveness(store, host, 0)
     address = (host, int(store[liveness.KEY].split()[0]))
-    with socket.create_connection(address), socket.create_connection(address):
+    with socket.create_connection(address), socket.create_connection(address) as talks:
+        talks.sendall("é 1\n".encode())
         other = liveness.Liveness(store, host, 1)
         time.sleep(2)
         assert given_up == []

@@ -11,6 +11,7 @@ import jaxrl
 from jaxrl.analysis.records import read_runs
 from jaxrl.cli.reproduce import runs_by_seed
 from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.progress import Progress
 
 FLAGS = [
     "ppo", "--num-envs", "2", "--num-steps", "16", "--num-minibatches", "1", "--num-epochs", "1",
@@ -22,6 +23,13 @@ def test_a_seed_that_diverges_is_not_recorded(experiment):
     config = ToyConfig(learning_rate=0.6)
     with pytest.raises(FloatingPointError, match="seed 3 diverged: its loss is not finite"):
         experiment("train_seeds").train(toy_algorithm(), config, [3, 5], 4, print)
+
+
+def test_seeds_without_an_episode_have_no_score(experiment, tmp_path, monkeypatch):
+    script = experiment("train_seeds")
+    monkeypatch.setattr(script, "train", lambda *_: (None, [[]], [Progress()]))
+    with pytest.raises(ValueError, match="no episode of one of the seeds ended; give more --total"):
+        script.main(["x", *FLAGS, "--seeds", "3", "--results", str(tmp_path)])
 
 
 @pytest.mark.slow

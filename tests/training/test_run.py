@@ -278,6 +278,9 @@ def test_a_run_resumes_with_other_pools_and_no_other_option(tmp_path):
     pools = toy(make(num_threads=2, num_pools=2, asynchronous=True))
     assert int(run(4, tmp_path, pools, resume=True).state.num_updates) == 4
     assert manifests.read(tmp_path)["env"]["options"] == {"num_threads": 1}
+    saved = manifests.read(tmp_path)
+    patient = saved | {"env": saved["env"] | {"options": {"timeout": 900.0}}}
+    assert not manifests.differences(saved, patient)
     with pytest.raises(ValueError, match=r"env.options: .* -> {.*'max_episode_steps': 9"):
         run(6, tmp_path, toy(make(max_episode_steps=9)), resume=True)
 

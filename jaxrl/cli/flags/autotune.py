@@ -43,7 +43,8 @@ def find_fastest(*args: Any, **options: Any) -> Settings:
 def read_chosen(run_dir: Path, also: Sequence[str]) -> Settings:
     """Return the settings that a run was started with; none if there is no run.
 
-    A resumed run keeps them, whatever is fastest on the machine where it resumes.
+    A resumed run keeps them, whatever is fastest on the machine where it resumes. Only the number
+    of devices, which no manifest has, is looked for anew.
     """
     if not (run_dir / manifests.NAME).exists():
         return {}

@@ -43,7 +43,7 @@ def supervise(control: socket.socket, make: bytes, num_envs: int, memory: Any) -
       memory: see `worker.work`.
     """
     os.setsid()  # signals of the terminal reach the trainer only
-    worker.ignore_signals()
+    _handle_signals(signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
     for end in (woken, wake):
@@ -81,12 +81,22 @@ def _become_worker(supervisor: int, control: socket.socket, theirs: socket.socke
     """Leave the supervisor's connections and signals behind, and end when it ends."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Programs that a simulator starts inherit signals that are ignored, but no handlers; so the
+    # simulator can end them.
+    _handle_signals(lambda *_: None)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os._exit(1)
     os.setpgid(0, 0)
     control.close()
     theirs.close()
+
+
+def _handle_signals(handler: Any) -> None:
+    """Handle signals that terminals and clusters send to all processes: the trainer decides."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+        signal.siginterrupt(number, False)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import random
-import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -27,6 +27,8 @@ from jaxrl.envs.host.errors import describe, shorten
 COMMAND = struct.Struct("<cq")
 """A message to the worker: what to do, and the seed of a reset (`NO_SEED` for none)."""
 RESET, STEP, RENDER, CLOSE = b"r", b"s", b"d", b"c"
+CALLS = {RESET: "reset", STEP: "step", RENDER: "render", CLOSE: "close"}
+"""The methods of the environment that the worker calls."""
 NO_SEED = -1
 ANSWER = struct.Struct("<cQ")
 """The head of a message from the worker: what happened, and the length of what follows."""
@@ -61,8 +63,9 @@ def work(channel: socket.socket, slot: int, make: bytes, memory: Any) -> None:
 
     Args:
       slot: the number of the environment.
-      make: pickled function that makes the environment, and the `Spaces` that it must have, or
-        None for those it has, which are sent to the trainer.
+      make: the trainer's environment variables and, pickled again, the function that makes the
+        environment, and the `Spaces` that it must have, or None for those it has, which are sent to
+        the trainer.
       memory: `memory.arrays(spaces)` are the `Arrays`; None without shared memory.
     """
     env: Any = None
@@ -70,7 +73,10 @@ def work(channel: socket.socket, slot: int, make: bytes, memory: Any) -> None:
 
     def begin() -> bytes:
         nonlocal env, arrays
-        make_env, expected = pickle.loads(make)
+        variables, made_of = pickle.loads(make)
+        os.environ.clear()
+        os.environ.update(variables)
+        make_env, expected = pickle.loads(made_of)
         env = step_checks.checked(make_env())
         spaces = read_spaces(env)
         if expected is None:
@@ -149,12 +155,6 @@ def _picture(picture: Any) -> bytes:
             f"render must return uint8 [height, width, 3], got {picture.dtype}{list(picture.shape)}"
         )
     return PICTURE.pack(*picture.shape[:2]) + picture.tobytes()
-
-
-def ignore_signals() -> None:
-    """Ignore signals, which terminals and clusters send to all processes: the owner decides."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 # --- errors as text -------------------------------------------------------------------------------

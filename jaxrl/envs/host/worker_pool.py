@@ -44,14 +44,14 @@ class WorkerPool:
     def reset(self) -> RawStep:
         for slot, seed in enumerate(self._seeds):
             self.workers.send(slot, worker.RESET, int(seed))
-        self.workers.receive(range(len(self._seeds)), "reset")
+        self.workers.receive(range(len(self._seeds)))
         return first_step(self._obs())
 
     def restart(self, where: np.ndarray) -> RawStep:
         slots = np.flatnonzero(where).tolist()
         for slot in slots:
             self.workers.send(slot, worker.RESET)
-        self.workers.receive(slots, "reset")
+        self.workers.receive(slots)
         self._ended = self._ended & ~where
         return first_step(self._obs())
 
@@ -61,7 +61,7 @@ class WorkerPool:
             self.workers.send(slot, worker.RESET if ended else worker.STEP)
 
     def recv(self) -> RawStep:
-        self.workers.receive(range(len(self._seeds)), "step")
+        self.workers.receive(range(len(self._seeds)))
         terminated, truncated = self._arrays.terminated.copy(), self._arrays.truncated.copy()
         first, self._ended = self._ended, terminated | truncated
         reward = self._arrays.reward.astype(np.float32)
@@ -73,7 +73,7 @@ class WorkerPool:
         """Draw the first environment, uint8 `[H, W, 3]`."""
         self.workers.send(0, worker.RENDER)
         try:
-            (picture,) = self.workers.receive([0], "render")
+            (picture,) = self.workers.receive([0])
         except SimulatorError as error:
             if error.kind is None:
                 raise

@@ -78,6 +78,7 @@ class Workers:
         self.pids: dict[int, int] = {}  # by slot
         self._channels: dict[int, socket.socket] = {}  # by slot
         self._polls: dict[int, select.poll] = {}  # by slot
+        self._calls = ["make"] * num_envs  # what each worker does or did last
         self._exits: dict[int, int] = {}  # wait status, by slot
         self._silent: set[int] = set()  # slots that did not answer in time
         self._is_closed = False
@@ -87,7 +88,8 @@ class Workers:
         # multiprocessing runs the main script's module again there.
         multiprocessing.set_forkserver_preload(["__main__", "gymnasium", "jaxrl"])
         context = multiprocessing.get_context("forkserver")
-        content = cloudpickle.dumps((make, spaces))
+        # The server has the variables of its start, and what `make` imports may read them.
+        content = cloudpickle.dumps((dict(os.environ), cloudpickle.dumps((make, spaces))))
         # A daemon may not start processes, and some simulators do.
         self.process = context.Process(
             target=supervisor.supervise, args=(theirs, content, num_envs, memory), daemon=False
@@ -113,7 +115,7 @@ class Workers:
                 "whose environments run in processes needs `if __name__ == '__main__':`"
             ) from error
         try:
-            self.first_answers = self.receive(range(num_envs), "make")
+            self.first_answers = self.receive(range(num_envs))
         except BaseException:  # an interrupt, too
             self.close()
             raise
@@ -122,14 +124,12 @@ class Workers:
         """Send a command; an error of the connection shows when its answer is received."""
         if self._is_closed:
             raise SimulatorError(f"{self._id}: its worker processes were closed")
+        self._calls[slot] = worker.CALLS[command]
         with contextlib.suppress(OSError):
             self._channels[slot].sendall(worker.COMMAND.pack(command, seed))
 
-    def receive(self, slots: Iterable[int], call: str) -> list[bytes]:
+    def receive(self, slots: Iterable[int]) -> list[bytes]:
         """Wait for one answer of each slot.
-
-        Args:
-          call: the method that was called, for errors of workers that say nothing.
 
         Raises:
           SimulatorError: if an environment failed; all processes are ended.
@@ -153,9 +153,9 @@ class Workers:
             until = 0.0  # the others are not waited for
         if not failed and not lost and not self._silent:
             return answers
-        raise self._fail(call, failed, lost)
+        raise self._fail(failed, lost)
 
-    def _fail(self, call: str, failed: dict[int, bytes], lost: set[int]) -> SimulatorError:
+    def _fail(self, failed: dict[int, bytes], lost: set[int]) -> SimulatorError:
         """End all processes, and return the error."""
         if failed:
             slot, content = next(iter(failed.items()))
@@ -164,10 +164,11 @@ class Workers:
             message = f"environment {slot} failed in {call}{others}:\n{trace}"
             error = SimulatorError(f"{self._id}: {message}", kind, summary)
         elif lost:
-            ends = self._describe_ends(lost)
-            where = "before it was made" if call == "make" else f"in {call}, in mid-episode"
+            call, ends = self._calls[min(lost)], self._describe_ends(lost)
+            where = "before it was made" if call == "make" else f"in {call}"
             error = SimulatorError(f"{self._id}: the process of environment {ends} ended {where}")
         else:
+            call = self._calls[min(self._silent)]
             error = SimulatorError(
                 f"{self._id}: no answer to {call} from environments {sorted(self._silent)} within "
                 f"{self._timeout:g} s (`timeout`)"

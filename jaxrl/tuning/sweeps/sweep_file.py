@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl import config as fields
-from jaxrl.envs.host_adapter import without_speed_only
+from jaxrl.envs.host_adapter import learning_options
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.paths import check_path
@@ -144,7 +144,7 @@ def _describe_part(part: spaces.Distribution) -> dict[str, Any]:
 
 def shared_settings(description: dict[str, Any]) -> dict[str, Any]:
     """Return what all workers of a study must have in common: all that learning depends on."""
-    options = without_speed_only(description["env_options"])
+    options = learning_options(description["env_options"])
     return {name: description[name] for name in SHARED} | {"env_options": options}
 
 

@@ -71,7 +71,8 @@ def test_a_worker_ends_quietly_with_a_trainer_that_is_killed():
     theirs, ours = socket.socketpair()
     theirs.close()
     with ours:
-        worker.work(ours, 0, pickle.dumps((simulators.Counting, None)), None)
+        made_of = pickle.dumps((simulators.Counting, None))
+        worker.work(ours, 0, pickle.dumps((dict(os.environ), made_of)), None)
 
 
 # --- what a simulator may do ----------------------------------------------------------------------
@@ -410,6 +411,39 @@ def test_workers_and_their_children_end_with_the_trainer(ending, noted_pids, tmp
             owner.send_signal(signal.SIGKILL)
         owner.wait(60)
     wait_for_end([*pids, *pids_in(noted_pids)])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("sleep", r"no answer to reset from environments \[0, 1\] within"),
+        ("killed", r"process of environment \d \(killed by SIGKILL\).* ended in reset$"),
+    ],
+)
+def test_the_error_of_a_later_reset_names_the_reset(deed, message, noted_pids):
+    env = make_bad("restart", deed, noted_pids)
+    group = PoolGroup(env._make_pool, SEEDS, members=1, id=env.id)
+    group.start()
+    for _ in range(bad_simulators.FAILS_AT):
+        group.step(np.zeros(N, np.int32))
+    with pytest.raises(SimulatorError, match=message):
+        group.step(np.zeros(N, np.int32))
+    wait_for_end(pids_in(noted_pids))
+
+
+@pytest.mark.process
+def test_workers_have_the_environment_variables_of_the_trainer(monkeypatch):
+    for value in ("3", "4"):  # the server that starts workers has those of its own start
+        monkeypatch.setenv("JAXRL_TEST_LENGTH", value)
+        env = jaxrl.make(simulators.OfVariable, 1)
+        timestep = played(env, np.zeros((4, 1), np.int32))
+        assert timestep.terminated[:, 0].argmax() == int(value)
+
+
+@pytest.mark.process
+def test_a_simulator_can_end_its_own_programs():
+    jaxrl.make(simulators.WithProgram, 1, timeout=20.0).init(jax.random.key(0))
 
 
 def test_workers_leave_signals_to_their_owner():
