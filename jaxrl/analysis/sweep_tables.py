@@ -40,7 +40,8 @@ def leaderboard_table(sweep: Sweep) -> TextTable:
     head = ["trial", "best score", "last score", *others, "phases", "status", *sweep["space"]]
     rows = []
     for row in leaderboard(sweep["trials"]):
-        scores = [row["best_score"], row["last_score"], *row["objectives"][1:]]
+        late = map(late_text, row["objectives"][1:])
+        scores = [row["best_score"], row["last_score"], *late]
         cells = [row["trial"], *scores, row["phases"], row["status"], *_values(sweep, row)]
         rows.append([cell_text(cell) for cell in cells])
     return TextTable(head, rows)
@@ -55,9 +56,9 @@ def finals_table(sweep: Sweep) -> TextTable:
     others = objective_names(sweep)[1:]
     rows = []
     for row in sweep.get("finals", []):
-        runs = ", ".join(cell_text(float(score)) for score in row["scores"])
-        means = [float(mean) for mean in row.get("objectives", [])[1:]]
-        cells = [row["trial"], cell_text(float(row["search"])), _mean_of_runs(row), runs, *means]
+        runs = ", ".join(late_text(float(score)) for score in row["scores"])
+        means = [late_text(float(mean)) for mean in row.get("objectives", [])[1:]]
+        cells = [row["trial"], late_text(float(row["search"])), _mean_of_runs(row), runs, *means]
         rows.append([cell_text(cell) for cell in cells])
     return TextTable(["trial", "search, last two", "finals, mean (95%)", "runs", *others], rows)
 
@@ -65,7 +66,7 @@ def finals_table(sweep: Sweep) -> TextTable:
 def front_table(sweep: Sweep) -> TextTable:
     """Return a row for each trial on the Pareto front of several objectives."""
     rows = [
-        [row["trial"], *row["objectives"], row["status"], *_values(sweep, row)]
+        [row["trial"], *map(late_text, row["objectives"]), row["status"], *_values(sweep, row)]
         for row in front(sweep)
     ]
     head = ["trial", *objective_names(sweep), "status", *sweep["space"]]
@@ -85,7 +86,7 @@ def winner_scores(best: Mapping[str, Any]) -> str:
     """Return the scores of `ranking.winner` in words: in the finals and in the search."""
     if "score" not in best:
         return cell_text(best_score(best))
-    searched = cell_text(float(best["search"]))
+    searched = late_text(float(best["search"]))
     return f"{_mean_of_runs(best)} in the finals, {searched} in the search (last two)"
 
 
@@ -93,7 +94,7 @@ def _mean_of_runs(row: Mapping[str, Any]) -> str:
     """Return a setting's mean over its runs in the finals as text, of several with the interval."""
     scores = np.array([float(score) for score in row["scores"]])
     if not np.isfinite(scores).all():
-        return cell_text(-math.inf)
+        return late_text(-math.inf)
     if len(scores) == 1:
         return f"{scores[0]:.2f}"
     low, high = mean_interval(scores)
@@ -110,6 +111,11 @@ def cell_text(value: Any) -> str:
     if isinstance(value, float):
         return "diverged" if value == -math.inf else f"{value:.6g}"
     return str(value)
+
+
+def late_text(score: float) -> str:
+    """Return a mean of last scores as text: -inf stands for a divergence or for no episode."""
+    return "no score" if score == -math.inf else cell_text(score)
 
 
 def _values(sweep: Sweep, row: Mapping[str, Any]) -> list[str]:

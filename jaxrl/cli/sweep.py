@@ -76,7 +76,6 @@ from jaxrl.training import manifest as manifests
 from jaxrl.training import population
 from jaxrl.training.autotune import lanes_per_second
 from jaxrl.training.policy import load_policy
-from jaxrl.tuning.schedulers.contract import Status
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.settings import check_phase, whole_trials
 from jaxrl.types import Algorithm
@@ -229,10 +228,9 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     print_table(finals, "finals: the same settings with new seeds")
     print(f"phases: {phases_text(sweep)}")
     is_capped = args.max_steps is not None or args.max_seconds < math.inf
-    unfinished = [t for t in sweep["trials"] if not Status[t["status"].upper()].has_ended]
-    if is_capped and unfinished and not result.interrupted:
-        number = len(unfinished)
-        print(f"--max-steps or --max-seconds ended the sweep; trials that had not ended: {number}")
+    left = sweep["scheduler"]["num_trials"] - len(sweep["trials"]) - elsewhere
+    if is_capped and left > 0 and not result.interrupted:
+        print(f"--max-steps or --max-seconds ended the sweep; trials that never began: {left}")
     if result.best is not None and result.interrupted:
         print(f"best so far: trial {result.best['trial']}, score {winner_scores(result.best)}")
     elif result.best is not None:

@@ -177,5 +177,6 @@ def retrain(
         now = config.replace(**values)
         return jax.lax.scan(lambda s, _: algo.update(now, s), state, length=updates_per_phase)
 
-    _, metrics = jax.lax.scan(phase, algo.init(config, key), schedule)
+    first = config.replace(**{name: x[0] for name, x in schedule.items()})
+    _, metrics = jax.lax.scan(phase, algo.init(first, key), schedule)
     return agent_returns(metrics)

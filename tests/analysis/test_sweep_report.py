@@ -167,7 +167,7 @@ def test_the_page_shows_the_finals_and_what_was_spent(tmp_path):
     page = write_report(sweep, tmp_path).read_text()
     assert "<h2>Finals</h2>" in page
     assert "trial 2, score 4.00 (-8.71 to 16.71) in the finals, 2 in the search (last two)" in page
-    assert "9, diverged" in page
+    assert "9, no score" in page
     assert (
         "3 of 20 (0.15); 12 (0.61) planned if scores were exchangeable; capped at 4,000 steps; 20 "
         "more in finals"

@@ -28,7 +28,7 @@ def test_finals_stand_beside_the_scores_of_the_search():
     assert table.head == ["trial", "search, last two", "finals, mean (95%)", "runs"]
     assert table.rows == [
         ["3", "7.12346", "1.50 (-4.85 to 7.85)", "1, 2"],
-        ["1", "3", "diverged", "diverged"],
+        ["1", "3", "no score", "no score"],
     ]
     in_finals = "1.50 (-4.85 to 7.85) in the finals"
     assert sweep_tables.winner_scores(finals[0]) == f"{in_finals}, 7.12346 in the search (last two)"

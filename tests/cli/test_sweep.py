@@ -210,7 +210,7 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
             False,
             0,
             {"max_steps": 9},
-            "--max-steps or --max-seconds ended the sweep; trials that had not ended: 1",
+            "--max-steps or --max-seconds ended the sweep; trials that never began: 3",
         ),
     ],
 )
@@ -219,7 +219,8 @@ def test_a_sweep_without_finals_says_what_its_best_trial_is(
     tmp_path, monkeypatch, capsys, interrupted, elsewhere, flags, line
 ):
     monkeypatch.setattr(sweep, "format_command", lambda *_: "jaxrl train")
-    held = sweep_of([trial(0, [2.0]), trial(1, [3.0], "paused")], elsewhere=elsewhere)
+    held = sweep_of([trial(0, [2.0]), trial(1, [3.0], "stopped")], elsewhere=elsewhere)
+    held["scheduler"]["num_trials"] = 5
     result = tuning.SweepResult(held, interrupted, tmp_path)
     sweep.report_result(sweep_flags.SweepArguments(**flags), result)
     text = capsys.readouterr().out
@@ -388,7 +389,7 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
             ["--scheduler", "pbt", "--videos-by", "gamma"],
             "--videos-by must be left out, got 'gamma'",
         ),
-        (["--videos-by", "torso"], "error: --videos-by must be one of ('gamma', 'learning_rate')"),
+        (["--videos-by", "torso"], "error: --videos-by must be one of ('gamma',)"),
         (["--study", ""], "error: --study must be a string that is not empty"),
         (
             ["--trials", "2", "--final-trials", "3", "--final-share", "9"],

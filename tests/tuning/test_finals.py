@@ -169,6 +169,23 @@ def test_an_agent_trains_again_with_a_schedule():
     np.testing.assert_allclose(retrain(algo, config, UPDATES, changed, key), expected, rtol=1e-4)
 
 
+def test_an_agent_that_trains_with_a_schedule_begins_with_its_first_values():
+    algo = toy_algorithm()
+
+    def init(config, key):
+        state = algo.init(config, key)
+        return state._replace(params=jnp.full(3, config.gamma))
+
+    def update(config, state):
+        state, metrics = algo.update(config, state)
+        return state, metrics | {"episode_return_sum": state.params[0] * metrics["episode_count"]}
+
+    own = algo._replace(init=init, update=update)
+    schedule = {"gamma": jnp.array([0.5, 0.7]), "learning_rate": jnp.zeros(2)}
+    scores = retrain(own, ToyConfig(), UPDATES, schedule, KEY)
+    np.testing.assert_allclose(scores, [0.5, 0.5])
+
+
 def test_the_last_two_scores_are_averaged():
     nan, inf = np.nan, np.inf
     scores = np.array([[[1.0, 2.0, 4.0], [1.0, 2.0, nan]], [[3.0, nan, nan], [nan, nan, nan]]])

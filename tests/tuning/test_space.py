@@ -340,3 +340,10 @@ def test_values_of_a_conditional_field_are_checked_where_it_is_active():
             {"core": Choice((None, "gru")), "core_size": When("core", "gru", Integer(0, 2))}, base
         )
     assert spaces.possible(When("core", "gru", Integer(1, 2))) == (1, 2)
+
+
+def test_numbers_of_a_choice_have_one_type():
+    """So agents of one search with different values share a program."""
+    assert [*map(type, Choice((0, 0.01)).values)] == [float, float]
+    assert [*map(type, Choice((1, 2)).values)] == [int, int]
+    assert Choice((1, "a", 0.5, True)).values == (1, "a", 0.5, True)

@@ -24,7 +24,7 @@ class Sobol:
     def plan(self, key: Array, num_trials: int, space: spaces.Space) -> dict[str, Array]:
         """Return the settings of the trials; see `Sampler.plan`."""
         points = jnp.asarray(sobol_points(num_trials, len(space)))
-        return spaces.at(space, shifted(points, jax.random.bits(key, (len(space),))))
+        return spaces.at(space, shifted(points, jax.random.bits(key, (len(space),), jnp.uint32)))
 
 
 def sobol_points(number: int, dimensions: int) -> np.ndarray:

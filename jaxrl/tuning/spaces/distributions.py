@@ -209,6 +209,9 @@ class Choice:
                 f"Choice takes values that can be hashed, such as tuples in place of lists, got "
                 f"{self.values!r}"
             ) from error
+        if self.are_numbers and any(isinstance(value, float) for value in self.values):
+            # One dtype, so that agents with different values share a program.
+            object.__setattr__(self, "values", tuple(map(float, self.values)))
 
     def draw(self, key: Array) -> Array:
         """Return one of the values if all are numbers, else the index of one."""

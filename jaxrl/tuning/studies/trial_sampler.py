@@ -72,12 +72,15 @@ class TrialSampler:
     def values(self, trial: Any, index: int) -> dict[str, Any]:
         """Return a trial's values; choose and store those that it lacks.
 
-        Each value has a sampler of its own, seeded by the trial's index and the value's name, so
-        that a sweep that was killed between two values chooses the same ones when it resumes.
+        Values that are sampled together have a sampler that is seeded by the trial's index, others
+        one of the index and the value's name. So a sweep that was killed between two values chooses
+        the same ones when it resumes.
         """
         self._check(trial)
         self._study.sampler = self._sampler(index)
         asking = trial_of(self._study, trial)
+        if not trial.state.is_finished():
+            _ = asking.relative_params  # sampled now, not by the sampler of the first missing value
         drawn = self._draw_by_cma_es(asking, index)
         values: dict[str, Any] = {}
         for name, distribution in self._space.items():
@@ -147,7 +150,7 @@ class TrialSampler:
                 case "cmaes":  # of choices
                     return samplers.RandomSampler(seed=seed)
                 case "gp":
-                    return samplers.GPSampler(seed=seed)
+                    return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
         return _drawing_sampler(lambda: self._draw(index)[name])
 
     def _draw_by_cma_es(self, asking: Any, index: int) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """A whole study in the form of `sweep.json`: the trials of all workers together.
 
-A study knows when a trial began and ended, but not its phases nor its lane. So each trial is one
-bar, on the first lane of its worker that was free.
+A study's events tell when a phase of a trial began and ended, but not on which lane. So each phase
+is a bar on the first lane of its worker that was free.
 """
 
 from __future__ import annotations
 
 import collections
+import datetime
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from jaxrl.config import with_current_names
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json
 from jaxrl.files.urls import redact_url
-from jaxrl.tuning.ranking import best_phase, objective_names
+from jaxrl.tuning.ranking import objective_names
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
-from jaxrl.tuning.studies.events import log_name
+from jaxrl.tuning.studies.events import REPORTED, event_of, log_name
 from jaxrl.tuning.studies.storage import SEARCH, check_file, close_storage, open_storage
 from jaxrl.tuning.studies.stored_trials import (
     WORKER,
@@ -84,13 +85,17 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
             )
         with explain_storage_failure(url, name):
             study = optuna.load_study(study_name=name, storage=storage)
-            return _describe(study) | {"study": name, "storage": redact_url(url)}
+            events: list[Any] = []
+            if log_name(name) in found:
+                log = optuna.load_study(study_name=log_name(name), storage=storage)
+                events = log.get_trials(deepcopy=False)
+            return _describe(study, events) | {"study": name, "storage": redact_url(url)}
     finally:
         close_storage(storage)
 
 
-def _describe(study: Any) -> dict[str, Any]:
-    """Return a study in the form of `sweep.json`, without its name."""
+def _describe(study: Any, events: list[Any]) -> dict[str, Any]:
+    """Return a study and its stored events in the form of `sweep.json`, without its name."""
     search = with_current_names(study.user_attrs.get(SEARCH))
     try:
         search = schema.check(search, SEARCHED)
@@ -101,7 +106,7 @@ def _describe(study: Any) -> dict[str, Any]:
     begun = {index: trial for index, trial in valid.items() if has_begun(trial)}
     trials = [_trial(index, trial, search) for index, trial in sorted(begun.items())]
     _check_changes(trials)
-    spans = _spans(begun, {trial["trial"]: trial for trial in trials})
+    spans = _spans(events)
     lanes = 1 + max((span.lane for span in spans), default=0)
     return search | {
         "trials": trials,
@@ -157,21 +162,28 @@ def _values(trial: Any, space: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _spans(begun: dict[int, Any], described: dict[int, dict[str, Any]]) -> list[Span]:
-    """Return a span for each trial that has ended, in seconds from the first one's beginning.
+def _spans(events: list[Any]) -> list[Span]:
+    """Return a span for each reported phase, in seconds from the beginning of the first.
 
-    Its phase is the last one with the trial's best score.
+    Args:
+      events: as they are stored; both ends of a phase have the time of its worker's clock.
     """
-    ended = [(i, t) for i, t in begun.items() if t.datetime_start and t.datetime_complete]
-    ended.sort(key=lambda pair: (pair[1].datetime_start, pair[1].number))
-    first = min((trial.datetime_start for _, trial in ended), default=None)
-    lanes: list[tuple[str | None, Any]] = []  # the worker of each lane, and until when it is busy
+    began: dict[int, datetime.datetime] = {}  # the phase that each trial trains, by its number
+    phases = []
+    for stored in events:
+        event, now = event_of(stored), stored.datetime_complete
+        if event.kind == REPORTED and event.number in began:
+            phases.append((began[event.number], now, event))
+        began[event.number] = now
+    phases.sort(key=lambda phase: phase[:2])
+    lanes: list[tuple[str, int, datetime.datetime]] = []  # worker, last trial, and its end
     spans = []
-    for index, trial in ended:
-        worker, begin, end = owner(trial), trial.datetime_start, trial.datetime_complete
-        free = (k for k, (of, until) in enumerate(lanes) if of == worker and until <= begin)
-        lane = next(free, len(lanes))
-        lanes[lane : lane + 1] = [(worker, end)]
-        seconds = ((moment - first).total_seconds() for moment in (begin, end))
-        spans.append(Span(lane, index, best_phase(described[index]), *seconds))
+    for begin, end, event in phases:
+        own = [k for k, (worker, *_) in enumerate(lanes) if worker == event.worker]
+        free = [k for k in own if lanes[k][2] <= begin]
+        goes_on = (event.trial, begin)
+        lane = min(free, key=lambda k: lanes[k][1:] != goes_on, default=len(lanes))
+        lanes[lane : lane + 1] = [(event.worker, event.trial, end)]
+        seconds = ((moment - phases[0][0]).total_seconds() for moment in (begin, end))
+        spans.append(Span(lane, event.trial, event.phases, *seconds))
     return sorted(spans, key=lambda span: span.end)

@@ -149,8 +149,8 @@ def sweep(
       agents_dir: folder in which all workers, on whatever machine, keep the agents of paused
         trials; used if the scheduler pauses trials. None takes one beside a database that is a
         file; workers that share a database server need to name one.
-      heartbeat_seconds: a worker that recorded no heartbeat for twice as long is taken for dead,
-        and its trials return to the queue.
+      heartbeat_seconds: the same for all workers. One that recorded no heartbeat for twice as long
+        is taken for dead, and its trials return to the queue.
       checkpoint_seconds: the least time between two checkpoints.
       chunk_seconds: about how long lanes train before the sweep looks at them again.
       max_steps, max_seconds: environment steps of this worker's trials, and seconds, after which it

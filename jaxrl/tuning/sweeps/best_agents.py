@@ -42,7 +42,7 @@ class BestAgents:
     def __init__(self, run_dir: Path, keep: int, per: str | None):
         self._directory, self._keep, self._per = run_dir / "best", keep, per
         self._agents: dict[int, _Agent] = {}
-        self._written: dict[int, int] = {}
+        """Those that have not been written."""
 
     def verify(self, run_id: str) -> None:
         """Verify the agents of a resumed sweep, and move damaged ones into `damaged-best/`.
@@ -114,16 +114,12 @@ class BestAgents:
           describe: `(trial, score) -> (whether its environments can be saved, manifest)`.
         """
         for trial, agent in self._agents.items():
-            if self._written.get(trial) != agent.num_updates:
-                self._write(
-                    self._directory / f"trial-{trial}", agent, *describe(trial, agent.score)
-                )
-                self._written[trial] = agent.num_updates
+            self._write(self._directory / f"trial-{trial}", agent, *describe(trial, agent.score))
+        self._agents = {}  # a replay may take gigabytes
         best = self._best(trials)
         for trial, directory in self._folders().items():
             if trial not in best:
                 shutil.rmtree(directory)
-                self._written.pop(trial, None)
 
     def _folders(self) -> dict[int, Path]:
         """Return the folders of agents by their trials; other folders are left alone."""

@@ -117,10 +117,11 @@ class LaneGroup:
         change = [KEEP] * self.num_lanes
         for lane in placements:
             change[lane] = RESUME if lane in resumed else FRESH
-        saved = self.all_agents() if resumed else None
-        for lane, agents in resumed.items():
-            places, own = self._places(lane), self._put(agents)
-            saved = jax.tree.map(lambda x, own: x.at[places].set(own), saved, own)  # noqa: B023
+        saved = None
+        if resumed:
+            some = next(iter(resumed.values()))  # on lanes that do not resume, which ones is open
+            parts = [self._put(resumed.get(lane, some)) for lane in range(self.num_lanes)]
+            saved = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
         self._states = self._population.refill(
             self._stacked_configs(), self._states, keys, self._of_agents(change), saved
         )

@@ -107,7 +107,10 @@ class Lanes:
         self, group: int, updates_left: int, active: list[bool], seconds: float
     ) -> Trained:
         if group in self._to_place:
-            self.groups[group].place(*self._to_place.pop(group))
+            algo, placements = self._to_place.pop(group)
+            if self.groups[group].algo is not algo:
+                self._seconds_per_update[group] = None  # it was another program's
+            self.groups[group].place(algo, placements)
         measured = self._seconds_per_update[group]
         affordable = 1 if measured is None else int(seconds / max(measured, 1e-6))
         num_updates = min(updates_left, max(affordable, 1), MAX_CHUNK)

@@ -16,6 +16,7 @@ from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import Objectives, check_score
 from jaxrl.tuning.schedulers.contract import Scheduler
 from jaxrl.tuning.spaces import space as spaces
+from jaxrl.tuning.spaces.distributions import LogUniform, Uniform
 from jaxrl.tuning.static_programs import StaticPrograms
 from jaxrl.tuning.studies.paused_agents import default_folder
 from jaxrl.tuning.studies.trial_sampler import require_sampler
@@ -33,7 +34,8 @@ class Phase(NamedTuple):
     length: int
     unit: str = "updates"
     """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended, which
-    are counted after every 16 updates; each agent of a trial trains for at least so long."""
+    are counted after every 16 updates; each agent of a trial that has not diverged trains for at
+    least so long."""
 
     def num_updates(self, steps_per_update: int) -> int:
         """Return the length in updates, of a phase that is not counted in episodes."""
@@ -53,7 +55,7 @@ class Phase(NamedTuple):
     def is_over(self, run: PhaseRun, steps_per_update: int) -> bool:
         """Return whether the run has trained for the whole phase."""
         if self.unit == "episodes":
-            return run.episodes >= self.length or run.has_diverged
+            return run.episodes >= self.length
         return run.updates >= self.num_updates(steps_per_update)
 
 
@@ -129,7 +131,9 @@ def check_settings(
     episodes, seeds = settings.evaluation_episodes, settings.seeds_per_trial
     check_score(settings.objective, program.algo, tried, episodes, seeds)
     if settings.keep_best_per is not None:
-        checks.choice("keep_best_per", settings.keep_best_per, tuple(sorted(space)))
+        plain = spaces.unconditional(space).items()
+        few = (name for name, part in plain if not isinstance(part, Uniform | LogUniform))
+        checks.choice("keep_best_per", settings.keep_best_per, tuple(sorted(few)))
     storage_file(settings.storage_url)  # raises an error for what is no URL
 
 

@@ -45,13 +45,13 @@ class PhaseRun:
 
     @property
     def episodes(self) -> float:
-        """The least number of episodes that an agent has ended."""
-        return min(self.sums.get("episode_count", [0.0]))
+        """The least number of episodes that an agent has ended, of those whose losses are finite.
 
-    @property
-    def has_diverged(self) -> bool:
-        """True if a loss of an agent was not finite."""
-        return not np.isfinite(self.sums.get("loss", [0.0])).all()
+        It is inf if all agents have diverged.
+        """
+        counts = np.array(self.sums.get("episode_count", [0.0]))
+        losses = np.array(self.sums.get("loss", np.zeros(len(counts))))
+        return float(counts[np.isfinite(losses)].min(initial=np.inf))
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return the phase's metrics for an objective, `[K, 1]`: sums, and means of the others."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from shared_studies import DiedError, die
+from shared_studies import DiedError, die, end
 from sweep_runs import KilledError, kill_after_reports, outcome, run
 
 from jaxrl.tuning import QLogUniform, RandomSearch, Uniform
@@ -78,15 +78,20 @@ def test_a_killed_sweep_of_cmaes_resumes_with_the_same_values(tmp_path, monkeypa
     assert outcome(resumed) == outcome(expected)
 
 
+@pytest.mark.parametrize("num_ended", [0, 12])
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
-def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sampler):
+def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sampler, num_ended):
     space = {"gamma": Uniform(0, 1), "rate": Uniform(0, 1), "size": Uniform(0, 1)}
 
     def study(name):
         url = f"journal:///{tmp_path / name}.log"
         drawn = {"gamma": 0.1, "rate": 0.2, "size": 0.3}
-        return SharedStudy(url, "s", space, 4, lambda index: drawn, sampler, worker="a")
+        return SharedStudy(url, "s", space, 16, lambda index: drawn, sampler, worker="a")
 
+    for name in ("whole", "1", "2"):
+        with closing(study(name)) as begun:
+            for _ in range(num_ended):
+                end(begun, begun.claim(())[0])
     claims = [study("whole").claim(())]
     for num_chosen in (1, 2):
         steps = iter([trial_sampler.suggest] * num_chosen + [die])

@@ -53,6 +53,10 @@ def score_of_agents(metrics):
         ({"phase": Phase(3, "hours")}, "Phase.unit must be one of .*, got 'hours'"),
         ({"sampler": "grid"}, "sampler must be one of .*, got 'grid'"),
         ({"keep_best_per": "lambda"}, "keep_best_per must be one of .*, got 'lambda'"),
+        (  # of which each trial has another value
+            {"keep_best_per": "learning_rate"},
+            r"keep_best_per must be one of \(.*\), got 'learning_rate'",
+        ),
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
         ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
         ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),

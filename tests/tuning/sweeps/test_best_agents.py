@@ -1,6 +1,7 @@
 """The best agents of a sweep: which are kept, and that they can be loaded."""
 
 import shutil
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ def test_agents_of_other_trials_and_sweeps_are_refused(tmp_path):
         reopen().verify("a")
 
 
-def test_an_agent_that_left_the_best_and_came_back_is_written_again(tmp_path):
+def test_an_agent_that_leaves_the_best_is_deleted_and_written_ones_leave_the_memory(tmp_path):
     agents_of(tmp_path)
     best = BestAgents(tmp_path, 1, None)
 
@@ -140,8 +141,11 @@ def test_an_agent_that_left_the_best_and_came_back_is_written_again(tmp_path):
         return True, described("a", trial)
 
     best.keep(0, 5.0, 6, {"x": jnp.zeros(2)})
+    kept = weakref.ref(best._agents[0].state["x"])
     best.write(trials(5.0, 9.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-1"]
+    assert kept() is None
+    best.keep(0, 10.0, 6, {"x": jnp.zeros(2)})
     best.write(trials(10.0, 9.0), describe)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["trial-0"]
     assert manifests.read(tmp_path / "best" / "trial-0")["trial"] == 0

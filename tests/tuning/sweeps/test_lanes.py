@@ -22,6 +22,7 @@ from jaxrl.envs.host import callback
 from jaxrl.tuning import ASHA, Choice, HyperTrick, LogUniform, Phase, RandomSearch, sweep
 from jaxrl.tuning.sweeps.lane_group import LaneGroup
 from jaxrl.tuning.sweeps.lanes import Lanes
+from jaxrl.tuning.sweeps.loop import SweepLoop
 
 
 def test_lanes_change_between_the_programs_of_static_fields(tmp_path):
@@ -37,6 +38,24 @@ def test_lanes_change_between_the_programs_of_static_fields(tmp_path):
         values = trials[span["trial"]]["values"]
         programs_of_lane[span["lane"]].add((values["num_steps"], values["activation"]))
     assert max(len(programs) for programs in programs_of_lane.values()) > 1
+
+
+def test_the_first_chunk_of_another_program_is_one_update(tmp_path, monkeypatch):
+    """The speed of the program before says nothing: it may be a hundred times as fast."""
+    original, chunks = Lanes._train_group, []
+
+    def train(self, group, *arguments):
+        trained = original(self, group, *arguments)
+        chunks.append((self.groups[group].algo, trained.num_updates))
+        return trained
+
+    monkeypatch.setattr(Lanes, "_train_group", train)
+    space = {"num_steps": Choice((1, 8))}
+    run(tmp_path / "x", RandomSearch(8, 1), space, num_lanes=1, phase=Phase(50))
+    first = [n for (before, _), (now, n) in itertools.pairwise(chunks) if now is not before]
+    assert first
+    assert set(first) == {1}
+    assert max(n for _, n in chunks) > 1
 
 
 @pytest.mark.slow
@@ -64,19 +83,23 @@ def test_lanes_on_several_devices_find_what_they_find_on_one(tmp_path, monkeypat
 
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 def test_no_device_waits_for_a_slow_one(tmp_path, monkeypatch):
-    """One device's first update begins when the other has done eight trials, in nine chunks."""
-    original = Lanes._train_group
+    """One device's first update begins when the other has done eight trials."""
+    train_group, report_trial = Lanes._train_group, SweepLoop._report
     has_other_trained = threading.Event()
-    chunks = itertools.count(1)
+    reports = itertools.count(1)
 
     def train(self, group, *arguments):
         if group == 0:
             assert has_other_trained.wait(60)
-        elif next(chunks) == 10:
+        return train_group(self, group, *arguments)
+
+    def report(self, *arguments):
+        report_trial(self, *arguments)
+        if next(reports) == 8:
             has_other_trained.set()
-        return original(self, group, *arguments)
 
     monkeypatch.setattr(Lanes, "_train_group", train)
+    monkeypatch.setattr(SweepLoop, "_report", report)
     arguments = {"num_lanes": 2, "strategy": "shard-vmap", "chunk_seconds": 1e9}
     result = run(tmp_path / "x", RandomSearch(12, 1), STATIC, **arguments)
     lanes = [span["lane"] for span in result.summary["spans"]]

@@ -17,7 +17,6 @@ from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
 
 def test_a_phase_has_the_sums_and_means_of_each_agent():
     phase_run = PhaseRun(0, 0.0, 0)
-    assert not phase_run.has_diverged
     assert phase_run.episodes == 0
     counts, returns, losses = (
         np.array([[1, 0], [2, 3]]),
@@ -27,18 +26,20 @@ def test_a_phase_has_the_sums_and_means_of_each_agent():
     for _ in range(2):
         metrics = {"episode_count": counts, "episode_return_sum": returns, "loss": losses}
         phase_run.count(metrics, 2)
-    assert (phase_run.updates, phase_run.episodes, phase_run.has_diverged) == (4, 2, False)
+    assert (phase_run.updates, phase_run.episodes) == (4, 2)
     found = phase_run.metrics()
     np.testing.assert_array_equal(found["episode_count"], [[2], [10]])
     np.testing.assert_array_equal(found["episode_return_sum"], [[4], [4]])
     np.testing.assert_array_equal(found["loss"], [[1.5], [4]])
     phase_run.count(metrics | {"loss": np.array([[0.0, math.nan], [0.0, 0.0]])}, 2)
-    assert phase_run.has_diverged
+    assert phase_run.episodes == 15  # of the other agent
     again = PhaseRun(**json.loads(json.dumps(dataclasses.asdict(phase_run))))
     of_phase = jax.tree.map(jnp.asarray, again.metrics())
     assert objectives.mean_return(of_phase) == -math.inf
     returns = np.asarray(objectives.agent_returns(of_phase))
     np.testing.assert_allclose(returns, [-math.inf, 6 / 15])
+    phase_run.count(metrics | {"loss": np.full((2, 2), math.inf)}, 2)
+    assert phase_run.episodes == math.inf
 
 
 def test_the_state_of_an_older_version_counts_steps_from_0(tmp_path):
