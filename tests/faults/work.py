@@ -290,8 +290,8 @@ def note_learners(directory: Path) -> None:
         with notes.open("a") as file:
             file.write(json.dumps([event, loop.progress.update, learner]) + "\n")
 
-    def restore_and_note(loop: Any, state: Any) -> Any:
-        state = restore(loop, state)
+    def restore_and_note(loop: Any, like: Any, simulation: Any) -> Any:
+        state = restore(loop, like, simulation)
         note("restored", loop, state)
         return state
 

@@ -422,7 +422,7 @@ def test_workers_and_their_children_end_with_the_trainer(ending, noted_pids, tmp
     ],
 )
 def test_the_error_of_a_later_reset_names_the_reset(deed, message, noted_pids):
-    env = make_bad("restart", deed, noted_pids)
+    env: Any = make_bad("restart", deed, noted_pids)
     group = PoolGroup(env._make_pool, SEEDS, members=1, id=env.id)
     group.start()
     for _ in range(bad_simulators.FAILS_AT):

@@ -90,8 +90,9 @@ def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sa
 
     for name in ("whole", "1", "2"):
         with closing(study(name)) as begun:
-            for _ in range(num_ended):
-                end(begun, begun.claim(())[0])
+            for index in range(num_ended):
+                assert begun.claim(()) is not None
+                end(begun, index)
     claims = [study("whole").claim(())]
     for num_chosen in (1, 2):
         steps = iter([trial_sampler.suggest] * num_chosen + [die])

@@ -84,15 +84,15 @@ def test_workers_have_lanes_of_their_own_and_lost_trials_count_once(tmp_path):
 def test_phases_lie_on_free_lanes_of_their_workers_at_the_times_of_the_events(tmp_path):
     """Trial 0 pauses after a phase on worker a, and goes on with b, in another time zone."""
     url, noon = file_url(tmp_path / "s.db"), datetime.datetime(2026, 1, 1, 12)
-    events = (
-        (BEGUN, 0, 0, 0, "a", 0), (BEGUN, 1, 1, 0, "a", 0), (REPORTED, 1, 1, 0, "a", 4),
-        (REPORTED, 0, 0, 0, "a", 5), (BEGUN, 2, 2, 0, "a", 6), (REPORTED, 1, 1, 1, "a", 7),
-        (REPORTED, 2, 2, 0, "a", 8), (BEGUN, 0, 0, 1, "b", 3601), (REPORTED, 0, 0, 1, "b", 3606),
-        (STOPPED, 1, 1, 2, "a", 9),
+    events = (  # kind, trial, phases, worker, seconds
+        (BEGUN, 0, 0, "a", 0), (BEGUN, 1, 0, "a", 0), (REPORTED, 1, 0, "a", 4),
+        (REPORTED, 0, 0, "a", 5), (BEGUN, 2, 0, "a", 6), (REPORTED, 1, 1, "a", 7),
+        (REPORTED, 2, 0, "a", 8), (BEGUN, 0, 1, "b", 3601), (REPORTED, 0, 1, "b", 3606),
+        (STOPPED, 1, 2, "a", 9),
     )  # fmt: skip
     with closing(open_worker(url, "a", num_phases=3)) as a:
-        for *own, seconds in events:
-            stored = trial_of_event(Event(*own, score=1.0))
+        for kind, trial, phases, worker, seconds in events:
+            stored = trial_of_event(Event(kind, trial, trial, phases, worker, score=1.0))
             stored.datetime_start = noon
             stored.datetime_complete = noon + datetime.timedelta(seconds=seconds)
             a.log._study.add_trial(stored)
