@@ -12,20 +12,21 @@ SEARCHED = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 # It stands in for a training script: its first start waits for a signal, a resumed one ends.
 TRAIN = """
-import os, pathlib, signal, sys, time
+import os, pathlib, sys, time
+from jaxrl.distributed.processes import Interrupt
 run_dir = pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1])
 run_dir.mkdir(parents=True, exist_ok=True)
-
-def stop(number, frame):
+with Interrupt() as interrupt:
+    with (run_dir / "starts").open("a") as file:
+        file.write(os.environ.get("SLURMD_NODENAME", "localhost") + "\\n")
+    if (run_dir / "checkpoint").exists():
+        sys.exit(0)
+    until = time.monotonic() + 170
+    while not interrupt.requested and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.5)  # the same signal may come twice
     (run_dir / "checkpoint").touch()
-    sys.exit(130)
-
-signal.signal(signal.SIGTERM, stop)
-with (run_dir / "starts").open("a") as file:
-    file.write(os.environ.get("SLURMD_NODENAME", "localhost") + "\\n")
-if (run_dir / "checkpoint").exists():
-    sys.exit(0)
-time.sleep(170)
+sys.exit(130)
 """
 SWEEP = (
     "--", "jaxrl", "sweep", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envs", "2",
