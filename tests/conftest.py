@@ -5,7 +5,9 @@ import importlib
 import math
 import os
 import shutil
+import signal
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,26 @@ def optimized():
 def no_pictures(monkeypatch):
     """Draw none of the pictures of a sweep's page."""
     monkeypatch.setattr("jaxrl.analysis.sweep_report.plot", lambda *_: [])
+
+
+@pytest.fixture
+def signals_while_sealing(monkeypatch):
+    """Send SIGTERM while checkpoints are sealed; list those that do more than set `requested`."""
+    from jaxrl.distributed import processes
+    from jaxrl.files import seal
+
+    counted, write = [], seal.write
+
+    def signal_and_write(folder, entries):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        write(folder, entries)
+
+    monkeypatch.setattr(processes, "SAME_REQUEST_SECONDS", 60.0)
+    monkeypatch.setattr(seal, "write", signal_and_write)
+    before = signal.signal(signal.SIGTERM, lambda *_: counted.append("SIGTERM"))
+    yield counted
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

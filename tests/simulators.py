@@ -1,5 +1,6 @@
 """Gymnasium environments with known answers or known faults, for tests."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -95,6 +96,10 @@ class WithProgram(Counting):
     def reset(self, *, seed=None, options=None):
         with subprocess.Popen(["sleep", "1000"]) as program:
             program.terminate()
+        fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+        fork.start()
+        fork.terminate()
+        fork.join()
         return super().reset(seed=seed, options=options)
 
 

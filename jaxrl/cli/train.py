@@ -287,8 +287,8 @@ def check_annealing(run_dir: Path, algo: Algorithm, config: Any) -> None:
     if not manifests.differences(saved, extended):
         raise ValueError(
             f"--total-steps: the learning rate of the run in {run_dir} falls to 0 over its "
-            f"{before:g} updates, so it cannot end after {config.anneal_updates}; start a run of "
-            "that length in another --run-dir, or one with --no-anneal, which can be extended"
+            f"{before:,.12g} updates, so it cannot end after {config.anneal_updates:,}; start a "
+            "run of that length in another --run-dir, or one with --no-anneal, to extend later"
         )
 
 

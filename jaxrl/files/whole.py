@@ -24,7 +24,7 @@ def unfinished(path: Path) -> Path:
 def sync(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, are on the disk.
 
-    File systems that cannot do it are left alone, and so is Windows.
+    Windows, which cannot open folders, is left alone.
 
     Raises:
       OSError: if the disk is full or fails.
@@ -33,9 +33,19 @@ def sync(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        sync_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_descriptor(descriptor: int) -> None:
+    """Wait until what was written to an open file is on the disk, if the file system can do it.
+
+    Raises:
+      OSError: if the disk is full or fails.
+    """
+    try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
-    finally:
-        os.close(descriptor)

@@ -27,7 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from jaxrl import checks
 from jaxrl.files import rows as files
 from jaxrl.files.intact import newest_seal
-from jaxrl.files.whole import sync
+from jaxrl.files.whole import sync, sync_descriptor
 from jaxrl.training.progress import RECENT_EPISODES, Row
 
 
@@ -58,8 +58,10 @@ class JsonlSink:
         lines = _lines_to_keep(path, resume_from, record)
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(lines)
+        sync(temporary)
         temporary.replace(path)
-        self._recorder, self._path = files.Recorder(lines), path
+        sync(path.parent)
+        self._recorder = files.Recorder(lines)
         self._file = path.open("a", buffering=1)
 
     def write(self, row: Row) -> None:
@@ -69,7 +71,7 @@ class JsonlSink:
 
     def record(self) -> dict[str, Any]:
         """Write the rows so far to the disk; return their record for the next checkpoint."""
-        sync(self._path)
+        sync_descriptor(self._file.fileno())
         return self._recorder.record()
 
     def close(self) -> None:

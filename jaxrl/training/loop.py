@@ -125,8 +125,6 @@ class TrainingLoop:
                 processes.call_on_first(self.open_files)
             if self.progress.update < self.settings.num_updates:
                 state, interrupted = self.train(state)
-            if self.checkpoints is not None:
-                self.checkpoints.latest()  # waits for its seal, by which the rows are verified
             summary = self.summarize(interrupted)
             on_error.pop_all()
         return RunResult(state, summary, interrupted, self.run_dir)
@@ -219,6 +217,8 @@ class TrainingLoop:
                         slow = (saved_at - began) / MAX_SAVING_SHARE
                         save_every = max(settings.checkpoint_seconds, slow)
             self.save(state)  # here, where the first signal does not end it
+            if self.checkpoints is not None:
+                self.checkpoints.latest()  # waits for its seal, by which the rows are verified
         return state, progress.update < settings.num_updates
 
     def compile(self, state: Any) -> jax.stages.Compiled:

@@ -99,7 +99,8 @@ def run(
 
     Raises:
       ValueError: for bad sizes; for a `run_dir` that holds a run already, or in which another
-        process works; if config, environment or seed of a resumed run differ from the saved ones.
+        process works; if config, environment or seed of a resumed run differ from the saved ones,
+        or its learning rate has fallen to 0 and `total_steps` is more than before.
       FloatingPointError: if a loss is not finite; checkpoints before it are kept.
       OSError: if `run_dir` cannot be written to (a full disk); what is saved stays.
     """

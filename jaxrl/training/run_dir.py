@@ -110,7 +110,7 @@ def check_annealing(directory: Path, manifest: dict[str, Any], num_updates: int)
         raise ValueError(
             f"total_steps must stay: {manifest['total_steps']:,} are {num_updates:,} updates, but "
             f"the learning rate of the run in {directory} falls to 0 over anneal_updates = "
-            f"{annealed:g}; start a run of that length in another directory, or one without "
+            f"{annealed:,.12g}; start a run of that length in another directory, or one without "
             "annealing, which can be extended"
         )
 

@@ -250,6 +250,15 @@ def test_a_sink_that_cannot_be_closed_leaves_a_whole_run_and_nothing_open(tmp_pa
     chex.assert_trees_all_equal(resumed.state, run(6).state)
 
 
+def test_the_same_signal_again_does_not_end_a_run_before_its_checkpoint(
+    tmp_path, signals_while_sealing
+):
+    result = run(10, tmp_path, sinks=[SignalAfter()], checkpoint_seconds=1000.0)
+    assert result.interrupted
+    assert not signals_while_sealing
+    assert (tmp_path / "checkpoints" / "4" / "seal.json").exists()
+
+
 def test_sigterm_stops_after_the_chunk_with_a_checkpoint(tmp_path):
     handler = signal.getsignal(signal.SIGTERM)
     result = run(10, tmp_path, sinks=[SignalAfter()], checkpoint_seconds=1000.0)

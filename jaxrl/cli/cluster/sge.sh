@@ -34,7 +34,7 @@ child=$!
 
 asked=
 ask() {
-    # A second SIGTERM makes jaxrl stop without a checkpoint.
+    # A later SIGTERM makes jaxrl stop without a checkpoint.
     trap '' USR1 USR2
     asked=yes
     kill -TERM "$child"

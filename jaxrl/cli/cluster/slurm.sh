@@ -38,7 +38,7 @@ child=$!
 
 asked=
 ask() {
-    # Slurm may signal several times, but a second SIGTERM makes jaxrl stop without a checkpoint.
+    # Slurm may signal several times, but a later SIGTERM makes jaxrl stop without a checkpoint.
     trap '' TERM
     asked=yes
 {% if nodes == 1 %}

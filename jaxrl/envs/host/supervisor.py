@@ -31,6 +31,8 @@ STARTED, ENDED, FAILED = b"s", b"e", b"!"
 """A worker's slot and process id, with its connection; a slot and wait status; 0 and the length of
 the text that follows."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+"""Signals that terminals and clusters send to all processes; the trainer decides."""
 
 
 def supervise(control: socket.socket, make: bytes, num_envs: int, memory: Any) -> None:
@@ -81,9 +83,18 @@ def _become_worker(supervisor: int, control: socket.socket, theirs: socket.socke
     """Leave the supervisor's connections and signals behind, and end when it ends."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Programs that a simulator starts inherit signals that are ignored, but no handlers; so the
-    # simulator can end them.
+    # A simulator can end what it starts: programs inherit no handlers, and forks lose this one.
     _handle_signals(lambda *_: None)
+
+    def begin_fork() -> None:
+        _handle_signals(signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED),
+        after_in_child=begin_fork,
+    )
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os._exit(1)
@@ -93,8 +104,8 @@ def _become_worker(supervisor: int, control: socket.socket, theirs: socket.socke
 
 
 def _handle_signals(handler: Any) -> None:
-    """Handle signals that terminals and clusters send to all processes: the trainer decides."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Set the handler of the signals `HANDLED`."""
+    for number in HANDLED:
         signal.signal(number, handler)
         signal.siginterrupt(number, False)
 

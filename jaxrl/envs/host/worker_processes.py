@@ -164,11 +164,12 @@ class Workers:
             message = f"environment {slot} failed in {call}{others}:\n{trace}"
             error = SimulatorError(f"{self._id}: {message}", kind, summary)
         elif lost:
-            call, ends = self._calls[min(lost)], self._describe_ends(lost)
+            ends = self._describe_ends(lost)
+            call = self._calls[min(self._exits or lost)]  # of others no answer was waited for
             where = "before it was made" if call == "make" else f"in {call}"
             error = SimulatorError(f"{self._id}: the process of environment {ends} ended {where}")
         else:
-            call = self._calls[min(self._silent)]
+            call = " and ".join(sorted({self._calls[slot] for slot in self._silent}))
             error = SimulatorError(
                 f"{self._id}: no answer to {call} from environments {sorted(self._silent)} within "
                 f"{self._timeout:g} s (`timeout`)"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.files.paths import check_path
 from jaxrl.files.urls import redact_url, storage_file
+from jaxrl.files.whole import sync
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.tuning.studies.damage import DamagedStudyError
 from jaxrl.types import PyTree
@@ -65,6 +66,7 @@ class PausedAgents:
                 checkpoints.save(phases, state, {"num_updates": num_updates}, whole=True)
             (unfinished / _SAVING).unlink()
             unfinished.rename(path)
+            sync(self._folder)  # before the study says that the trial pauses
         except (OSError, ValueError):
             if (unfinished / _SAVING).exists():
                 raise

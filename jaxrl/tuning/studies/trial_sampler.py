@@ -74,12 +74,12 @@ class TrialSampler:
 
         Values that are sampled together have a sampler that is seeded by the trial's index, others
         one of the index and the value's name. So a sweep that was killed between two values chooses
-        the same ones when it resumes.
+        the same ones when it resumes, unless other workers' trials began or ended meanwhile.
         """
         self._check(trial)
         self._study.sampler = self._sampler(index)
         asking = trial_of(self._study, trial)
-        if not trial.state.is_finished():
+        if not {*self._space} <= {*trial.params} and not trial.state.is_finished():
             _ = asking.relative_params  # sampled now, not by the sampler of the first missing value
         drawn = self._draw_by_cma_es(asking, index)
         values: dict[str, Any] = {}

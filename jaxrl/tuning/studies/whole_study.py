@@ -169,13 +169,13 @@ def _spans(events: list[Any]) -> list[Span]:
       events: as they are stored; both ends of a phase have the time of its worker's clock.
     """
     began: dict[int, datetime.datetime] = {}  # the phase that each trial trains, by its number
-    phases = []
+    last = {}  # of a trial that was repeated, because its worker died
     for stored in events:
         event, now = event_of(stored), stored.datetime_complete
         if event.kind == REPORTED and event.number in began:
-            phases.append((began[event.number], now, event))
+            last[event.trial, event.phases] = began[event.number], now, event
         began[event.number] = now
-    phases.sort(key=lambda phase: phase[:2])
+    phases = sorted(last.values(), key=lambda phase: phase[:2])
     lanes: list[tuple[str, int, datetime.datetime]] = []  # worker, last trial, and its end
     spans = []
     for begin, end, event in phases:

@@ -121,7 +121,8 @@ class LaneGroup:
         if resumed:
             some = next(iter(resumed.values()))  # on lanes that do not resume, which ones is open
             parts = [self._put(resumed.get(lane, some)) for lane in range(self.num_lanes)]
-            saved = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+            devices = jax.tree.map(lambda x: x.sharding, self.all_agents())
+            saved = jax.jit(_join, out_shardings=devices)(*parts)
         self._states = self._population.refill(
             self._stacked_configs(), self._states, keys, self._of_agents(change), saved
         )
@@ -226,3 +227,8 @@ class LaneGroup:
 
     def _put(self, tree: PyTree) -> PyTree:
         return tree if self._device is None else jax.device_put(tree, self._device)
+
+
+def _join(*parts: PyTree) -> PyTree:
+    """Return the agents of all lanes, given those of each lane."""
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)

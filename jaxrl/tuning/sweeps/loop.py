@@ -178,9 +178,10 @@ class SweepLoop:
                     self._save()
                     saved_at = time.perf_counter()
             self._take_in(self.lanes.wait(ALL_COMPLETED))
-        if interrupt.requested:
-            self._save()
-        else:
+            if interrupted := interrupt.requested:
+                self._save()
+                self.checkpoints.latest()  # here, where the same signal does not end it
+        if not interrupted:
             self._write_best()
             if any(self.state.runs):  # the newest checkpoint may have this number, and them
                 self.state.chunks += 1
@@ -192,7 +193,7 @@ class SweepLoop:
             self._save()  # a sweep that is resumed after its end trains nothing again
             self.checkpoints.latest()  # waits until it counts
             self.trials.remove_last_agents(is_over)
-        return self._write_summary(), interrupt.requested
+        return self._write_summary(), interrupted
 
     def _is_spent(self) -> bool:
         """Return whether the sweep has taken as many steps or seconds as it may."""

@@ -34,8 +34,8 @@ class Phase(NamedTuple):
     length: int
     unit: str = "updates"
     """"updates", environment "steps" (rounded up to whole updates), or "episodes" that ended, which
-    are counted after every 16 updates; each agent of a trial that has not diverged trains for at
-    least so long."""
+    are counted after every 16 updates; each agent of a trial trains for at least so long, unless it
+    diverges."""
 
     def num_updates(self, steps_per_update: int) -> int:
         """Return the length in updates, of a phase that is not counted in episodes."""

@@ -165,13 +165,17 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
                 "another directory"
             )
         before = read(directory)
-        if changes := changed_settings(before, description, SAME):
+        old, new = (
+            each | {"env_options": learning_options(each["env_options"])}
+            for each in (before, description)
+        )
+        if changes := changed_settings(old, new, SAME):
             raise ValueError(
                 f"cannot resume the sweep in {directory}: these settings changed: "
                 + "; ".join(changes)
             )
         description |= manifests.note_resume(before, description)
-        description["run_id"] = before["run_id"]
+        description |= {name: before[name] for name in ("run_id", "env_options")}
         with directory_lock(directory):
             yield False
         return

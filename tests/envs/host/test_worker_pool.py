@@ -443,7 +443,7 @@ def test_workers_have_the_environment_variables_of_the_trainer(monkeypatch):
 
 @pytest.mark.process
 def test_a_simulator_can_end_its_own_programs():
-    jaxrl.make(simulators.WithProgram, 1, timeout=20.0).init(jax.random.key(0))
+    jaxrl.make(simulators.WithProgram, 1, timeout=60.0).init(jax.random.key(0))
 
 
 def test_workers_leave_signals_to_their_owner():

@@ -7,8 +7,10 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import shutil
+import signal
 from typing import Any
 
 import jax
@@ -486,6 +488,37 @@ def test_a_checkpoint_of_another_sweep_is_refused(tmp_path, monkeypatch, changes
     shutil.copytree(newest, tmp_path / "a" / "checkpoints" / newest.name)
     with pytest.raises(ValueError, match=rf"/{newest.name} belongs to another run.*{difference}"):
         run(tmp_path / "a", HyperTrick(6, 3), resume=True)
+
+
+def test_the_same_signal_again_does_not_end_a_sweep_before_its_checkpoint(
+    tmp_path, monkeypatch, signals_while_sealing
+):
+    report = loop.SweepLoop._report
+
+    def report_and_signal(self, *arguments):
+        report(self, *arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop.SweepLoop, "_report", report_and_signal)
+    assert run(tmp_path, HyperTrick(6, 3), keep_best=0).interrupted
+    assert not signals_while_sealing
+    (checkpoint,) = checkpoints_of(tmp_path)
+    assert (checkpoint / seal.NAME).exists()
+
+
+def test_a_sweep_resumes_with_another_timeout_of_simulators_and_no_other_option(tmp_path):
+    run(tmp_path, RandomSearch(2, 1))
+    before = sweep_file.read(tmp_path)
+    resumed = before | {"env_options": before["env_options"] | {"timeout": 900.0}}
+    with sweep_file.open_directory(tmp_path, resumed, True) as is_new:
+        assert not is_new
+    assert resumed["env_options"] == before["env_options"]  # seals have them
+    other = before | {"env_options": {"max_episode_steps": 9}}
+    with (
+        pytest.raises(ValueError, match="these settings changed: env_options"),
+        sweep_file.open_directory(tmp_path, other, True),
+    ):
+        pass
 
 
 def test_a_state_that_the_sweep_could_not_have_saved_is_named(tmp_path, monkeypatch):

@@ -11,8 +11,7 @@ import pytest
 from sweep_runs import run
 
 from jaxrl.tuning import HyperTrick, objectives
-from jaxrl.tuning.schedulers import ledger as ledgers
-from jaxrl.tuning.sweeps.state import PhaseRun, SweepState
+from jaxrl.tuning.sweeps.state import PhaseRun
 
 
 def test_a_phase_has_the_sums_and_means_of_each_agent():
@@ -40,14 +39,6 @@ def test_a_phase_has_the_sums_and_means_of_each_agent():
     np.testing.assert_allclose(returns, [-math.inf, 6 / 15])
     phase_run.count(metrics | {"loss": np.full((2, 2), math.inf)}, 2)
     assert phase_run.episodes == math.inf
-
-
-def test_the_state_of_an_older_version_counts_steps_from_0(tmp_path):
-    state = SweepState(ledgers.start(HyperTrick(2, 1)), [None], num_steps=7, chunks=3)
-    saved = json.loads(json.dumps(state.to_json(1.0)))
-    assert SweepState.from_json(saved, 3, tmp_path).num_steps == 7
-    del saved["num_steps"]
-    assert SweepState.from_json(saved, 3, tmp_path).num_steps == 0
 
 
 def test_a_damaged_sweep_json_is_named(tmp_path):
