@@ -172,27 +172,27 @@ def test_no_reader_of_a_run_makes_an_environment_that_names_code(kind, ran, tmp_
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "message"),
     [
-        {"algorithm": "os:system"},
-        {"algorithm": "__import__('stranger')"},
-        {"config": {"torso": "stranger:Torso"}},
-        {"config": {"hidden_sizes": "__import__('stranger')"}},
-        {"config": {"__class__": "stranger"}},
-        {"custom_network": "stranger:Network"},
+        ({"algorithm": "os:system"}, "which jaxrl does not have"),
+        ({"algorithm": "__import__('stranger')"}, "which jaxrl does not have"),
+        ({"config": {"torso": "stranger:Torso"}}, "torso must be"),
+        ({"config": {"hidden_sizes": "__import__('stranger')"}}, "hidden_sizes must be"),
+        ({"config": {"__class__": "stranger"}}, "has no fields"),
+        ({"custom_network": "stranger:Network"}, "custom_network must be"),
     ],
 )
-def test_algorithms_networks_and_configs_are_not_imported(changed, ran, tmp_path):
+def test_algorithms_networks_and_configs_are_not_imported(changed, message, ran, tmp_path):
     run_dir = write_run(tmp_path / "run")
     manifests.write(run_dir, manifests.read(run_dir) | {"config": {}} | changed)
-    with pytest.raises(ValueError, match=r".+"):
+    with pytest.raises(ValueError, match=message):
         jaxrl.load_policy(run_dir, trust_imports=True)
 
 
 def test_a_module_beside_a_run_is_not_imported(ran, tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path / "path")
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "jaxrl" in entry])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     main(["compare", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])
     assert str(tmp_path / "path") not in sys.path
 
@@ -262,6 +262,7 @@ def test_the_metadata_of_a_checkpoint_imports_nothing(ran, tmp_path):
         checkpoints.close()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_pages_show_markup_and_templates_as_text(ran, tmp_path):
     text = SCRIPT + TEMPLATE
     run_dir = write_run(tmp_path / "run", algorithm=text, env_id=f"gymnax/{text}", torso=text)

@@ -129,11 +129,3 @@ def mean_loss(algo, config, collected, old_params, params):
     _, q_values = apply(params, (), rollout.inputs)
     chosen = jnp.take_along_axis(q_values, rollout.action[..., None], -1)[..., 0]
     return 0.5 * jnp.mean((chosen - target) ** 2, where=rollout.valid)
-
-
-def test_epsilon_falls_on_a_line_over_environment_steps():
-    config = CONFIGS["pqn"].replace(exploration_steps=40.0, final_epsilon=0.2)
-    _, metrics = jaxrl.train(algorithm("pqn"), config, jax.random.key(0), 7)  # 8 steps each
-    np.testing.assert_allclose(
-        metrics["epsilon"], [1.0, 0.84, 0.68, 0.52, 0.36, 0.2, 0.2], rtol=1e-5
-    )

@@ -38,7 +38,7 @@ if "--deaf" not in sys.argv:
     signal.signal(signal.SIGTERM, stop)
 (run_dir / "pid").write_text(str(os.getpid()))
 (run_dir / "ready").touch()
-time.sleep(20)
+time.sleep(300)
 """
 PROGRAMS = {
     "python": f'exec {sys.executable} "$@"',
@@ -88,11 +88,11 @@ def start(path, **environment):
 def stop(job, *run_dirs, number=signal.SIGTERM, times=1, send=os.kill):
     """Send a signal to a job whose runs are ready, and return its status."""
     for run_dir in run_dirs or ("runs/pong",):
-        wait_until((Path(run_dir) / "ready").exists, 15)
+        wait_until((Path(run_dir) / "ready").exists, 120)
     for _ in range(times):
         send(job.pid, number)
         time.sleep(0.03)
-    return job.wait(10)
+    return job.wait(60)
 
 
 def requeued():
@@ -232,7 +232,7 @@ def test_slurm_stops_a_run_with_a_checkpoint_and_restarts_it(place):
     assert stop(start(path), times=3) == 130
     assert (place / "runs/pong/checkpoint").exists()
     assert requeued() == ["requeue 7"]
-    assert start(path).wait(10) == 0  # it has resumed, and ends
+    assert start(path).wait(60) == 0  # it has resumed, and ends
     assert requeued() == ["requeue 7"]
     argv = (place / "runs/pong/argv").read_text().split("\n")
     assert argv == ["--seed", "3", "--run-dir", "runs/pong", "--resume"]
@@ -247,13 +247,13 @@ def test_processes_on_several_nodes_stop_together_and_resume(place):
     assert "#SBATCH --signal=TERM@120" in path.read_text()  # to the processes
     job, run_dirs = start(path), [place / node / "runs/pong" for node in ("0", "1")]
     for run_dir in run_dirs:
-        wait_until((run_dir / "ready").exists, 15)
+        wait_until((run_dir / "ready").exists, 120)
     for run_dir in run_dirs:
         os.kill(int((run_dir / "pid").read_text()), signal.SIGTERM)
     os.kill(job.pid, signal.SIGTERM)  # as when Slurm requeues a job
-    assert job.wait(10) == 130
+    assert job.wait(60) == 130
     assert requeued() == ["requeue 7"]
-    assert start(path).wait(10) == 0
+    assert start(path).wait(60) == 0
     expected = ["--seed", "3", "--cluster", "--run-dir", "runs/pong", "--resume"]
     for node in ("0", "1"):
         assert (place / node / "runs/pong/argv").read_text().split("\n") == expected
@@ -265,7 +265,7 @@ def test_grid_engine_stops_a_run_in_a_container_and_restarts_it(place, number):
     path = write("--scheduler", "sge", "--container", "x.sif", "--", "train.py")
     assert stop(start(path), number=number, times=2, send=os.killpg) == 99  # all processes
     assert (place / "runs/pong/checkpoint").exists()
-    assert start(path).wait(10) == 0
+    assert start(path).wait(60) == 0
 
 
 @pytest.mark.process
@@ -273,7 +273,7 @@ def test_grid_engine_stops_a_run_in_a_container_and_restarts_it(place, number):
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_run_that_ends_by_itself_is_not_requeued(place, scheduler, code):
     path = write("--scheduler", scheduler, "--", "train.py")
-    assert start(path, THEN=str(code)).wait(10) == code
+    assert start(path, THEN=str(code)).wait(60) == code
     assert requeued() == []
 
 

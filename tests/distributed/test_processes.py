@@ -287,7 +287,7 @@ def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
         pytest.skip("this machine has no IPv6")
     store, given_up = Store(), []
     monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
-    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 10.0)
     monkeypatch.setattr(liveness.atexit, "register", lambda _: None)
     monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
     first = liveness.Liveness(store, host, 0)

@@ -87,16 +87,20 @@ def test_discounted_sums_restart_after_an_end_and_go_on_across_rollouts():
     np.testing.assert_allclose(last, running, rtol=1e-4, atol=1e-5)
 
 
-def test_the_rewards_of_episodes_that_were_left_are_not_summed_on():
+def test_rewards_are_divided_by_the_deviation_of_the_discounted_sums_before_them():
+    """The sums of episodes that were left, here of the first environment, do not go on."""
     first = jnp.array([[True, False], [False, False]])
     no = jnp.zeros_like(first)
     nothing: Any = None
     trajectory = Trajectory(
-        inputs=Inputs(nothing, first, nothing, nothing), action=nothing, reward=jnp.ones((2, 2)),
+        inputs=Inputs(nothing, first, nothing, nothing), action=nothing,
+        reward=jnp.array([[1.0, 1.0], [1.0, -1.0]]),
         terminated=no, truncated=no, valid=~no, extras=None,
     )  # fmt: skip
     scale: Any = normalization.init_reward_scale(jaxrl.PPOConfig(normalize_rewards=True), 2)
     scale = scale._replace(running=jnp.array([60.0, 60.0]))
-    after, _ = normalization.update_reward_scale(scale, trajectory, 0.5)
+    after, scaled = normalization.update_reward_scale(scale, trajectory, 0.5)
     assert after is not None
-    np.testing.assert_allclose(after.running, [1.5, 16.5])
+    sums = [1, 31, 1.5, 14.5]
+    np.testing.assert_allclose(after.running, sums[2:])
+    np.testing.assert_allclose(scaled.reward, trajectory.reward / np.std(sums), rtol=1e-3)

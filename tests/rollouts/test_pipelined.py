@@ -214,6 +214,6 @@ def test_metrics_rows_hold_waiting_times_and_rates(tmp_path, num_pools, send_ahe
         assert row["predictions_per_second"] >= row["steps_per_second"] > 0
         # Four epochs of two minibatches for 16 predictions.
         ratio = row["trainings_per_second"] / row["predictions_per_second"]
-        assert ratio == pytest.approx(8 / 16, rel=0.01)
+        assert ratio == pytest.approx(8 / 16, rel=0.1)  # of rounded rates
         # One of four steps was sent before the last update's eight gradient steps.
         assert row["policy_lag"] == (3.5 + 8 / 4 if send_ahead else 3.5)

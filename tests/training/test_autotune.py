@@ -11,7 +11,14 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs.host import callback
-from jaxrl.training.autotune import autotune, climb, lanes_per_second, steps_per_second
+from jaxrl.training import manifest as manifests
+from jaxrl.training.autotune import (
+    _cache_key,
+    autotune,
+    climb,
+    lanes_per_second,
+    steps_per_second,
+)
 
 KNOBS = {
     "num_envs": [8, 16, 32, 64, 128, 256],
@@ -146,6 +153,27 @@ def test_cached_settings_have_the_types_that_were_measured(tmp_path):
     seen = []
     autotune(*SIZES, **options | {"seconds": 0.02}, report=seen.append)  # another question
     assert seen
+
+
+def test_cached_settings_are_those_of_one_program_on_one_machine(monkeypatch):
+    def key(algo=None, config=None, **described):
+        with monkeypatch.context() as patch:
+            describe = manifests.describe
+            patch.setattr(manifests, "describe", lambda *args: describe(*args) | described)
+            return _cache_key(algo or toy(), config or ToyConfig(), seconds=1.0)
+
+    keys = [
+        key(),
+        key(toy(jaxrl.make("CartPole-v1", 3))),
+        key(toy(jaxrl.make("Acrobot-v1", 2))),
+        key(toy()._replace(network="another")),
+        key(toy()._replace(name="another")),
+        key(config=ToyConfig(gamma=0.5)),
+        key(hardware={"cpu": "another"}),
+        key(versions={"jax": "another"}),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key() == keys[0]
 
 
 def test_a_cache_that_cannot_be_used_is_ignored(tmp_path):

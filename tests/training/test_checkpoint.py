@@ -284,13 +284,6 @@ def test_checkpoints_of_other_runs_are_refused(directory, tmp_path, changes, dif
     assert int(load(directory).state.num_updates) == 6
 
 
-def test_an_edited_progress_is_found(directory):
-    path = directory / "checkpoints" / "6" / "progress" / "metadata"
-    path.write_text(path.read_text().replace('"update": 6', '"update": 8'))
-    with pytest.warns(UserWarning, match="/6 is damaged: its file progress/metadata has changed"):
-        assert int(run(directory, 10).state.num_updates) == 10
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -1,5 +1,6 @@
 """The training loop: chunks, evaluations and losses that are not finite."""
 
+import math
 import types
 from typing import Any
 
@@ -140,12 +141,24 @@ def test_one_slow_checkpoint_does_not_make_all_later_ones_rare(monkeypatch):
     assert len(others) > 2
 
 
-def test_an_evaluation_without_finished_episodes_has_no_score(tmp_path, monkeypatch):
-    cut_short = Evaluation(jnp.full(2, jnp.nan), jnp.full(2, jnp.nan))
-    monkeypatch.setattr(loop, "evaluate_separately", lambda *_: cut_short)
+@pytest.mark.parametrize(
+    ("returns", "lengths", "expected"),
+    [
+        ([math.nan] * 2, [math.nan] * 2, {"eval_return": None, "eval_return_std": None}),
+        (
+            [1, math.nan, 3], [10, math.nan, 30],
+            {"eval_return": 2, "eval_return_std": 1, "eval_episode_length": 20},
+        ),
+    ],
+)  # fmt: skip
+def test_an_evaluation_has_the_scores_of_the_episodes_that_ended(
+    tmp_path, monkeypatch, returns, lengths, expected
+):
+    scores = Evaluation(jnp.array(returns), jnp.array(lengths))
+    monkeypatch.setattr(loop, "evaluate_separately", lambda *_: scores)
     arguments = QUIET | {"num_evaluations": 1, "run_dir": tmp_path}
     result = jaxrl.run(toy(), CONFIG, total_steps=4, **arguments)
-    assert result.summary["eval_return"] is None
+    assert {name: result.summary[name] for name in expected} == expected
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
 

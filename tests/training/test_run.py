@@ -82,6 +82,8 @@ def test_a_run_directory_holds_what_is_promised(tmp_path):
     assert manifest["seed"] == 3
     assert manifest["versions"]["jax"] == jax.__version__
     assert {"command", "git_commit", "hardware", "created"} <= set(manifest)
+    again = run(20, tmp_path / "run", num_evaluations=2, eval_episodes=4, resume=True)
+    assert again.summary["eval_return"] == summary["eval_return"]  # though it evaluates no more
 
 
 def test_rerun_reproduces_the_metrics(tmp_path):

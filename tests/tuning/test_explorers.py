@@ -76,9 +76,9 @@ def test_the_strategy_does_not_matter(strategy):
     np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
 
 
-@pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda explorer: type(explorer).__name__)
-def test_a_search_is_one_program_without_callbacks(explorer):
-    program = str(jax.make_jaxpr(search_of(explorer))(KEY))
+def test_a_search_is_one_program_without_callbacks():
+    (pb2,) = (explorer for explorer in EXPLORERS if isinstance(explorer, PB2))  # the most code
+    program = str(jax.make_jaxpr(search_of(pb2))(KEY))
     assert "while" in program
     assert "callback" not in program
 

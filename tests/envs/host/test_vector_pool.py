@@ -62,6 +62,40 @@ def test_some_environments_restart_while_others_go_on():
     np.testing.assert_array_equal(timestep.obs, [[2, 1], [1, 2]])
 
 
+@pytest.mark.parametrize(
+    ("id", "options"),
+    [
+        ("envpool/CartPole-v1", {"max_episode_steps": 3}),
+        ("gymnasium/CartPole-v1", {"max_episode_steps": 3, "vectorization_mode": "sync"}),
+        ("gymnasium/CartPole-v1", {"max_episode_steps": 3, "vectorization_mode": "async"}),
+    ],
+)
+def test_an_environment_that_restarts_after_its_end_goes_on(id, options):
+    """The other one begins its next episode by itself."""
+    env: Any = jaxrl.make(id, N, **options)
+    state, timestep = env.init(jax.random.key(0))
+    for _ in range(3):
+        state, timestep = env.step(jax.random.key(0), state, NO_ACTIONS)
+    assert timestep.truncated.all()
+    state, fresh = env.restart(state, timestep, jnp.array([False, True]))
+    _, after = env.step(jax.random.key(0), state, NO_ACTIONS)
+    np.testing.assert_array_equal(after.first, [True, False])
+    np.testing.assert_array_equal(after.reward, [0, 1])
+    assert (after.obs[1] != fresh.obs[1]).any()
+
+
+def test_atari_games_restart_with_copies_of_their_first_frame():
+    env: Any = jaxrl.make("gymnasium/ALE/Pong-v5", N)
+    state, timestep = env.init(jax.random.key(0))
+    for _ in range(40):
+        state, timestep = env.step(jax.random.key(0), state, NO_ACTIONS)
+    _, fresh = env.restart(state, timestep, jnp.array([False, True]))
+    np.testing.assert_array_equal(fresh.obs[0], timestep.obs[0])
+    assert (fresh.obs[0][..., :1] != fresh.obs[0]).any()
+    np.testing.assert_array_equal(fresh.obs[1], fresh.obs[1][..., :1].repeat(4, -1))
+    np.testing.assert_array_equal(fresh.first, [False, True])
+
+
 def test_a_simulator_that_cannot_restart_some_environments_is_an_error():
     env: Any = jaxrl.make("gymnasium/CartPole-v1", N, vectorization_mode="vector_entry_point")
     state, timestep = env.init(jax.random.key(0))

@@ -83,6 +83,13 @@ def test_the_model_is_given_the_changes_from_what_was_copied():
     np.testing.assert_allclose(pb2.upper_bound(posterior, points, 0.0), mean, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("num_observed", "beta"), [(0, 0.2), (1, 0.2), (2, 0.2), (30, 0.2 + np.log(12))]
+)
+def test_the_weight_of_the_variance_grows_with_the_observations(num_observed, beta):
+    assert pb2.exploration(jnp.int32(num_observed)) == pytest.approx(beta)
+
+
 def test_copies_take_the_largest_bound_one_after_another():
     scores, values, parents = history(2, phase=3)
     rows, observed = reference_data(scores, values, parents)

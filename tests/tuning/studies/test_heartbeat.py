@@ -14,13 +14,13 @@ def claim_in_time(study):
 
 
 def test_a_trial_of_a_worker_that_died_while_taking_it_returns_to_the_queue(studies, monkeypatch):
-    dead = studies("dead", num_trials=1, heartbeat_seconds=1)
-    alive = studies("alive", num_trials=1, heartbeat_seconds=1)
+    dead = studies("dead", num_trials=1, heartbeat_seconds=60)
     monkeypatch.setattr(dead, "_begin", die)
     with pytest.raises(DiedError):
         dead.claim(())
+    assert states(dead) == ["RUNNING"]
     dead.close()
-    assert states(alive) == ["RUNNING"]
+    alive = studies("alive", num_trials=1, heartbeat_seconds=1)
     assert any(alive.unfinished_elsewhere())
     assert claim_in_time(alive) == (0, {"gamma": pytest.approx(0.3)})
     end(alive, 0)
