@@ -192,7 +192,9 @@ def test_algorithms_networks_and_configs_are_not_imported(changed, message, ran,
 def test_a_module_beside_a_run_is_not_imported(ran, tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path / "path")
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.setattr(
+        sys, "path", [x for x in sys.path if x not in ("", str(ran.parent / "path"))]
+    )
     main(["compare", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])
     assert str(tmp_path / "path") not in sys.path
 

@@ -64,10 +64,10 @@ class SweepResult(NamedTuple):
     def best(self) -> dict[str, Any] | None:
         """The winner of the finals; without them the trial with the best score of all phases.
 
-        It has `trial` and `values`; it is None if no score is finite (in the finals, if there are
-        some; a setting has one if all its runs have). If an explorer changed the
-        trials, `values` are those with which the trial began, and `schedule` has for each phase
-        that led to the winner the `trial` that trained it and its `values`.
+        It has `trial` and `values`. It is None if no trial has a finite score; after finals, if no
+        setting has finite scores in all its runs. If an explorer changed the trials, `values` are
+        those with which the trial began, and `schedule` has, for each phase that led to the winner,
+        the `trial` that trained it and its `values`.
         """
         best, schedule = winner(self.summary), winning_schedule(self.summary)
         if best is None:
