@@ -23,6 +23,7 @@ from jaxrl.analysis.records import describe_scores, read_runs
 from jaxrl.cli.flags.arguments import WIDE, find_own_modules
 from jaxrl.cli.play import play_episodes
 from jaxrl.config import with_current_names
+from jaxrl.envs.host import callback
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import load_policy
@@ -140,6 +141,7 @@ def repeat(
     algo, config = manifests.rebuild(manifest, trust_imports=trust_imports, run_dir=path)
     arguments = {name: manifest[name] for name in manifests.ARGUMENTS}
     result = run(algo, config, run_dir=run_dir, resume=True, **arguments)
+    callback.release(result.state)
     if result.interrupted:
         raise KeyboardInterrupt
     repeated: dict[str, Any] = {"summary": result.summary}

@@ -21,7 +21,7 @@ import numpy as np
 from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
-from jaxrl.envs.host.callback import closing
+from jaxrl.envs.host.callback import closing_on_error
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
@@ -119,14 +119,12 @@ class TrainingLoop:
         An error closes the environments on the host, since the state is lost.
         """
         state, interrupted = self.first_state(init, seed), False
-        with contextlib.ExitStack() as on_error:
-            on_error.enter_context(closing(state))
+        with closing_on_error(state):
             if self.run_dir is not None:
                 processes.call_on_first(self.open_files)
             if self.progress.update < self.settings.num_updates:
                 state, interrupted = self.train(state)
             summary = self.summarize(interrupted)
-            on_error.pop_all()
         return RunResult(state, summary, interrupted, self.run_dir)
 
     def open_files(self) -> None:
@@ -149,8 +147,7 @@ class TrainingLoop:
         if saved_update is not None and not self.algo.env.checkpointable:
             key = jax.random.fold_in(key, saved_update)  # so that new episodes differ from old ones
         state = init.compile()(self.config, key)
-        with contextlib.ExitStack() as on_error:
-            on_error.enter_context(closing(state))
+        with closing_on_error(state):
             processes.check_spread(self.algo.name, state)
             used = {device for leaf in jax.tree.leaves(state) for device in leaf.devices()}
             num_used = len(used & set(jax.local_devices()))
@@ -163,7 +160,6 @@ class TrainingLoop:
                 simulation = None if self.algo.env.checkpointable else state.simulation
                 del state  # there may be no room for two replays
                 state = self.restore(like, simulation)
-            on_error.pop_all()
         return state
 
     def restore(self, like: Any, simulation: Any) -> Any:

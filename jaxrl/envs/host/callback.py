@@ -22,7 +22,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -214,10 +214,26 @@ def closing(tree: PyTree) -> Iterator[None]:
     try:
         yield
     finally:
-        with _lock:
-            removed = [_groups.pop(number, None) for number in numbers]
-        for group in filter(None, removed):
-            group.close()
+        _close(numbers)
+
+
+@contextlib.contextmanager
+def closing_on_error(tree: PyTree) -> Iterator[None]:
+    """Close the pools of all host environments in a tree if an error ends the block."""
+    numbers = pools_of(tree)
+    del tree
+    try:
+        yield
+    except BaseException:
+        _close(numbers)
+        raise
+
+
+def _close(numbers: Iterable[int]) -> None:
+    with _lock:
+        removed = [_groups.pop(number, None) for number in numbers]
+    for group in filter(None, removed):
+        group.close()
 
 
 def release(tree: PyTree) -> None:
