@@ -60,7 +60,8 @@ class RunResult(NamedTuple):
     """The outcome of `jaxrl.run`."""
 
     state: Any
-    """The training state after the last update."""
+    """The training state after the last update; its simulators stay open until newer ones displace
+    them."""
     summary: dict[str, Any]
     """The content of `summary.json`."""
     interrupted: bool

@@ -238,8 +238,7 @@ def _close(numbers: Iterable[int]) -> None:
 
 def release(tree: PyTree) -> None:
     """Close the pools of all host environments in a tree, which are no longer needed."""
-    with closing(tree):
-        pass
+    _close(pools_of(tree))
 
 
 def host_times(numbers: set[int]) -> list[HostTime]:
