@@ -312,6 +312,7 @@ class Searches(NamedTuple):
     """The outcomes of S searches of N trials and P phases, `[S, N, P]` each."""
 
     scores: Any  # NaN where there is none
+    late_scores: Any  # `[S, N]`: those by which finalists are chosen
     round: Any  # in which phases ran, -1 where none did
     schedules: dict[str, Any]
 
@@ -336,7 +337,7 @@ def search_in_program(
 
     def outcome(key: jax.Array) -> Searches:
         result = run(key)
-        return Searches(result.ledger.scores, result.round, result.schedule)
+        return Searches(result.ledger.scores, result.late_scores, result.round, result.schedule)
 
     # Searches end after different numbers of rounds. JAX refuses to step simulators on the host in
     # a loop that some searches have left, so there one search follows another.
@@ -366,6 +367,7 @@ def search_from_host(problem: Problem, sampler: str) -> Searches:
     order = np.arange(runs)[:, None] // batch * phases + np.arange(phases)
     return Searches(
         join(scores),
+        mean_of_last_two(join(scores)),
         np.tile(order, (problem.args.seeds, 1, 1)),
         {field: join([part[field] for part in schedules]) for field in problem.space},
     )
@@ -389,8 +391,7 @@ def run_cell(problem: Problem, name: str) -> dict[str, Any]:
         return {field: np.take_along_axis(x, trials[:, :, None], 1)
                 for field, x in found.schedules.items()}  # fmt: skip
 
-    late = np.asarray(mean_of_last_two(found.scores))
-    best = np.argsort(-late, 1, kind="stable")[:, : args.finals_top]
+    best = np.argsort(-np.asarray(found.late_scores), 1, kind="stable")[:, : args.finals_top]
     finalists = np.repeat(best, args.finals_repeats, 1)
     runs = mean_of_last_two(problem.train("finals", schedules_of(finalists), 1_000_000))
     by_setting = np.asarray(runs).reshape(*best.shape, -1).mean(2)

@@ -16,8 +16,9 @@ which continue where they were if the script is started again. Prints a table, a
 a picture under runs/results/.
 
 Scores are not exchangeable, so schedulers spend more or fewer phases than planned; the table also
-gives the best score within the number of phases that all of them spent. With --capped no search
-takes more steps than HyperBand. With --finals the best settings train again with new seeds.
+gives the best score within the number of phases that all of them spent. With --capped a search ends
+with the round in which it has taken as many steps as HyperBand. With --finals the best settings
+train again with new seeds.
 
 Time is also counted in rounds: phases that the search lasts if its lanes run side by side, as on a
 cluster. Occupancy is the share of the lanes' rounds that were used.

@@ -44,7 +44,6 @@ from jaxrl.tuning import (
     HyperTrick,
     LogUniform,
     SearchResult,
-    late_scores,
     search,
 )
 from jaxrl.tuning.finals import retrain
@@ -120,7 +119,7 @@ def choose(rule: Rule, result: SearchResult) -> tuple[int, float]:
         return int(result.best_trial), float(np.max(result.finals.score))
     if rule.by_highest:
         return int(result.best_trial), float(np.nanmax(result.ledger.scores))
-    scores = np.asarray(late_scores(result.ledger))
+    scores = np.asarray(result.late_scores)
     return int(scores.argmax()), float(scores.max())
 
 

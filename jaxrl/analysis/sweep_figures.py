@@ -216,7 +216,7 @@ def _draw_front(figure: Figure, sweep: Sweep) -> None:
     axes = figure.add_subplot()
     names = objective_names(sweep)
     axes.set_title(f"Pareto front of {shorten(', '.join(names), 60)}", parse_math=False)
-    points = [late_objectives(trial)[:2] for trial in sweep["trials"]]
+    points = [late_objectives(sweep["trials"], trial)[:2] for trial in sweep["trials"]]
     finite = np.array([point for point in points if len(point) == 2 and np.isfinite(point).all()])
     if not len(finite):
         show_text(figure, axes, "No trial has a finite score by each of the first two.")

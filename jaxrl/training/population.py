@@ -213,9 +213,9 @@ def stack(config: Any, num_lanes: int, **values: Array | np.ndarray | list[Any])
     config = config.replace(**arrays)  # refuses unknown names, and arrays for static fields
     for name, value in arrays.items():
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
-        if any(shape[:1] != (num_lanes,) for shape in shapes):
+        if any(shape != (num_lanes,) for shape in shapes):
             raise ValueError(
-                f"{name} must have a value for each of num_lanes={num_lanes}, got shape "
+                f"{name} must have one value for each of num_lanes={num_lanes}, got shape "
                 f"{', '.join(map(str, shapes))}"
             )
     leaves = jax.tree.map(jnp.asarray, config)

@@ -6,7 +6,7 @@ from jaxrl.tuning.evolution.multi_frequency import MFPBT
 from jaxrl.tuning.evolution.pb2 import PB2
 from jaxrl.tuning.evolution.pbt import PBT
 from jaxrl.tuning.explorers import AdaptiveSampler, Explorer, Generation, Sampler, ancestors
-from jaxrl.tuning.finals import Finals, late_scores
+from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import pareto_front
 from jaxrl.tuning.program import search
 from jaxrl.tuning.samplers.check import check_sampler
@@ -63,7 +63,6 @@ __all__ = [
     "check_sampler",
     "check_scheduler",
     "hypertrick_pruner",
-    "late_scores",
     "objectives",
     "occupancy",
     "pareto_front",

@@ -148,3 +148,13 @@ def ancestors(parent: Array) -> Array:
 
     _, earlier = jax.lax.scan(step, own, parent[:, :-1].T, reverse=True)
     return jnp.concatenate([earlier.T, own[:, None]], axis=1)
+
+
+def of_agents(x: Array, parent: Array) -> Array:
+    """Return the rows of each trial's last agent: each phase of the trial that trained it then.
+
+    Args:
+      x: of trials and phases, `[N, P]`, such as scores.
+      parent: see `ancestors`.
+    """
+    return x[ancestors(parent), jnp.arange(x.shape[1])]

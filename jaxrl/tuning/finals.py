@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from jaxrl import checks
+from jaxrl.tuning.explorers import of_agents
 from jaxrl.tuning.objectives import agent_returns
 from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.schedulers.contract import Ledger, Status
@@ -28,7 +29,7 @@ class Finals:
     """New runs of a search's best settings, which choose its winner."""
 
     top: int = 4
-    """Trials whose settings train again, chosen by `late_scores`."""
+    """Trials whose settings train again, chosen by the mean of their agents' last two scores."""
     repeats: int = 5
     """New runs of each, for all phases, with as many agents as a trial has."""
     share: float = 0.2
@@ -120,17 +121,11 @@ def of_finals(scheduler: WithFinals, ledger: Ledger) -> Ledger:
     return jax.tree.map(lambda x: x[scheduler.search.num_trials :], ledger)
 
 
-def late_scores(ledger: Ledger) -> Array:
-    """Return the mean of each trial's last two scores, `[N]`; -inf for trials without a score.
-
-    Two scores are less subject to luck than the highest one of all phases. Phases without an ended
-    episode are left out.
-    """
-    return mean_of_last_two(ledger.scores)
-
-
 def mean_of_last_two(scores: Array | np.ndarray) -> Array:
-    """Return the mean of the last two scores that are not NaN, `[..., P] -> [...]`, else -inf."""
+    """Return the mean of the last two scores that are not NaN, `[..., P] -> [...]`, else -inf.
+
+    Two scores are less subject to luck than the highest one of all phases.
+    """
     has_score = ~jnp.isnan(scores)
     left = jnp.cumsum(has_score[..., ::-1], axis=-1)[..., ::-1]  # scores from each phase on
     is_late = has_score & (left <= 2)
@@ -154,10 +149,22 @@ def mean_interval(scores: np.ndarray) -> tuple[float, float]:
     return float(np.mean(scores) - half), float(np.mean(scores) + half)
 
 
-def finalists(scheduler: WithFinals, ledger: Ledger) -> Array:
-    """Return the trials `[top]` whose settings the finals take, the best first."""
-    scores = late_scores(of_search(scheduler, ledger))
-    return jax.lax.top_k(scores, scheduler.finals.top)[1]
+def late_scores(scheduler: WithFinals, ledger: Ledger, parent: Array) -> Array:
+    """Return the mean of the last two scores of the agent of each trial of the search, `[N]`.
+
+    Args:
+      parent: `[N, P]`, `SearchResult.parent`.
+    """
+    return mean_of_last_two(of_agents(of_search(scheduler, ledger).scores, parent))
+
+
+def finalists(scheduler: WithFinals, ledger: Ledger, parent: Array) -> Array:
+    """Return the trials `[top]` whose settings the finals take, the best first.
+
+    Args:
+      parent: `[N, P]`, `SearchResult.parent`.
+    """
+    return jax.lax.top_k(late_scores(scheduler, ledger, parent), scheduler.finals.top)[1]
 
 
 def retrain(

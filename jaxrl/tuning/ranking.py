@@ -47,13 +47,30 @@ def best_values(trial: Trial) -> dict[str, Any]:
     return values_in(trial, best_phase(trial))
 
 
-def late_score(trial: Trial) -> float:
-    """Return the mean of a trial's last two scores, -inf if no phase had an ended episode."""
-    return _late_mean(phase_scores(trial))
+def late_score(trials: Iterable[Trial], trial: Trial) -> float:
+    """Return the mean of the last two scores of the agent with which a trial ended.
+
+    It is -inf if no phase had an ended episode. An agent that an explorer copied brings the scores
+    of earlier phases with it.
+
+    Args:
+      trials: all trials.
+    """
+    return _late_mean(row["scores"][phase] for phase, row in enumerate(_trainers(trials, trial)))
 
 
-def _late_mean(scores: np.ndarray) -> float:
-    late = scores[~np.isnan(scores)][-2:]
+def _trainers(trials: Iterable[Trial], trial: Trial) -> list[Trial]:
+    """Return the trial that trained a trial's last agent in each phase."""
+    number = len(trial["scores"])
+    if "changes" not in trial:
+        return [trial] * number
+    by_index = {each["trial"]: each for each in trials}
+    return [by_index[step["trial"]] for step in schedule_of(trials, trial["trial"], number)]
+
+
+def _late_mean(scores: Iterable[float | str | None]) -> float:
+    numbers = _numbers(scores)
+    late = numbers[~np.isnan(numbers)][-2:]
     return float(late.mean()) if len(late) else -math.inf
 
 
@@ -63,9 +80,13 @@ def objective_names(sweep: Mapping[str, Any]) -> list[str]:
     return found if isinstance(found, list) else []
 
 
-def late_objectives(trial: Trial) -> list[float]:
-    """Return the mean of a trial's last two scores by each of several objectives."""
-    return [_late_mean(_numbers(scores)) for scores in trial.get("objectives", [])]
+def late_objectives(trials: Iterable[Trial], trial: Trial) -> list[float]:
+    """Return the `late_score` of a trial by each of several objectives."""
+    trainers = _trainers(trials, trial)
+    return [
+        _late_mean(row["objectives"][place][phase] for phase, row in enumerate(trainers))
+        for place in range(len(trial.get("objectives", [])))
+    ]
 
 
 def front(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -79,7 +100,7 @@ def front(sweep: Mapping[str, Any]) -> list[dict[str, Any]]:
     trials = [each for each in sweep["trials"] if len(each.get("objectives", [])) == number > 1]
     if not trials:
         return []
-    objectives = list(map(late_objectives, trials))
+    objectives = [late_objectives(sweep["trials"], trial) for trial in trials]
     rows = [
         {
             "trial": trial["trial"],
@@ -135,10 +156,11 @@ def leaderboard(trials: Iterable[Trial]) -> list[dict[str, Any]]:
       diverged and disregards phases in which no episode ended; `phases`, the number reported;
       `status`; `values`, those of the best score; and `objectives` (`late_objectives`).
     """
-    return [_row(trial) for trial in ranked(trials)]
+    trials = list(trials)
+    return [_row(trials, trial) for trial in ranked(trials)]
 
 
-def _row(trial: Trial) -> dict[str, Any]:
+def _row(trials: list[Trial], trial: Trial) -> dict[str, Any]:
     scores = phase_scores(trial)
     return {
         "trial": trial["trial"],
@@ -147,7 +169,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "phases": len(scores),
         "status": trial["status"],
         "values": best_values(trial),
-        "objectives": late_objectives(trial),
+        "objectives": late_objectives(trials, trial),
     }
 
 

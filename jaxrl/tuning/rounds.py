@@ -241,7 +241,7 @@ class Rounds:
         phase = jnp.minimum(carry.ledger.reported[trial], self.num_phases - 1)
         if self.finals is not None:  # a run follows the schedule that led to its finalist
             place = (trial - self.num_trials) // self.finals.finals.repeats
-            finalist = finals.finalists(self.finals, carry.ledger)[place]
+            finalist = finals.finalists(self.finals, carry.ledger, carry.parent)[place]
             source = ancestors(carry.parent)[finalist, phase]
             trial = jnp.where(trial < self.num_trials, trial, source)
         values = {name: x[trial, phase] for name, x in carry.values.items()}
@@ -271,7 +271,7 @@ class Rounds:
         """Return the outcome of a search that has ended."""
         best_trial, best_state, scores = end.best.trial, end.best.state, None
         if self.finals is not None:
-            scores = final_scores(self.finals, end.ledger, end.objectives)
+            scores = final_scores(self.finals, end.ledger, end.objectives, end.parent)
             winner = jnp.argmax(scores.score)
             has_score = jnp.isfinite(scores.score[winner])
             best_trial = jnp.where(has_score, scores.trial[winner], -1)

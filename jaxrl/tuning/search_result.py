@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.tuning.explorers import ancestors
+from jaxrl.tuning.explorers import of_agents
 from jaxrl.tuning.finals import (
     WithFinals,
     finalists,
@@ -16,7 +16,6 @@ from jaxrl.tuning.finals import (
     mean_interval,
     mean_of_last_two,
     of_finals,
-    of_search,
 )
 from jaxrl.tuning.objectives import Scores
 from jaxrl.tuning.schedulers.contract import Ledger
@@ -81,33 +80,41 @@ class SearchResult(NamedTuple):
     its finals, or after the phase with the highest score; an arbitrary agent if no score is finite.
     """
 
+    # The three properties are of one search; those of several are, for example,
+    # jax.vmap(lambda result: result.schedule)(results).
+
+    @property
+    def late_scores(self) -> Array:
+        """The mean of the last two scores of the agent with which each trial ended, `[N]`.
+
+        Two scores are less subject to luck than the highest one of all phases. Phases without an
+        ended episode are left out; it is -inf for trials without a score. An agent that an
+        `Explorer` copied in the last phase brings the score of the phase before with it.
+        """
+        return mean_of_last_two(of_agents(self.ledger.scores, self.parent))
+
     @property
     def late_objectives(self) -> Array:
-        """The mean of each trial's last two scores by each objective, `[N, M]`, for `pareto_front`.
-
-        It is -inf for trials without a score.
-        """
+        """The `late_scores` by each objective, `[N, M]`, for `pareto_front`."""
         scores = [*self.objectives.values()] or [self.ledger.scores]
-        return jnp.stack([mean_of_last_two(x) for x in scores], axis=-1)
+        return jnp.stack([mean_of_last_two(of_agents(x, self.parent)) for x in scores], axis=-1)
 
     @property
     def schedule(self) -> dict[str, Array]:
-        """The values, `[N, P]` each, that led to the agent with which each trial ended.
-
-        It is of one search: `jax.vmap(lambda result: result.schedule)(results)` is that of several.
-        """
-        trained, phase = ancestors(self.parent), jnp.arange(self.parent.shape[1])
-        return {name: x[trained, phase] for name, x in self.values_by_phase.items()}
+        """The values, `[N, P]` each, that led to the agent with which each trial ended."""
+        return {name: of_agents(x, self.parent) for name, x in self.values_by_phase.items()}
 
 
-def final_scores(scheduler: WithFinals, ledger: Ledger, objectives: Scores) -> FinalScores:
-    """Return the scores of the finals, given those of the whole search."""
+def final_scores(
+    scheduler: WithFinals, ledger: Ledger, objectives: Scores, parent: Array
+) -> FinalScores:
+    """Return the scores of the finals, given those of the whole search and its `parent`."""
     shape = (scheduler.finals.top, scheduler.finals.repeats)
     runs = of_finals(scheduler, ledger)
-    trial = finalists(scheduler, ledger)
+    trial = finalists(scheduler, ledger, parent)
     # A capped search may end with fewer trials that have a score than finalists.
-    had_score = jnp.isfinite(late_scores(of_search(scheduler, ledger))[trial])
-    mean = late_scores(runs).reshape(shape).mean(1)
+    had_score = jnp.isfinite(late_scores(scheduler, ledger, parent)[trial])
+    mean = mean_of_last_two(runs.scores).reshape(shape).mean(1)
     return FinalScores(
         trial=trial,
         scores=runs.scores.reshape(*shape, -1),

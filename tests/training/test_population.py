@@ -128,9 +128,11 @@ def test_refilled_lanes_have_new_or_saved_agents_and_the_others_keep_theirs(stra
     assert refill._cache_size() == 1  # other changes need no other program
 
 
-@pytest.mark.parametrize("rates", [jnp.ones(3), jnp.ones(()), 0.1])
-def test_a_field_of_a_stack_needs_a_value_for_each_lane(rates):
-    with pytest.raises(ValueError, match="learning_rate must have a value for each of num_lanes=4"):
+@pytest.mark.parametrize(
+    "rates", [jnp.ones(3), jnp.ones((4, 1)), jnp.ones((4, 2)), jnp.ones(()), 0.1]
+)
+def test_a_field_of_a_stack_needs_one_value_for_each_lane(rates):
+    with pytest.raises(ValueError, match="learning_rate must have one value for each of num_lanes"):
         populations.stack(CONFIGS["toy"], 4, learning_rate=rates)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sweep_runs import SPACE, UPDATES, toy_algorithm
 from toy_algorithm import ToyConfig
 
-from jaxrl.tuning import MFPBT, PB2, PBT, ancestors, search, trial_key
+from jaxrl.tuning import MFPBT, PB2, PBT, Finals, ancestors, search, trial_key
 
 KEY = jax.random.key(5)
 N, P = 8, 5
@@ -65,6 +65,20 @@ def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule(explorer):
     schedule = result.schedule["learning_rate"][trial]
     whole = np.asarray(ancestors(result.parent))[trial]
     np.testing.assert_array_equal(schedule, rates[whole, np.arange(P)])
+
+
+def test_an_agent_brings_its_scores_with_it():
+    """The late scores are of the agents with which trials ended, not of replaced ones."""
+    program = functools.partial(search_of(EXPLORERS[0]), finals=Finals(4, 1, share=0.5))
+    result = jax.jit(program)(KEY)
+    scores, parent = np.asarray(result.ledger.scores), np.asarray(result.parent)
+    assert (parent[:, -2] != np.arange(N)).any()
+    expected = (scores[:, -1] + scores[parent[:, -2], -2]) / 2
+    np.testing.assert_allclose(result.late_scores, expected, rtol=1e-6)
+    np.testing.assert_array_equal(result.late_objectives[:, 0], result.late_scores)
+    finalists = np.argsort(-expected, kind="stable")[:4]
+    assert set(finalists) != {*np.argsort(-scores[:, -2:].mean(1), kind="stable")[:4]}
+    np.testing.assert_array_equal(result.finals.trial, finalists)
 
 
 @pytest.mark.parametrize(

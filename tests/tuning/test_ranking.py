@@ -6,6 +6,8 @@ from written_sweeps import trial
 from jaxrl.tuning.ranking import (
     best_phase,
     front,
+    late_objectives,
+    late_score,
     leaderboard,
     ranked,
     schedule_of,
@@ -93,6 +95,16 @@ def test_a_schedule_follows_the_parents_back_to_the_first_phase():
     assert [(step["phase"], step["trial"]) for step in found] == [(0, 2), (1, 1), (2, 0)]
     assert [step["values"]["x"] for step in found] == [20, 11, 2]
     assert [step["trial"] for step in schedule_of(trials, 0, 2)] == [0, 0]
+
+
+def test_an_agent_brings_its_scores_with_it():
+    trials = [
+        row(0, 0, 1) | {"scores": [1.0, "-inf", 7.0], "objectives": [[0.0] * 3, [1.0, 2.0, 8.0]]},
+        row(1, 1, 1) | {"scores": [2.0, 5.0, None], "objectives": [[0.0] * 3, [3.0, 6.0, 9.0]]},
+        {"trial": 2, "values": {}, "scores": [9.0, 3.0]},  # no explorer changed it
+    ]
+    assert [late_score(trials, trial) for trial in trials] == [6.0, 3.5, 6.0]
+    assert late_objectives(trials, trials[0]) == [0.0, 7.0]
 
 
 @pytest.mark.parametrize(("phase", "value"), [(0, 10), (1, 11), (2, 12), (9, 12)])

@@ -61,7 +61,7 @@ class PB2(PBT):
     far from those of others. NaN and -inf are no observations.
 
     Choices are explored as in `PBT`, by `resample` and `factors`, and the process does not see
-    them.
+    them. It sees the drawn value of a conditional field (`When`) also where the field is inactive.
 
     The weight beta is that of the public code of the authors of MF-PBT, who compare with PB2.
 

@@ -43,8 +43,8 @@ class ExpectedImprovement:
 
     Schedulers stop trials early, so two trials are compared by their scores of the last phase for
     which both have one. A trial's observation is its share of won comparisons as a quantile of the
-    normal distribution. Divergence (-inf) loses to all other scores. A trial that has no score yet
-    (NaN) is not observed.
+    normal distribution. Trials that diverged (-inf) lose to all others. A trial that has no score
+    yet (NaN) is not observed.
 
     Choices are numbers in ascending order, at equal distances. What is known when a trial begins
     depends on the number of lanes, and so do its settings. Fewer lanes know more.
@@ -131,6 +131,9 @@ def normal_scores(scores: Array) -> tuple[Array, Array]:
       scores: `[N, P]`, NaN where there is none.
     """
     has_score = ~jnp.isnan(scores)
+    # Settings that diverge are bad, however good their agents were before.
+    has_diverged = jnp.isneginf(scores).any(axis=1, keepdims=True)
+    scores = jnp.where(has_score & has_diverged, -jnp.inf, scores)
 
     def compare(won: Array, phase: tuple[Array, Array]) -> tuple[Array, None]:
         score, is_known = phase

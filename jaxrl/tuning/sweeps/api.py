@@ -227,7 +227,8 @@ def _train_finals(
     if ended.interrupted:
         return result._replace(interrupted=True)
     runs = _all_trials(ended, own)
-    summary = result.summary | {"finals": final_runs.summarize_finals(chosen, runs, finals)}
+    rows = final_runs.summarize_finals(trials, chosen, runs, finals)
+    summary = result.summary | {"finals": rows}
     sweep_file.write(result.run_dir, summary)
     return result._replace(summary=summary)
 

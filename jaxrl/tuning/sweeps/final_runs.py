@@ -27,10 +27,11 @@ from jaxrl.types import Array
 FOLDER = "finals"
 
 
-def choose_finalists(trials: Iterable[Trial], finals: Finals) -> list[Trial]:
-    """Return the trials with the best last two scores, without those that have no finite one."""
-    scored = [trial for trial in trials if np.isfinite(late_score(trial))]
-    return sorted(scored, key=lambda trial: (-late_score(trial), trial["trial"]))[: finals.top]
+def choose_finalists(trials: Sequence[Trial], finals: Finals) -> list[Trial]:
+    """Return the trials with the best `late_score`, without those that have no finite one."""
+    scores = {trial["trial"]: late_score(trials, trial) for trial in trials}
+    scored = [trial for trial in trials if np.isfinite(scores[trial["trial"]])]
+    return sorted(scored, key=lambda trial: (-scores[trial["trial"]], trial["trial"]))[: finals.top]
 
 
 def settings_of(settings: SweepSettings) -> SweepSettings:
@@ -154,17 +155,20 @@ def source_of(
 
 
 def summarize_finals(
-    finalists: Sequence[Trial], runs: Iterable[Trial], finals: Finals
+    trials: Sequence[Trial], finalists: Sequence[Trial], runs: Iterable[Trial], finals: Finals
 ) -> list[dict[str, Any]]:
     """Return a row for each setting, as `sweep.json` has it, the best first.
 
     A run scores the mean of its last two phases, a setting the mean of its runs, with its 95%
     interval. So it is with each of several objectives, but without intervals. `search` is the
-    mean of the last two scores in the search, by which the setting was chosen.
+    `late_score` in the search, by which the setting was chosen.
+
+    Args:
+      trials: all trials of the sweep.
     """
     runs = list(runs)
-    scores = {run["trial"]: late_score(run) for run in runs}
-    objectives = {run["trial"]: late_objectives(run) for run in runs if "objectives" in run}
+    scores = {run["trial"]: late_score(runs, run) for run in runs}
+    objectives = {run["trial"]: late_objectives(runs, run) for run in runs if "objectives" in run}
     rows = []
     for place, trial in enumerate(finalists):
         first = place * finals.repeats
@@ -174,7 +178,7 @@ def summarize_finals(
             "trial": trial["trial"],
             "values": trial["values"],
             "scores": own,
-            "search": score_to_json(np.float64(late_score(trial))),
+            "search": score_to_json(np.float64(late_score(trials, trial))),
         }
         if all(run in objectives for run in places):
             means = np.mean([objectives[run] for run in places], axis=0)

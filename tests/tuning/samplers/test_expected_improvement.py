@@ -68,6 +68,14 @@ def test_trials_are_compared_in_the_last_phase_that_both_have_scored():
             assert observed[trial] == pytest.approx(norm.ppf(np.mean(won)), abs=1e-5)
 
 
+def test_a_trial_that_diverges_late_loses_to_all_that_stopped_before():
+    scores = np.full((4, 3), np.nan, np.float32)
+    scores[0] = (9.0, 8.0, -np.inf)
+    scores[1:, 0] = (1.0, 2.0, 3.0)
+    observed, _ = normal_scores(jnp.array(scores))
+    np.testing.assert_array_equal(np.argsort(observed), [0, 1, 2, 3])
+
+
 def test_trials_are_chosen_one_after_another_and_those_without_a_score_count():
     """The reference solves anew after each choice, with an observation at its mean."""
     generator = np.random.default_rng(2)

@@ -183,7 +183,7 @@ def test_settings_are_ranked_by_the_mean_of_their_runs():
     ]
     scores = ([1.0], [2.0, 4.0, 2.0], [5.0], [6.0], [None, 4.0], [8.0])
     runs: list[Any] = [{"trial": run, "scores": list(x)} for run, x in enumerate(scores)]
-    rows = final_runs.summarize_finals(finalists, runs, FINALS)
+    rows = final_runs.summarize_finals(finalists, finalists, runs, FINALS)
     half = 4.302653 * 2 / np.sqrt(3)  # quantile of Student's t with two degrees of freedom
     assert rows == [
         {"trial": 3, "values": {"x": 2}, "scores": [6.0, 4.0, 8.0], "score": 6.0, "search": 3.0,
@@ -192,8 +192,8 @@ def test_settings_are_ranked_by_the_mean_of_their_runs():
          "interval": pytest.approx([3 - half, 3 + half])},
     ]  # fmt: skip
     runs[1]["scores"] = ["-inf"]
-    lost = final_runs.summarize_finals(finalists, runs[:5], FINALS)
+    lost = final_runs.summarize_finals(finalists, finalists, runs[:5], FINALS)
     assert [row["score"] for row in lost] == ["-inf", "-inf"]
     assert [row["interval"] for row in lost] == [[None, None]] * 2
-    single = final_runs.summarize_finals(finalists[:1], runs[:1], Finals(1, 1))
+    single = final_runs.summarize_finals(finalists, finalists[:1], runs[:1], Finals(1, 1))
     assert [(row["score"], row["interval"]) for row in single] == [(1.0, [None, None])]
