@@ -190,7 +190,9 @@ def broadcast(tree: PyTree) -> PyTree:
         return jax.random.key_data(x) if is_key(x) else x
 
     def restore(x: Any, like: Any) -> Any:
-        return jax.random.wrap_key_data(x) if is_key(like) else np.asarray(x, like.dtype)
+        if is_key(like):
+            return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like))
+        return np.asarray(x, like.dtype)
 
     shared = multihost_utils.broadcast_one_to_all(jax.tree.map(data, tree))
     return jax.tree.map(restore, shared, tree)

@@ -139,7 +139,7 @@ class GymnasiumEnv(HostAdapter):
         if self.is_atari:
             episodic_life, reward_clip = (self.options.get(name, False) for name in ATARI_OPTIONS)
             envs = spec.make_batch(len(seeds), reward_clipping=False, life_loss_info=episodic_life)
-            return AtariPool(envs, spec.raw_obs, seeds, reward_clip)
+            return AtariPool(envs, spec.raw_obs, seeds, reward_clip, self.options)
         if self._mode == "async":
             return WorkerPool(spec.make, spec.spaces, spec.raw_obs, seeds, self.id, self._timeout)
         return VectorPool(spec.make_batch(len(seeds)), spec.raw_obs, seeds)

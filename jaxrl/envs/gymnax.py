@@ -165,7 +165,7 @@ class GymnaxEnv(Adapter):
         env, params = self._inner
         space = env.observation_space(params)
         if hasattr(space, "n"):
-            return jax.nn.one_hot(obs, space.n)
+            return jax.nn.one_hot(obs, space.n, dtype=jnp.float32)
         if self.name.endswith("-MinAtar"):
             return obs.astype(bool)  # zeros and ones: a byte each in rollouts and replay, not four
         return obs

@@ -43,8 +43,8 @@ def test_steps_are_those_of_envpool(name):
         obs, reward, terminated, truncated, _ = pool.step(action)
         np.testing.assert_array_equal(steps.obs[t], channels_last(obs))
         np.testing.assert_allclose(steps.reward[t], reward, rtol=1e-6)
-        np.testing.assert_array_equal(steps.truncated[t], truncated)
-        np.testing.assert_array_equal(steps.terminated[t], terminated & ~truncated)
+        np.testing.assert_array_equal(steps.truncated[t], truncated & ~terminated)
+        np.testing.assert_array_equal(steps.terminated[t], terminated)
 
 
 def test_an_agent_of_single_lives_is_evaluated_on_whole_games_without_pressing_fire():

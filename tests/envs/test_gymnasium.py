@@ -200,6 +200,26 @@ def test_a_lost_life_ends_an_episode_and_not_the_game():
     assert lives.terminated[: overs[0] + 1].sum() == 5
 
 
+def test_a_life_that_is_lost_at_the_limit_of_a_game_ends_the_game():
+    options = {"max_num_frames_per_episode": 84, "episodic_life": True, **PLAIN}
+    env: Any = jaxrl.make("gymnasium/ALE/Breakout-v5", 1, **options)
+    pool = env._make_pool(np.full(1, 3, np.int32))  # with this seed a life is lost in step 21
+    pool.reset()
+    steps = []
+    for _ in range(22):
+        pool.send(np.ones(1, np.int32))
+        steps.append(pool.recv())
+    pool.close()
+    assert [t for t, step in enumerate(steps, 1) if step.ended[0]] == [21]
+    assert steps[20].game_over[0]
+    assert steps[21].obs[0].any(axis=(1, 2)).all()  # no black frames before the new game's first
+
+
+def test_without_fire_a_life_begins_with_no_operation():
+    env: Any = jaxrl.make("gymnasium/ALE/Breakout-v5", 1, use_fire_reset=False)
+    assert env._make_pool(np.zeros(1, np.int32))._first_action == 0
+
+
 def test_ale_simulates_while_the_agent_learns():
     env = jaxrl.make("gymnasium/ALE/Pong-v5", 2, send_ahead=True, **PLAIN)
     config = jaxrl.A2CConfig(torso="mlp", hidden_sizes=(8,), num_steps=2)
@@ -230,7 +250,7 @@ class OverWithLives:
 
 def test_a_game_that_ends_with_lives_left_is_over():
     raw = jax.ShapeDtypeStruct((4, 84, 84), np.uint8)
-    pool = AtariPool(OverWithLives(), raw, np.zeros(1, np.int32), reward_clip=False)
+    pool = AtariPool(OverWithLives(), raw, np.zeros(1, np.int32), reward_clip=False, options={})
     steps = []
     for _ in range(4):
         pool.send(np.zeros(1, np.int32))

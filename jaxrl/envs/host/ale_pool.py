@@ -16,23 +16,34 @@ class AtariPool(VectorPool):
     """ale-py's batched simulator, with lost lives as episode ends and clipped rewards.
 
     Its threads simulate as soon as a step is sent. When a life is lost, the game goes on, as in
-    envpool: a step of FIRE, or of NOOP in games without FIRE, leads to the first observation of the
-    new episode. If the game pays for this step, only the score counts it. A game's stack of frames
-    begins with copies of its first frame, also as in envpool; ale-py's begins with black ones.
+    envpool: a step of FIRE, or of NOOP in games without FIRE and with `use_fire_reset=False`, leads
+    to the first observation of the new episode. If the game pays for this step, only the score
+    counts it. A game's stack of frames begins with copies of its first frame, also as in envpool;
+    ale-py's begins with black ones.
     """
 
     envs: Any
 
-    def __init__(self, envs: Any, raw: PyTree, seeds: np.ndarray, reward_clip: bool):
+    def __init__(
+        self, envs: Any, raw: PyTree, seeds: np.ndarray, reward_clip: bool, options: dict[str, Any]
+    ):
+        """Take a batched simulator.
+
+        Args:
+          options: the keywords with which it was made.
+        """
         super().__init__(envs, raw, seeds)
         self._reward_clip = reward_clip
+        self._most_frames = options.get("max_num_frames_per_episode", 108_000)
+        self._frameskip = options.get("frameskip", 4)
         self._lives = np.zeros(len(seeds), int)
         self._picture = np.zeros(raw.shape[1:], np.uint8)
         self._age = np.zeros(len(seeds), int)
         """Steps of each game."""
         self._is_over = np.zeros(len(seeds), bool)
         actions = [action.name for action in envs.ale.get_action_set()]
-        self._first_action = actions.index("FIRE") if "FIRE" in actions else 0
+        has_fire = "FIRE" in actions and options.get("use_fire_reset", True)
+        self._first_action = actions.index("FIRE") if has_fire else 0
 
     def reset(self) -> RawStep:
         step = first_step(self._with_copies(self._gather(self.envs.reset(seed=self._seeds)[0])))
@@ -65,7 +76,9 @@ class AtariPool(VectorPool):
         self._lives = lives
         is_life_lost = (lives > 0) & (lives < before)
         self._age = np.where(self._is_over, 0, self._age + 1)
-        self._is_over = truncated | (terminated & ~is_life_lost)
+        # ale-py does not say that a game reached its limit if a life was lost in the same step.
+        is_at_limit = self._age * self._frameskip >= self._most_frames
+        self._is_over = truncated | (terminated & (~is_life_lost | is_at_limit))
         return step._replace(
             obs=self._with_copies(step.obs),
             reward=np.sign(step.reward) if self._reward_clip else step.reward,

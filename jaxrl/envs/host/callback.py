@@ -3,12 +3,13 @@
 On a CPU JAX's `buffer_callback` hands over the program's own memory, in which results are written;
 on other devices `io_callback` copies arrays to the host and back.
 
-The state of host environments is a token: the number of a `PoolGroup`, and how often it was called.
-The state is linear, and the host checks that: a state that is used twice, or whose pools are
-closed, raises an error. The program gets the number as data and holds no address of a pool, which
-has four advantages: environments are seeded from the key of `init`; one compiled program serves any
-pool; every device of a `pmap` or `shard_map` gets its own pools; and a copied state is noticed.
-From jax 0.11 on, the persistent compilation cache also keeps programs with callbacks.
+The state of host environments is a token: the number of a `PoolGroup`, the agent's place in the
+population, and how often the group was called. The state is linear, and the host checks that: a
+state that is used twice, or whose pools are closed, raises an error. The program gets the number as
+data and holds no address of a pool, which has four advantages: environments are seeded from the key
+of `init`; one compiled program serves any pool; every device of a `pmap` or `shard_map` gets its
+own pools; and a copied state is noticed. From jax 0.11 on, the persistent compilation cache also
+keeps programs with callbacks.
 
 Under `jax.vmap` the members of a population share one group: a `custom_vmap` rule reshapes seeds
 and actions from `[P, N]` to `[P * N]`, calls the group once, and reshapes the answer back. Each
@@ -49,6 +50,7 @@ class HostState(NamedTuple):
     """A linear token for N environments on the host; leaves int32 `[1]`."""
 
     pool: Array  # the number of their pool group
+    member: Array  # of its population, 0 without one
     calls: Array  # so far, modulo 2^31
 
 
@@ -67,16 +69,17 @@ def init(make_group: Callable[..., PoolGroup], obs: PyTree, seeds: Array) -> tup
       The `HostState`, and the first step of all environments.
     """
 
-    def on_host(members: Any, seeds: Any) -> tuple[np.ndarray, RawStep]:
+    def on_host(members: Any, seeds: Any) -> tuple[np.ndarray, np.ndarray, RawStep]:
         number, first = _add(make_group(np.asarray(seeds), len(members)))
-        return np.full(len(members), number, np.int32), first
+        return np.full(len(members), number, np.int32), _numbered(members), first
 
-    def callback(members: Array, seeds: Array) -> tuple[Array, RawStep]:
+    def callback(members: Array, seeds: Array) -> tuple[Array, Array, RawStep]:
         numbers = jax.ShapeDtypeStruct(members.shape, np.dtype(np.int32))
-        return _call_host(on_host, (numbers, step_shapes(obs, len(seeds))), members, seeds)
+        shapes = (numbers, numbers, step_shapes(obs, len(seeds)))
+        return _call_host(on_host, shapes, members, seeds)
 
-    number, first = _fold(callback)(jnp.zeros(1, jnp.int32), seeds)
-    return HostState(number, jnp.zeros(1, jnp.int32)), first
+    number, member, first = _fold(callback)(jnp.zeros(1, jnp.int32), seeds)
+    return HostState(number, member, jnp.zeros(1, jnp.int32)), first
 
 
 def call(
@@ -88,12 +91,19 @@ def call(
       shapes: shapes and dtypes of the method's answer for one member of a population.
     """
 
-    def on_host(numbers: Any, calls: Any, *args: Any) -> tuple[np.ndarray, Any]:
-        numbers = np.asarray(numbers)
+    def on_host(
+        numbers: Any, member: Any, calls: Any, *args: Any
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        numbers, member = np.asarray(numbers), np.asarray(member)
         group = _find(numbers, np.asarray(calls))
         try:
             if len(numbers) != group.members:
-                group.copy_for_members(len(numbers))
+                group.copy_for_members(member)
+            elif (member != _numbered(member)).any():
+                raise ValueError(
+                    "the states of the host environments of a population were copied or reordered: "
+                    f"their members are {member.tolist()}. A simulator stays with its agent"
+                )
             answer = method(group, *(np.asarray(x) for x in args))
         except (SimulatorError, KeyboardInterrupt):  # a step is missing, so none can follow
             with _lock:
@@ -101,19 +111,24 @@ def call(
             group.close()
             raise
         group.calls = (group.calls + 1) & np.iinfo(np.int32).max
-        return np.full(len(numbers), group.calls, np.int32), answer
+        return _numbered(member), np.full(len(numbers), group.calls, np.int32), answer
 
-    def callback(numbers: Array, calls: Array, *args: Array) -> Any:
+    def callback(numbers: Array, member: Array, calls: Array, *args: Array) -> Any:
         def of_members(of_one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             shape = (len(numbers) * of_one.shape[0], *of_one.shape[1:])
             return jax.ShapeDtypeStruct(shape, of_one.dtype)
 
         counts = jax.ShapeDtypeStruct(calls.shape, np.dtype(np.int32))
         answer = jax.tree.map(of_members, shapes)
-        return _call_host(on_host, (counts, answer), numbers, calls, *args)
+        return _call_host(on_host, (counts, counts, answer), numbers, member, calls, *args)
 
-    calls, answer = _fold(callback)(state.pool, state.calls, *args)
-    return HostState(state.pool, calls), answer
+    member, calls, answer = _fold(callback)(*state, *args)
+    return HostState(state.pool, member, calls), answer
+
+
+def _numbered(members: Any) -> np.ndarray:
+    """Return the numbers of so many members of a population, from 0."""
+    return np.arange(len(members), dtype=np.int32)
 
 
 def step_shapes(obs: PyTree, num_envs: int) -> RawStep:
@@ -283,7 +298,8 @@ def _find(numbers: np.ndarray, calls: np.ndarray) -> PoolGroup:
     if group is None:
         raise ValueError(
             f"pool {number} of this host environment state no longer exists: it belongs to another "
-            f"process, or more than {max_groups()} pools were made since; initialize again"
+            f"process, or environments were initialized more than {max_groups()} times since; "
+            "initialize again"
         )
     if (calls != group.calls).any():
         raise ValueError(

@@ -32,7 +32,7 @@ def arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
     if isinstance(space, Dict):
         return {name: arrange(part, raw[name], obs[name]) for name, part in space.parts}
     if raw.shape == () and space.shape != ():
-        return jax.nn.one_hot(obs, space.shape[0])
+        return jax.nn.one_hot(obs, space.shape[0], dtype=jnp.float32)
     if _is_stack(raw):
         return jnp.moveaxis(obs, 1, 3).reshape(len(obs), *space.shape)
     return jnp.moveaxis(obs, -3, -1) if _is_channels_first(raw) else obs

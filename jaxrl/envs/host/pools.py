@@ -212,22 +212,36 @@ class PoolGroup:
             trace = describe(error)
             raise SimulatorError(f"{place}{self._id} failed:\n{trace}") from error
 
-    def copy_for_members(self, members: int) -> None:
+    def copy_for_members(self, originals: np.ndarray) -> None:
         """Start again with copies for a population, if no step was made yet.
 
         `vmap` broadcasts the first state to a population if the key was not mapped. Before the
-        first step, a copy equals new environments with the same seeds.
+        first step, a copy equals new environments with the same seeds, if they begin alike.
+
+        Args:
+          originals: int `[members]`: the member of this group that each new one is a copy of.
         """
-        if self.calls != 0 or members % self.members != 0:
+        advice = "initialize the population under the same vmap that steps it"
+        if self.calls != 0 or len(originals) <= self.members:
             raise ValueError(
-                f"a state of {self.members} agents' host environments was used as one of {members} "
-                "agents: a running host environment cannot be copied or split; initialize the "
-                "population under the same vmap that steps it"
+                f"a state of {self.members} agents' host environments was used as one of "
+                f"{len(originals)} agents: a running host environment cannot be copied or split; "
+                f"{advice}"
             )
+
+        def copied(x: np.ndarray) -> np.ndarray:
+            by_member = x.reshape(self.members, -1, *x.shape[1:])
+            return by_member[originals].reshape(-1, *x.shape[1:])
+
+        seeds, expected = copied(self.seeds), jax.tree.map(copied, self._merge(self._first_steps))
         self.close()
-        self.seeds = np.tile(self.seeds, members // self.members)
-        self.members = members
-        self.start()
+        self.seeds, self.members = seeds, len(originals)
+        if not all(map(np.array_equal, *map(jax.tree.leaves, (self.start(), expected)))):
+            raise SimulatorError(
+                f"{self._id} begins otherwise in copies for {self.members} agents, with the same "
+                f"seeds, than in the environments that the agents share; {advice}, each with a key "
+                "of its own"
+            )
 
     def _part(self, rows: np.ndarray, pool: int) -> np.ndarray:
         """Return one pool's rows of those of all environments."""

@@ -124,6 +124,8 @@ def check(space: gymnasium.Space, obs: Any, name: str, lead: tuple[int, ...] = (
         and (array.astype(dtype) != array).any()
     ):
         raise ValueError(f"{name} has integers that {dtype} does not hold: {array!r:.200}")
+    if isinstance(space, gymnasium.spaces.MultiBinary) and not np.isin(array, (0, 1)).all():
+        raise ValueError(f"{name} must be of {space}, is {array!r:.200}")
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         size = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
         start = np.asarray(space.start)

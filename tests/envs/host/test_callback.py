@@ -50,6 +50,37 @@ def test_a_population_may_share_its_key(cartpole):
         assert_same(member(population, i), jit_play(cartpole, key, jnp.asarray(actions[i])))
 
 
+@pytest.mark.parametrize("shared", ["inner", "outer"])
+def test_agents_of_nested_populations_keep_their_simulators(cartpole, shared):
+    """A grid of keys and actions; only one of the two axes has the keys."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    actions = jnp.asarray(random_actions(cartpole, 1, 3, 10))
+    play = functools.partial(jit_play, cartpole)
+    if shared == "inner":
+        grid = jax.vmap(lambda key: jax.vmap(lambda each: play(key, each))(actions))(keys)
+    else:
+        grid = jax.vmap(lambda each: jax.vmap(lambda key: play(key, each))(keys))(actions)
+        grid = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), grid)
+    for i, key in enumerate(keys):
+        for j, each in enumerate(actions):
+            assert_same(member(member(grid, i), j), play(key, each))
+
+
+def test_states_of_a_population_cannot_be_copied_from_agent_to_agent(cartpole):
+    keys = jax.random.split(jax.random.key(0), P)
+    states, _ = jax.vmap(cartpole.init)(keys)
+    copies = jax.tree.map(lambda x: x[jnp.zeros(P, int)], states)
+    with refused(r"copied or reordered: their members are \[0, 0"):
+        jax.block_until_ready(jax.vmap(lambda state: push(cartpole, state))(copies))
+
+
+def test_simulators_that_begin_otherwise_are_not_copied():
+    env = jaxrl.make("gymnasium/CartPole-v1", 1, vectorization_mode="vector_entry_point")
+    actions = jnp.asarray(random_actions(env, 1, P, 2))
+    with refused(f"begins otherwise in copies for {P} agents"):
+        jax.vmap(lambda each: jit_play(env, jax.random.key(0), each))(actions)
+
+
 def test_a_population_whose_simulators_cannot_be_made_leaves_no_pool():
     made = itertools.count()
 
@@ -90,7 +121,8 @@ def test_a_state_used_twice_or_copied_is_refused(cartpole, transform):
 
 def test_a_state_of_another_process_is_refused(cartpole):
     with refused("no longer exists"):
-        push(cartpole, HostState(jnp.full(1, 2**30, jnp.int32), jnp.zeros(1, jnp.int32)))
+        none = jnp.zeros(1, jnp.int32)
+        push(cartpole, HostState(jnp.full(1, 2**30, jnp.int32), none, none))
 
 
 def test_states_of_different_pools_cannot_be_stacked(cartpole):

@@ -48,6 +48,7 @@ def test_observations_of_every_kind(kind):
         (GymDiscrete(3, start=1), 0),
         (GymMultiDiscrete([3, 2]), np.array([0, 2])),
         (GymMultiDiscrete([3, 2]), np.array([-1, 0])),
+        (GymMultiBinary(2), np.array([7, 0], np.int8)),
     ],
 )
 def test_integers_out_of_range_are_refused(space, obs):
@@ -84,6 +85,14 @@ def test_images_end_with_their_channels(raw, shown):
         N,
         *shown,
     )
+
+
+def test_integers_are_one_hot_in_single_precision():
+    with jax.enable_x64(True):
+        shown = conversions.arrange(
+            Box.of((4,), np.float32), jax.ShapeDtypeStruct((), np.int32), np.array([0, 3])
+        )
+    assert (shown.dtype, shown.tolist()) == (np.float32, [[1, 0, 0, 0], [0, 0, 0, 1]])
 
 
 @pytest.mark.parametrize("kind", ["text", "empty", "one-of"])
