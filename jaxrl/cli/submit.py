@@ -114,12 +114,17 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         storage, agents_dir = given("--storage"), given("--agents-dir")
         if storage is None:
             raise ValueError("--workers share a database: the command needs --storage")
+        if args.workers > 1 and storage.startswith(JOURNAL):
+            raise ValueError(
+                f"--workers share a database (sqlite:///..., postgresql://...), got --storage "
+                f"{storage}: a journal is for one worker at a time"
+            )
         pauses = (name := given("--scheduler")) in PAUSING
         if args.workers > 1 and name in EXPLORERS:
             raise ValueError(
                 f"--scheduler {name} trains all trials in one worker: leave --workers out"
             )
-        is_file = storage.startswith(("sqlite", JOURNAL))
+        is_file = storage.startswith("sqlite")
         if args.workers > 1 and pauses and agents_dir is None and not is_file:
             raise ValueError(
                 f"--scheduler {name} pauses trials, which any worker may continue: the command "

@@ -220,10 +220,19 @@ def test_an_array_of_workers_needs_a_folder_for_agents_if_the_scheduler_pauses_t
             write(*argv)
         write("--workers", "1", *argv[2:])
         write(*argv, "--agents-dir", "shared")
-        for storage in ("sqlite:///x", "journal:////nfs/x"):  # files, beside which agents lie
-            write("--workers", "2", "--", "train.py", "--storage", storage, *argv[-2:])
+        # Agents lie beside a file.
+        write("--workers", "2", "--", "train.py", "--storage", "sqlite:///x", *argv[-2:])
     else:
         write(*argv)
+
+
+def test_an_array_of_workers_has_no_journal(place):
+    sweep = ("--", "train.py", "--storage", "journal:////nfs/x")
+    with pytest.raises(
+        ValueError, match="journal:////nfs/x: a journal is for one worker at a time"
+    ):
+        write("--workers", "2", *sweep)
+    write("--workers", "1", *sweep)
 
 
 @pytest.mark.process

@@ -140,7 +140,8 @@ class SweepArguments:
     sampler: Literal["random", "sobol", "tpe", "cmaes", "gp"] = "random"
     """How values are drawn; gp learns only from trials that no scheduler stopped."""
     storage: str | None = None
-    """Database URL of the study; run_dir/study.db by default."""
+    """Database URL of the study; run_dir/study.db by default. A journal (journal:///...) is for one
+    worker at a time."""
     study: str | None = None
     """Name of the study, the same for all workers."""
     worker: str | None = None

@@ -27,6 +27,7 @@ from typing import Any
 from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
 from jaxrl.tuning.studies.damage import find_damage
 from jaxrl.tuning.studies.stored_trials import (
+    WORKER,
     indexed_trials,
     valid_trials,
     without_owner,
@@ -96,9 +97,19 @@ class Heartbeat:
 
 
 def lost_trials(trials: list[tuple[int, Any]], num_trials: int) -> dict[int, Any]:
-    """Return the last failed trial of each index that has no other trial."""
-    valid = valid_trials(trials, num_trials)
-    return {i: trial for i, trial in trials if i < num_trials and i not in valid}
+    """Return the last failed trial of each index that has no other trial.
+
+    Two heartbeats may repeat a trial at once. The repetition that no worker ran was never the last.
+    """
+    valid, lost = valid_trials(trials, num_trials), {}
+    for index, trial in trials:
+        if (
+            index < num_trials
+            and index not in valid
+            and (WORKER in trial.user_attrs or index not in lost)
+        ):
+            lost[index] = trial
+    return lost
 
 
 def requeue(study: Any, lost: Any) -> None:

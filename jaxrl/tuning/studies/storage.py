@@ -72,6 +72,7 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
                 "writable, or use another storage"
             )
         backend = storages.journal.JournalFileBackend(str(path))
+        cut_unfinished_line(path)
         with find_damage():
             return guard(storages.JournalStorage(backend), check_trial, trial_id)
     parsed = parse_url(url)
@@ -106,6 +107,25 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
                 ) from error
             time.sleep(0.5)
     raise AssertionError
+
+
+def cut_unfinished_line(path: Path) -> None:
+    """Remove the beginning of a line at a journal's end, which a full disk or a kill left.
+
+    Optuna would append the next line to it.
+    """
+
+    def whole_lines() -> int:
+        return path.read_bytes().rfind(b"\n") + 1
+
+    if whole_lines() == path.stat().st_size:
+        return
+    lock = import_optuna().storages.journal.JournalFileSymlinkLock(str(path))
+    lock.acquire()  # what is unfinished may be what another process writes now
+    try:
+        os.truncate(path, whole_lines())
+    finally:
+        lock.release()
 
 
 def make_sqlite_atomic(engine: Any) -> None:

@@ -319,20 +319,18 @@ class SharedStudy:
         claimed = [self._claim_again(index) for index in running]
         return dict(each for each in claimed if each is not None)
 
-    def end_resuming(self) -> bool:
+    def end_resuming(self) -> dict[int, dict[str, Any]]:
         """Leave the paused trials from before a restart to all workers, and ended ones as they are.
 
-        Those that were running are still this worker's. Returns whether any had ended.
+        Those that were running are still this worker's. Returns the values of the others by index.
         """
         stored = {index: self._stored(trial) for index, trial in self._unclaimed.items()}
-        ended = {
-            i: t for i, t in stored.items() if t.state in (self._state.COMPLETE, self._state.PRUNED)
-        }
-        for index, trial in stored.items():
-            if trial.state != self._state.RUNNING:
-                self._unclaimed.pop(index, None)
-        self._ended |= ended
-        return bool(ended)
+        left = {i: t for i, t in stored.items() if t.state != self._state.RUNNING}
+        for index in left:
+            self._unclaimed.pop(index, None)
+        lost = self._state.FAIL
+        self._ended |= {i: t for i, t in left.items() if t.state.is_finished() and t.state != lost}
+        return {i: self._sampler.values(t, i) for i, t in left.items() if t.state != lost}
 
     def ended_values(self) -> dict[int, dict[str, Any]]:
         """Return the values of the trials that this worker ended before a restart, by index."""

@@ -23,7 +23,7 @@ from jaxrl import checks
 from jaxrl.checks import BOUND, DELAY, NOT_NEGATIVE
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy
-from jaxrl.training.run_dir import explain_full_disk
+from jaxrl.training.run_dir import directory_lock, explain_full_disk
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import (
     Objectives,
@@ -229,7 +229,8 @@ def _train_finals(
     runs = _all_trials(ended, own)
     rows = final_runs.summarize_finals(trials, chosen, runs, finals)
     summary = result.summary | {"finals": rows}
-    sweep_file.write(result.run_dir, summary)
+    with explain_full_disk(result.run_dir), directory_lock(result.run_dir):
+        sweep_file.write(result.run_dir, summary)
     return result._replace(summary=summary)
 
 

@@ -77,7 +77,9 @@ class Display:
         trials = describe()
         best = leaderboard(trials)[:TOP]
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
-        self._line = headline(seconds, steps, count_elsewhere(), trials, self._num_trials) + score
+        elsewhere = count_elsewhere()
+        waits = ", waiting for other workers" if elsewhere and not running else ""
+        self._line = headline(seconds, steps, elsewhere, trials, self._num_trials) + score + waits
         if self._is_live:
             tables = [self._lane_table(running, trials)] + [_best_table(best)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)

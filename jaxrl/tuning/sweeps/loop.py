@@ -164,16 +164,12 @@ class SweepLoop:
                 if not any(self.state.updates_left):
                     if is_over := not self.trials.may_go_on():
                         break
+                    self._save()  # it may wait for hours
+                    self._show()
                     time.sleep(0.2)  # other workers may return trials to the queue
                     continue
                 self._train_chunk()
-                self.display.show(
-                    self._seconds(),
-                    self.state.num_steps,
-                    self.trials.count_elsewhere,
-                    self.state.running(),
-                    self.state.trials,
-                )
+                self._show()
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
                     saved_at = time.perf_counter()
@@ -194,6 +190,15 @@ class SweepLoop:
             self.checkpoints.latest()  # waits until it counts
             self.trials.remove_last_agents(is_over)
         return self._write_summary(), interrupted
+
+    def _show(self) -> None:
+        self.display.show(
+            self._seconds(),
+            self.state.num_steps,
+            self.trials.count_elsewhere,
+            self.state.running(),
+            self.state.trials,
+        )
 
     def _is_spent(self) -> bool:
         """Return whether the sweep has taken as many steps or seconds as it may."""
@@ -408,6 +413,8 @@ class SweepLoop:
             arguments = {"trial": trial, "score": score, "seed": self.settings.seed}
             arguments["run_id"] = self.description["run_id"]
             manifest = manifests.describe(program.algo, config, arguments)
+            # A resumed sweep may have other threads and pools, but its agents are the same runs.
+            manifest["env"]["options"] = self.description["env_options"]
             return program.algo.env.checkpointable, manifest
 
         self.best.write(self.state.trials(self.best.available()), describe)

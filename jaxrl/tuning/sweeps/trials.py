@@ -202,6 +202,9 @@ class Trials:
     def leave(self, trial: int, agents: Callable[[], PyTree]) -> None:
         """End or pause a trial that has been judged and has left its lane."""
         phases = self._judged.reported(trial)
+        if not self._is_judged(trial):  # it was taken meanwhile
+            self.forget(trial)
+            return
         if not self._judged.status(trial).has_ended:
             assert self._agents is not None
             self._agents.save(trial, phases, agents(), self._state.trial_updates[trial])
@@ -237,8 +240,7 @@ class Trials:
         """Judge by all events of all workers, unless this worker still meets its own again."""
         if self._met_again():
             return
-        if self._study.end_resuming():
-            self._state.values |= self._study.ended_values()
+        self._state.values |= self._study.end_resuming()
         self._study.log.read()
         self._apply(len(self._study.log.events))
 
@@ -278,9 +280,15 @@ class Trials:
         def is_meant(trial: int) -> bool:
             return waiting.get(trial, 0) > 0 and (is_over or trial in self._state.values)
 
-        for trial in itertools.chain(self._study.claimed(), self._study.claim_to_end(is_meant)):
+        # Paused ones first: otherwise the end of the last one that runs would fill a rung, in which
+        # those that are about to be stopped could take the places of other workers' trials.
+        for trial in itertools.chain(self._study.claim_to_end(is_meant), self._study.claimed()):
             if not self._judged.status(trial).has_ended:
-                self._store(STOPPED, trial, self._judged.reported(trial))
+                phases = self._judged.reported(trial)
+                if not self._is_judged(trial):  # its worker was killed before it stored this
+                    phases = min(self._study.paused_after(trial), phases)
+                    self._store(BEGUN, trial, phases)
+                self._store(STOPPED, trial, phases)
             self._finish(trial)
 
     def remove_agents(self) -> None:

@@ -4,8 +4,9 @@ import pytest
 from shared_studies import DiedError, die, end, states
 from waiting import wait_until
 
-from jaxrl.tuning.studies.heartbeat import requeue
+from jaxrl.tuning.studies.heartbeat import lost_trials, requeue
 from jaxrl.tuning.studies.storage import change_state
+from jaxrl.tuning.studies.stored_trials import indexed_trials, paused_after
 
 
 def claim_in_time(study):
@@ -55,6 +56,23 @@ def test_a_trial_that_is_lost_while_the_study_is_read_is_still_unfinished(studie
     monkeypatch.setattr(alive._study, "get_trials", fail_after_reading)
     assert any(alive.unfinished_elsewhere())
     assert any(alive.unfinished_elsewhere())
+
+
+def test_of_two_repetitions_the_one_that_ran_is_repeated_again(studies):
+    """Two heartbeats repeat a trial at once; a worker pauses the first of them, and dies."""
+    first, other = studies("a"), studies("b")
+    first.claim(())
+    change_state(first._storage, first._study.trials[0], "FAIL")
+    requeue(first._study, first._study.trials[0])
+    requeue(first._study, first._study.trials[0])
+    other.claim(())
+    other.report(0, 0, 1.0)
+    assert other.pause(0, 1)
+    other.claim_paused(0)
+    assert states(other) == ["FAIL", "RUNNING", "FAIL"]
+    change_state(other._storage, other._study.trials[1], "FAIL")
+    lost = lost_trials(indexed_trials(first._study), 1)[0]
+    assert (lost.number, paused_after(lost)) == (1, 1)
 
 
 def test_a_repeated_trial_is_not_owned_by_the_worker_that_lost_it(studies):

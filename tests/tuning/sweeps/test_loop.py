@@ -28,14 +28,17 @@ from sweep_runs import (
     outcome,
     run,
     stop_after,
+    stop_after_reports,
     toy_algorithm,
 )
 from toy_algorithm import ToyConfig
 
+import jaxrl
 from jaxrl.files import seal
 from jaxrl.files.intact import numbers
 from jaxrl.files.urls import file_url
 from jaxrl.training import loggers
+from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.training.population import Strategy
@@ -157,6 +160,29 @@ def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     assert [more[trial["trial"]] for trial in outcome(capped)] == outcome(capped)
     late = run(tmp_path / "late", scheduler, max_seconds=1e-9)
     assert outcome(late) == []
+
+
+def test_the_best_agents_of_a_sweep_that_resumes_with_other_threads_are_the_same_runs(
+    tmp_path, monkeypatch
+):
+    """Each score is 5, so the last agent of the trial is the best one."""
+    config = jaxrl.PPOConfig(hidden_sizes=(4,), num_steps=8, num_epochs=1, num_minibatches=1)
+
+    def sweep(num_threads, resume):
+        env = jaxrl.make("envpool/CartPole-v1", 2, num_threads=num_threads, max_episode_steps=5)
+        return run(
+            tmp_path / "x", RandomSearch(1, 3), algo=jaxrl.ppo(env), config=config, num_lanes=1,
+            keep_best=1, resume=resume,
+        )  # fmt: skip
+
+    with monkeypatch.context() as patched:
+        stop_after_reports(patched, 1)
+        assert sweep(1, resume=False).interrupted
+    agent = tmp_path / "x" / "best" / "trial-0"
+    before = manifests.read(agent)
+    assert not sweep(2, resume=True).interrupted
+    assert manifests.read(agent)["env"] == before["env"]
+    assert numbers(agent / "checkpoints") == [3 * UPDATES]
 
 
 @pytest.mark.slow

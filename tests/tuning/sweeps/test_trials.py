@@ -103,6 +103,61 @@ class Worker:
                 requeue(self.study._study, self.study._study.trials[number])
 
 
+def statuses(worker):
+    return [Status(x).name for x in worker.state.ledger.status.tolist()]
+
+
+def test_a_cap_of_one_worker_leaves_the_places_of_a_rung_to_others(tmp_path, monkeypatch):
+    """Its paused trials are the best, and it stops the last one that their rung waits for."""
+    scores = [100, 90, 80, 1, 7, 6, 5, 4, 3]
+    monkeypatch.setattr(sys.modules[__name__], "score_of", lambda trial, phase: scores[trial])
+    url, folder = f"sqlite:///{tmp_path / 's.db'}", Folder()
+    a, b = (Worker(url, name, SuccessiveHalving(9, 9), folder, tmp_path, 1) for name in "ab")
+    for _ in range(3):
+        a.begin(0)
+        a.report(0)
+    a.begin(0)
+    for _ in range(5):
+        b.begin(0)
+        b.report(0)
+    a.trials.stop_all(is_over=False)
+    b.trials.take_in()
+    assert statuses(b) == ["STOPPED"] * 4 + ["READY"] * 3 + ["STOPPED"] * 2
+
+
+def test_a_spent_cap_stops_trials_that_were_killed_before_they_began(tmp_path):
+    """Without a checkpoint; the others have paused. All are this worker's."""
+    url, rule = f"sqlite:///{tmp_path / 's.db'}", SuccessiveHalving(3, 3)
+    killed = Worker(url, "a", rule, Folder(), tmp_path, 1)
+    for _ in range(2):
+        killed.begin(0)
+        killed.report(0)
+    killed.study.claim(killed.state.values)
+    killed.die()
+    resumed = Worker(url, "a", rule, Folder(), tmp_path, 1)
+    resumed.trials.stop_all(is_over=False)
+    assert statuses(resumed) == ["STOPPED"] * 3
+    assert sorted(resumed.state.values) == [0, 1, 2]
+    assert resumed.trials.count_elsewhere() == 0
+
+
+def test_a_trial_that_another_worker_took_and_ended_is_not_in_the_list_of_a_slow_one(tmp_path):
+    url, rule = f"sqlite:///{tmp_path / 's.db'}", RandomSearch(2, 2)
+    slow, other = (Worker(url, name, rule, Folder(), tmp_path) for name in "ab")
+    slow.begin(0)
+    slow.begin(1)
+    other.find_dead(slow)
+    other.begin(0)
+    other.report(0)
+    other.report(0)
+    slow.trials.take_in()
+    assert slow.trials.must_leave(0, 0)
+    slow.state.runs[0] = None
+    slow.trials.leave(0, lambda: 0)
+    assert [trial["trial"] for trial in slow.state.trials()] == [1]
+    assert slow.trials.count_elsewhere() == 1
+
+
 def sweep(scheduler, tmp_path, num_workers, seed, num_deaths=0):
     """Let workers share a search in a random order; return one that is left and all that were."""
     rng, folder, url = random.Random(seed), Folder(), f"sqlite:///{tmp_path / 's.db'}"
