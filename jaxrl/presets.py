@@ -21,7 +21,7 @@ from jaxrl.algos.r2d2 import R2D2Config
 ATARI_OPTIONS: dict[str, Any] = {
     "episodic_life": True, "reward_clip": True, "repeat_action_probability": 0.0
 }  # fmt: skip
-"""Options of envpool's Atari that presets share: lives as episodes, signs of rewards."""
+"""Options of Atari that presets share: lives as episodes, signs of rewards."""
 
 
 class Preset(NamedTuple):
@@ -35,7 +35,7 @@ class Preset(NamedTuple):
     num_envs: int
     config: Any
     env_options: Mapping[str, Any] = MappingProxyType({})
-    """Options of the environment, without those of `ATARI_OPTIONS`."""
+    """Options of the environment; for envpool's Atari those beside `ATARI_OPTIONS`."""
     anneal: bool = True
     """Whether the learning rate falls linearly to 0 over the run."""
     atari_flags: dict[str, bool | float] | None = None

@@ -4,8 +4,8 @@ Shapes: N is the number of environments stepped together, T the number of steps 
 of a rollout are time-major, `[T, N, ...]`.
 
 The docstring of a class lists its fields under "Attributes:", with shapes and units, so that `help`
-shows them. Two kinds of classes document a field with a string after it instead: configs
-(`jaxrl.config`, which adds the list) and the command line's arguments.
+shows them. Configs (`jaxrl.config`, which adds the list), the command line's arguments and classes
+with many fields have a string after each field instead.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class RMSPropConfig(ActorCriticConfig):
 
 
 class PolicyExtras(NamedTuple):
-    """Numbers that the behaviour policy gave when it acted; leaves `[T, N]`."""
+    """Numbers that the behaviour policy gave when it acted; leaves float32 `[T, N]`."""
 
     log_prob: Array
     value: Array
@@ -102,8 +102,8 @@ def start(
     agent: Agent, config: Any, key: Array, simulation: Simulation | None
 ) -> tuple[PyTree, Simulation, Array]:
     """Return new parameters, the beginning of N episodes, and a key for what follows."""
-    extras = PolicyExtras(jnp.zeros(agent.env.num_envs), jnp.zeros(agent.env.num_envs))
-    return agent.start(config, key, simulation, extras)
+    zeros = jnp.zeros(agent.env.num_envs, jnp.float32)
+    return agent.start(config, key, simulation, PolicyExtras(zeros, zeros))
 
 
 def collect(
@@ -114,7 +114,8 @@ def collect(
     def policy(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PolicyExtras]:
         core, (distribution, value) = recurrent.apply_step(apply, params, core, inputs)
         action = distribution.from_noise(noise)
-        return core, action, PolicyExtras(distribution.log_prob(action), value)
+        extras = PolicyExtras(distribution.log_prob(action), value)
+        return core, action, jax.tree.map(lambda x: x.astype(jnp.float32), extras)
 
     _, (distribution, _) = jax.eval_shape(
         lambda core, inputs: recurrent.apply_step(apply, params, core, inputs),
@@ -162,7 +163,7 @@ def metrics(
     """
     steps = jnp.int32(gradient_steps)
     learning_rate = optimizers.annealed_learning_rate(config, num_updates)
-    share_sent_ahead = pipelined.lag(env, len(trajectory.reward))
+    share_sent_ahead = pipelined.lag(env, len(trajectory.reward)) * (num_updates > 0)
     return (
         episode_metrics(env, simulation, trajectory)
         | losses

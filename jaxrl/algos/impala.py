@@ -8,8 +8,9 @@ with its targets v_s and importance weights rho_s (`returns.vtrace`), the loss o
 
 With `trace_lambda` below 1, as by default, `lambda v_{s+1} + (1 - lambda) V(x_{s+1})` replaces
 v_{s+1} there. Here acting and learning are one program, so the lag is a number that the user sets,
-not an accident of queues; 0 is on policy, with one minibatch. With a memory (`core="lstm"`), the
-learner unrolls it from the state that the actor had at the start of the rollout, as the paper does.
+not an accident of queues; 0 is on policy, with one minibatch and no `send_ahead`. With a memory
+(`core="lstm"`), the learner unrolls it from the state that the actor had at the start of the
+rollout, as the paper does.
 """
 
 from __future__ import annotations

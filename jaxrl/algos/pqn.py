@@ -111,7 +111,7 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     def init(config: PQNConfig, key: Array, simulation: Simulation | None = None) -> PQNState:
         minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
-        values = jnp.zeros(env.num_envs)
+        values = jnp.zeros(env.num_envs, jnp.float32)
         params, simulation, key = agent.start(config, key, simulation, values)
         opt_state = optimizer_of(config, 0).init(params)
         obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
@@ -166,8 +166,8 @@ def optimizer_of(config: PQNConfig, num_updates: Array | int) -> optax.GradientT
 
 
 def largest(q_values: Array) -> Array:
-    """Return max_a Q(s, a) `[...]` of action values `[..., A]`."""
-    return q_values.max(-1)
+    """Return max_a Q(s, a), float32 `[...]`, of action values `[..., A]`."""
+    return q_values.max(-1).astype(jnp.float32)
 
 
 def lambda_returns(config: PQNConfig, trajectory: Trajectory, last_value: Array) -> Array:

@@ -29,6 +29,14 @@ class Recurrent(nn.Module):
     With `use_last_action_reward` the core also takes the last action (one-hot if discrete) and the
     last reward, as in IMPALA and R2D2 (Espeholt et al. 2018, Kapturowski et al. 2019). The reward
     is clipped to [-1, 1], which R2D2 does not do.
+
+    Attributes:
+      action_space: of the environment.
+      torso: `obs [B, ...] -> features [B, F]`.
+      head: takes the core's output `[B, core_size]`.
+      core: "gru" or "lstm".
+      core_size: units of the core.
+      masked: whether the head takes the observation's action mask.
     """
 
     action_space: ActionSpace
@@ -38,7 +46,6 @@ class Recurrent(nn.Module):
     core_size: int
     use_last_action_reward: bool = False
     masked: bool = False
-    """True if the head takes the observation's action mask."""
 
     def __post_init__(self) -> None:
         module = "a flax.linen.Module"

@@ -22,7 +22,9 @@ def draw_proportionally(key: Array, priorities: Array, batch_size: int) -> Draws
 
     Draws are stratified: one from each of `batch_size` equal parts of the total. The search uses a
     sum tree of depth two with branches of the square root of M entries: its sums cost one pass over
-    the array, and a CPU or GPU does that faster than it follows pointers.
+    the array, and a CPU or GPU does that faster than it follows pointers. An entry with less than
+    2^-24 of the total lies between two random numbers of single precision: whether it can be drawn
+    depends on the other priorities, and changes with them.
 
     Args:
       priorities: `[M]`, >= 0. If all are 0, the draws have probability 0.

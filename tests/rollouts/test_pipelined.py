@@ -160,6 +160,16 @@ def test_extras_of_actions_sent_ahead_are_those_of_the_policy_that_chose_them():
         chex.assert_trees_all_close(log_prob[row], expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["ppo", "pqn"])
+def test_steps_are_sent_ahead_in_double_precision_too(name):
+    algo, config = algorithm(name, send_ahead=True), CONFIGS[name]
+    with jax.enable_x64(True):
+        state = jax.eval_shape(algo.init, config, jax.random.key(0))
+        after, _ = jax.eval_shape(algo.update, config, state)
+    dtypes = [jax.tree.map(lambda x: x.dtype, tree.simulation.sent) for tree in (state, after)]
+    assert dtypes[0] == dtypes[1]
+
+
 def test_a_restart_forgets_the_numbers_of_a_diverged_agent():
     algo = algorithm("ppo", send_ahead=True)
     simulation = small_algorithms.train(algo, CONFIGS["ppo"], jax.random.key(0), 2)[0].simulation
@@ -210,10 +220,10 @@ def test_metrics_rows_hold_waiting_times_and_rates(tmp_path, num_pools, send_ahe
     for name in ("simulator_wait", "simulator_idle"):
         assert all(0 <= row[name] <= 1 for row in rows)
         assert 0 < sum(row[name] for row in rows) < len(rows)
-    for row in rows:
+    for update, row in enumerate(rows):
         assert row["predictions_per_second"] >= row["steps_per_second"] > 0
         # Four epochs of two minibatches for 16 predictions.
         ratio = row["trainings_per_second"] / row["predictions_per_second"]
         assert ratio == pytest.approx(8 / 16, rel=0.1)  # of rounded rates
         # One of four steps was sent before the last update's eight gradient steps.
-        assert row["policy_lag"] == (3.5 + 8 / 4 if send_ahead else 3.5)
+        assert row["policy_lag"] == 3.5 + (8 / 4 if send_ahead and update else 0)
