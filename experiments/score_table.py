@@ -48,8 +48,8 @@ def summarize(scores: np.ndarray) -> str:
 def row(name: str, record: dict[str, Any]) -> str:
     """Return a record's row of the table, with a link to its file."""
     runs = record["runs"]
-    if not all(run["evaluation"].get("greedy") for run in runs):
-        raise ValueError(f"the evaluations of {name} are not greedy; record its runs again")
+    if not all(run.get("evaluation", {}).get("greedy") for run in runs):
+        raise ValueError(f"{name} has no greedy evaluations; record its runs again")
     training = np.array([run["summary"]["mean_return"] for run in runs])
     greedy = np.array([run["evaluation"]["mean_return"] for run in runs])
     manifest = runs[0]["manifest"]

@@ -106,7 +106,9 @@ def main(args: Args) -> None:
     training = {
         "jaxrl, in a scan": training_rate(network, batch, steps),
         # It takes seconds a step on a CPU, so it has fewer images and steps; one is no loop to XLA.
-        "native, in a scan": training_rate(NativeNatureCNN(), batch // 8, 2),
+        f"native, in a scan, batches of {batch // 8}": training_rate(
+            NativeNatureCNN(), batch // 8, 2
+        ),
     }
     pooling = {
         "jaxrl, in a scan": pooling_rate(convolution.max_pool, batch // 4, steps),

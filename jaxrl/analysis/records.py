@@ -216,7 +216,11 @@ def save_runs(
     }
     _draw(result).savefig(save_record(directory, name, result))
     print(f"{name}: mean return {result['mean_return']:.2f} over {len(runs)} seeds, {final}")
-    evaluated = {run["manifest"]["seed"]: run["evaluation"]["mean_return"] for run in runs}
+    evaluated = {
+        run["manifest"]["seed"]: run["evaluation"]["mean_return"]
+        for run in runs
+        if "evaluation" in run
+    }
     print(f"evaluated: {evaluated}, random policy: {result['random_policy']}")
 
 

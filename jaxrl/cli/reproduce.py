@@ -28,6 +28,7 @@ from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import load_policy
 from jaxrl.training.run import run
+from jaxrl.training.run_dir import has_checkpoint
 
 MEASURES = ("last 100 training episodes", "greedy episodes")
 """What the scores of a run are means of. Some records have no greedy episodes."""
@@ -129,7 +130,7 @@ def repeat(
       ValueError: if that run was begun with other versions or another commit than today's.
     """
     manifest = recorded["manifest"]
-    if (run_dir / manifests.NAME).exists():
+    if has_checkpoint(run_dir):
         begun, now = manifests.read(run_dir), manifests.provenance()
         origin = ("versions", "git_commit")
         if any(begun.get(name) != now[name] for name in origin):

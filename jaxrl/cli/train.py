@@ -130,6 +130,11 @@ def parse(
         default = make_arguments(name if name in names else names[0], names, known)
         args = tyro.cli(type(default), default=default, args=argv, prog=prog)
         config_class, values = type(known[args.preset].config), vars(args.config)
+        if values["anneal_updates"] and not args.anneal:
+            raise ValueError(
+                "--no-anneal keeps the learning rate constant, but --anneal-updates "
+                f"{values['anneal_updates']} lets it fall; leave one of them out"
+            )
         with naming_flags(flags_of(config_class)):
             if args.anneal and not values["anneal_updates"]:  # `prepare` knows their number
                 config = _without_annealing(config_class(**values | {"anneal_updates": 1}))

@@ -9,6 +9,7 @@ the metrics fill a buffer of fixed size, so memory does not grow with the length
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
 from jaxrl.envs.host.callback import closing_on_error
+from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
@@ -37,6 +39,7 @@ from jaxrl.training.loggers import (
 )
 from jaxrl.training.progress import (
     NEEDED,
+    NO_TIME,
     SUMMARY,
     LoopSettings,
     Progress,
@@ -101,6 +104,7 @@ class TrainingLoop:
         self.own_sinks: list[Sink] = []
         self.progress = Progress()
         self.evaluation: Row = {}  # of the newest evaluation
+        self.row_simulated = NO_TIME  # since the last row
         self.rows: JsonlSink | None = None
         self.checkpoints: Checkpoints | None = None
         self.best: BestAgent | None = None
@@ -236,14 +240,15 @@ class TrainingLoop:
 
     def do_chunk(self, program: jax.stages.Compiled, state: Any, updates: int) -> tuple[Any, float]:
         """Do a chunk of updates and log it; return the state, and the seconds of the updates."""
-        began, simulated = time.perf_counter(), simulator_time(state)
+        began, before = time.perf_counter(), simulator_time(state)
         state, metrics = program(self.config, state, jnp.int32(updates))
         metrics = {name: x[:updates] for name, x in jax.device_get(metrics).items()}
         seconds = time.perf_counter() - began
-        self.log(metrics, seconds, waiting_shares(simulated, simulator_time(state)))
+        after = simulator_time(state)
+        self.log(metrics, seconds, HostTime(*map(operator.sub, after, before)))
         return state, seconds
 
-    def log(self, metrics: dict[str, np.ndarray], seconds: float, waits: Row) -> None:
+    def log(self, metrics: dict[str, np.ndarray], seconds: float, simulated: HostTime) -> None:
         """Write the rows that a chunk with metrics `[updates]` completes; show it in the bar."""
         progress, settings = self.progress, self.settings
         updates, done = len(metrics["valid_steps"]), 0
@@ -252,15 +257,21 @@ class TrainingLoop:
             stop = min(done + settings.log_every - progress.row_updates, updates)
             part = {name: values[done:stop] for name, values in metrics.items()}
             self.check_losses(part)
-            progress.add(part, seconds * (stop - done) / updates)
+            share = (stop - done) / updates
+            progress.add(part, seconds * share)
+            self.row_simulated = HostTime(
+                *(a + share * b for a, b in zip(self.row_simulated, simulated, strict=True))
+            )
             done = stop
             if progress.row_updates == settings.log_every or progress.update in row_after:
+                waits = waiting_shares(self.row_simulated)
+                self.row_simulated = NO_TIME
                 self.write(progress.end_row(settings.steps_per_update) | waits)
         self.bar.advance(
             progress.update * settings.steps_per_update,
             float(metrics["valid_steps"].sum()) / seconds,
             progress.mean_return,
-            throughput_text(metrics, seconds, waits),
+            throughput_text(metrics, seconds, waiting_shares(simulated)),
         )
 
     def check_losses(self, metrics: dict[str, np.ndarray]) -> None:

@@ -87,8 +87,9 @@ class Progress:
     @property
     def mean_return(self) -> float | None:
         """Return the mean of at least the last 100 episodes; None before the first."""
-        count = sum(count for _, count in self.recent)
-        return sum(total for total, _ in self.recent) / count if count else None
+        open_row = [sum(self.row.get(name, [])) for name in ("episode_return_sum", "episode_count")]
+        total, count = map(sum, zip(*self.recent, open_row, strict=True))
+        return total / count if count else None
 
     def totals(self) -> dict[str, Any]:
         """Return the totals that a run's summary shows."""
@@ -161,28 +162,28 @@ def check_number(name: str, value: int, update: int | None) -> None:
         raise ValueError(f"{name} must be {update}, the number of the checkpoint, got {value}")
 
 
-def simulator_time(state: Any) -> HostTime | None:
-    """Return the time that a training state's host environments took, None without such.
+NO_TIME = HostTime(0.0, 0.0, 0.0)
+
+
+def simulator_time(state: Any) -> HostTime:
+    """Return the time that a training state's host environments took.
 
     The sum over this machine's pools; call it outside `jit` only.
     """
     times = callback.host_times(callback.pools_of(state))
-    if not times:
-        return None
-    return HostTime(*(sum(seconds) for seconds in zip(*times, strict=True)))
+    return HostTime(*map(sum, zip(NO_TIME, *times, strict=True)))
 
 
-def waiting_shares(before: HostTime | None, after: HostTime | None) -> Row:
-    """Return who waited between two `simulator_time`s; empty without simulators.
+def waiting_shares(spent: HostTime) -> Row:
+    """Return who waited while simulators took this time; empty without simulators.
 
     `simulator_wait` is the share of the time that the program waited for simulators,
     `simulator_idle` the share in which no simulator worked: means over the devices.
     """
-    if before is None or after is None:
+    if not spent.elapsed:
         return {}
-    lived, waited, simulated = (b - a for a, b in zip(before, after, strict=True))
-    lived = max(lived, 1e-9)
-    return {"simulator_wait": waited / lived, "simulator_idle": 1 - simulated / lived}
+    wait, busy = spent.waited / spent.elapsed, spent.simulated / spent.elapsed
+    return {"simulator_wait": wait, "simulator_idle": 1 - busy}
 
 
 def throughput_text(metrics: dict[str, np.ndarray], seconds: float, waits: Row) -> str:

@@ -104,42 +104,43 @@ def run(
       FloatingPointError: if a loss is not finite; checkpoints before it are kept.
       OSError: if `run_dir` cannot be written to (a full disk); what is saved stays.
     """
-    check_agent(algo, config)
-    check_environments(algo.env)
-    seed = checks.seed(seed)
-    total_steps = checks.integer("total_steps", total_steps, most=MAX_LONG, whole_floats=True)
-    directory = checks.optional(checks.path, "run_dir", run_dir)
-    resume, progress_bar = checks.flag("resume", resume), checks.flag("progress_bar", progress_bar)
-    num_evaluations = checks.integer("num_evaluations", num_evaluations, 0)
-    eval_episodes = checks.integer("eval_episodes", eval_episodes)
-    log_every = checks.optional(checks.integer, "log_every", log_every, 1, MAX_CHUNK)
-    chunk_updates = checks.optional(checks.integer, "chunk_updates", chunk_updates)
-    chunk_seconds = checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE)
-    checkpoint_seconds = checks.number("checkpoint_seconds", checkpoint_seconds, DELAY)
     check_sinks(sinks)
-    for callback in checks.instance("callbacks", callbacks, Sequence, "a list of functions"):
-        checks.instance("callbacks", callback, Callable, "a list of functions")
-    label = checks.optional(checks.text, "label", label)
-    steps_per_update = algo.env.num_envs * algo.num_steps(config)
-    num_updates = count_updates(algo, config, total_steps)
-    if num_updates > MAX_COUNT:  # annealing and target networks count them in 32 bits
-        raise ValueError(
-            f"total_steps={total_steps:,} are {num_updates:,} updates of {steps_per_update} steps, "
-            "but a run has at most 2^31 - 1; use more environments or longer rollouts"
-        )
-    settings = LoopSettings(
-        num_updates=num_updates,
-        steps_per_update=steps_per_update,
-        log_every=row_length(log_every, num_updates, directory if resume else None),
-        num_evaluations=num_evaluations,
-        eval_episodes=eval_episodes,
-        chunk_updates=chunk_updates,
-        chunk_seconds=chunk_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-    )
     with contextlib.ExitStack() as stack:
         for sink in sinks:
             stack.callback(sink.close)
+        check_agent(algo, config)
+        check_environments(algo.env)
+        seed = checks.seed(seed)
+        total_steps = checks.integer("total_steps", total_steps, most=MAX_LONG, whole_floats=True)
+        directory = checks.optional(checks.path, "run_dir", run_dir)
+        resume = checks.flag("resume", resume)
+        progress_bar = checks.flag("progress_bar", progress_bar)
+        num_evaluations = checks.integer("num_evaluations", num_evaluations, 0)
+        eval_episodes = checks.integer("eval_episodes", eval_episodes)
+        log_every = checks.optional(checks.integer, "log_every", log_every, 1, MAX_CHUNK)
+        chunk_updates = checks.optional(checks.integer, "chunk_updates", chunk_updates)
+        chunk_seconds = checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE)
+        checkpoint_seconds = checks.number("checkpoint_seconds", checkpoint_seconds, DELAY)
+        for callback in checks.instance("callbacks", callbacks, Sequence, "a list of functions"):
+            checks.instance("callbacks", callback, Callable, "a list of functions")
+        label = checks.optional(checks.text, "label", label)
+        steps_per_update = algo.env.num_envs * algo.num_steps(config)
+        num_updates = count_updates(algo, config, total_steps)
+        if num_updates > MAX_COUNT:  # annealing and target networks count them in 32 bits
+            raise ValueError(
+                f"total_steps={total_steps:,} are {num_updates:,} updates of {steps_per_update} "
+                "steps, but a run has at most 2^31 - 1; use more environments or longer rollouts"
+            )
+        settings = LoopSettings(
+            num_updates=num_updates,
+            steps_per_update=steps_per_update,
+            log_every=row_length(log_every, num_updates, directory if resume else None),
+            num_evaluations=num_evaluations,
+            eval_episodes=eval_episodes,
+            chunk_updates=chunk_updates,
+            chunk_seconds=chunk_seconds,
+            checkpoint_seconds=checkpoint_seconds,
+        )
         # Tracing finds sizes that do not fit before anything is written.
         init = jax.jit(algo.init).lower(config, jax.random.key(seed))
         if "simulation" not in getattr(init.out_info, "_fields", ()):

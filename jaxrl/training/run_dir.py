@@ -61,11 +61,10 @@ def _prepared(
             check_length(directory, manifest["total_steps"], num_updates)
             if manifest["total_steps"] > saved["total_steps"]:
                 check_annealing(directory, manifest, num_updates)
-        else:
+            manifest = manifests.resumed(saved, manifest)
+        else:  # it begins now, with whatever settings
             check_can_begin(directory)
-            if manifests.differences(saved, manifest):
-                saved = manifest  # the new settings lose nothing
-        manifest = manifests.resumed(saved, manifest)
+            manifest["label"] = manifest.get("label") or saved.get("label")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
         manifests.write(directory, manifest)

@@ -264,6 +264,15 @@ def test_fields_that_need_annealing_get_it_from_the_length_of_the_run(tmp_path):
         train.parse("a2c", [*flags, "--no-anneal"])
 
 
+def test_a_constant_learning_rate_and_a_length_over_which_it_falls_exclude_each_other(tmp_path):
+    message = "--no-anneal keeps .* but --anneal-updates 100"
+    with pytest.raises(ValueError, match=message):
+        train.parse("ppo", ["--no-anneal", "--anneal-updates", "100"])
+    (tmp_path / "x.yaml").write_text("anneal_updates: 100\n")
+    with pytest.raises(ValueError, match=message):
+        train.parse("ppo", ["--config", str(tmp_path / "x.yaml"), "--no-anneal"])
+
+
 def test_pairs_may_be_given_in_several_flags():
     words = ["--env-options", "img_height=42", "--env_options=img_width=8", "--seed", "3"]
     args = train.parse("ppo", ["--preset", "laptop", *words])

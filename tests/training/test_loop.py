@@ -1,5 +1,6 @@
 """The training loop: chunks, evaluations and losses that are not finite."""
 
+import itertools
 import math
 import types
 from typing import Any
@@ -12,12 +13,14 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs.host import callback
+from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import intact
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import train_chunk
 from jaxrl.training.evaluate import Evaluation
+from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.progress import LoopSettings, Progress, chunk_length
 
 CONFIG = ToyConfig()
@@ -67,6 +70,26 @@ def test_one_program_does_chunks_of_any_length():
     state = algo.init(CONFIG, jax.random.key(0))
     texts = {train_chunk.lower(algo, CONFIG, state, jnp.int32(n)).as_text() for n in (1, 1000)}
     assert len(texts) == 1
+
+
+def test_a_row_has_the_waiting_times_of_all_its_chunks(tmp_path, monkeypatch):
+    """The program waits for three seconds of four, in three chunks, and not at all in the last."""
+    waits = iter([1.0, 1.0, 1.0, 0.0])
+    total = HostTime(0.0, 0.0, 0.0)
+    is_before = itertools.cycle([True, False])
+
+    def simulator_time(state):
+        nonlocal total
+        if not next(is_before):
+            wait = next(waits)
+            total = HostTime(total.elapsed + 1, total.waited + wait, total.simulated + wait)
+        return total
+
+    monkeypatch.setattr(loop, "simulator_time", simulator_time)
+    arguments = QUIET | {"log_every": 4, "chunk_updates": 1}
+    jaxrl.run(toy(), CONFIG, total_steps=4 * 4, run_dir=tmp_path / "x", **arguments)
+    (row,) = read_jsonl(tmp_path / "x" / "metrics.jsonl")
+    assert (row["simulator_wait"], row["simulator_idle"]) == (0.75, 0.25)
 
 
 def test_the_simulators_of_an_evaluation_are_closed():

@@ -18,6 +18,7 @@ def test_a_row_adds_counts_and_averages_losses():
     assert progress.mean_return is None
     progress.add(metrics(), seconds=2.0)
     assert progress.row_updates == 2
+    assert progress.mean_return == 15.0  # of the row that has not ended
     assert progress.end_row(steps_per_update=8) == {
         "update": 2, "steps": 14, "seconds": 2.0, "steps_per_second": 7.0, "episode_count": 2.0,
         "episode_return": 15.0, "episode_length": 20.0, "loss": 1.5,

@@ -399,6 +399,9 @@ def test_sinks_of_a_run_that_is_refused_are_closed(tmp_path):
     with pytest.raises(ValueError, match="already holds a run"):
         run(2, tmp_path, sinks=[sink])
     assert sink.closed == 2
+    with pytest.raises(ValueError, match="total_steps must be"):
+        run(0, sinks=[sink])
+    assert sink.closed == 3
 
 
 def test_algorithms_that_break_the_contract_are_refused(tmp_path):

@@ -109,8 +109,21 @@ def test_a_directory_in_use_is_refused(tmp_path):
     with directory_lock(tmp_path):
         refused(r"another process works in .*; wait until", tmp_path, manifest(), True)
     assert "resumptions" not in manifests.read(tmp_path)
+
+
+def test_a_run_that_left_no_checkpoint_begins_with_the_process_that_repeats_it(tmp_path):
+    with open_run_dir(tmp_path, manifest(), False, 16):
+        pass
+    now = manifest() | {"command": "again", "git_commit": "new"}
+    with open_run_dir(tmp_path, now, True, 16):
+        begun = manifests.read(tmp_path)
+    assert (begun["command"], begun["git_commit"]) == ("again", "new")
+    assert "resumptions" not in begun
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     with open_run_dir(tmp_path, manifest(), True, 16):
-        assert len(manifests.read(tmp_path)["resumptions"]) == 1
+        resumed = manifests.read(tmp_path)
+    assert resumed["command"] == "again"
+    assert len(resumed["resumptions"]) == 1
 
 
 def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
