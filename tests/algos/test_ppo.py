@@ -116,14 +116,6 @@ def test_target_kl_stops_the_epochs():
     assert 1 <= int(stopped["epochs"]) < 10
 
 
-@pytest.mark.exhaustive
-def test_the_learning_rate_falls_to_zero_over_the_annealed_updates():
-    algo = jaxrl.ppo(jaxrl.make("probe/Bandit-v0", num_envs=2))
-    config = small_config(learning_rate=1.0, anneal_updates=4)
-    _, metrics = train(algo, config, jax.random.key(0), 6)
-    np.testing.assert_allclose(metrics["learning_rate"], [1, 0.75, 0.5, 0.25, 0, 0])
-
-
 def test_any_flax_module_can_be_the_network():
     class Network(nn.Module):
         @nn.compact

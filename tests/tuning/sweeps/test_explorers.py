@@ -111,19 +111,6 @@ def test_a_sweep_decides_as_one_program_and_the_study_has_all_of_it(tmp_path, ex
     assert "by its schedule, below" in page
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy", [pytest.param("map", marks=pytest.mark.exhaustive), "shard-vmap"]
-)
-def test_the_strategy_does_not_matter(tmp_path, strategy):
-    expected = outcome(explore(tmp_path / "vmap"))
-    for trial, other in zip(
-        outcome(explore(tmp_path / "x", strategy=strategy)), expected, strict=True
-    ):
-        assert [c["parent"] for c in trial["changes"]] == [c["parent"] for c in other["changes"]]
-        np.testing.assert_allclose(trial["scores"], other["scores"], rtol=1e-5)
-
-
 def small_ppo(env):
     config = jaxrl.PPOConfig(hidden_sizes=(4,), num_steps=8, num_epochs=1, num_minibatches=1)
     return jaxrl.ppo(env), config
