@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_algorithms import train
 
 import jaxrl
 from jaxrl.algos import ppo as ppo_module
