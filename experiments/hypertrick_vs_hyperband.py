@@ -29,6 +29,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import json
 import math
 import time
 from collections.abc import Callable
@@ -48,6 +49,7 @@ from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message, set_fields
 from jaxrl.cli.flags.sweep import make_environment
 from jaxrl.distributed.spread import split_cpu
+from jaxrl.files.changes import changed_settings
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
@@ -92,6 +94,9 @@ class Args:
     set: tuple[str, ...] = ()
     """name=value for config fields."""
     seeds: int = 3
+    add: bool = False
+    """Keep the searches of the record in --results, which must have the same settings, and search
+    with the seeds after theirs. So long comparisons can be made in parts."""
     lanes: int = 6
     phases: int = 9
     """Phases of a trial that is never stopped."""
@@ -316,19 +321,63 @@ def main(args: Args) -> None:
         print(f"strategy {choice.strategy}: {choice.steps_per_second}")
         strategy = choice.strategy
     problem = Problem(algo, config, search.space, strategy, args)
-    found: dict[str, list[Outcome]] = {}
     chosen = make_schedulers(args)
+    manifest = describe(args, algo, config)
+    found: dict[str, list[Outcome]] = {name: [] for name in chosen}
+    if args.add:
+        manifest, found = read_record(args, manifest)
     for name, scheduler in chosen.items():
         print(f"{name}: {scheduler.num_trials} trials", flush=True)
         if env.checkpointable and not is_static:
             by_seed = search_in_one_program(problem, scheduler)
         else:
             by_seed = search_by_sweep(problem, name, scheduler)
-        found[name] = [by_seed(seed) for seed in range(1, args.seeds + 1)]
+        first = 1 + len(found[name])
+        found[name] += [by_seed(seed) for seed in range(first, first + args.seeds)]
     # The phases that all of them spent, so that none is ahead because it trained more.
     budget = min(one.phases for outcomes in found.values() for one in outcomes)
     Console().print(table(found, budget))
-    write(args, algo, config, chosen, found)
+    write(args, manifest, chosen, found)
+
+
+def record_name(args: Args, manifest: dict[str, Any]) -> str:
+    """Return the name of the record's files."""
+    name = manifest["env"]["id"].partition("/")[2].replace("/", "-").lower()
+    algorithm = "" if args.algorithm == "ppo" else f"{args.algorithm}-"
+    return f"hypertrick-vs-hyperband-{algorithm}{name}"
+
+
+def describe(args: Args, algo: Any, config: Any) -> dict[str, Any]:
+    """Return what all searches have in common, with versions, commit and hardware."""
+    arguments = {
+        "lanes": args.lanes, "phases": args.phases, "eta": args.eta, "eviction": args.eviction,
+        "updates_per_phase": args.updates_per_phase, "capped": args.capped,
+        "finals": args.finals, "final_runs": args.final_runs, "schedulers": args.schedulers,
+    }  # fmt: skip
+    return manifests.describe(algo, config, arguments)
+
+
+def read_record(
+    args: Args, manifest: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, list[Outcome]]]:
+    """Return the record's manifest, with this process as a resumption, and its searches by name.
+
+    Raises:
+      ValueError: if it was made with other settings.
+    """
+    path = args.results / f"{record_name(args, manifest)}.json"
+    record = json.loads(path.read_text())
+    before, origin = record["manifest"], {*manifests.ORIGIN, "resumptions"}
+    if changes := changed_settings(before, manifest, {*before, *manifest} - origin):
+        raise ValueError(
+            f"{path} was made with other settings; leave --add out, or undo these changes:\n  "
+            + "\n  ".join(changes)
+        )
+    searches = {
+        name: [Outcome(**one) for one in part["searches"]]
+        for name, part in record["schedulers"].items()
+    }
+    return before | manifests.note_resume(before, manifest), searches
 
 
 def table(found: dict[str, list[Outcome]], budget: int) -> Table:
@@ -356,7 +405,7 @@ def table(found: dict[str, list[Outcome]], budget: int) -> Table:
 
 
 def write(
-    args: Args, algo: Any, config: Any, chosen: dict[str, Any], found: dict[str, list[Outcome]]
+    args: Args, manifest: dict[str, Any], chosen: dict[str, Any], found: dict[str, list[Outcome]]
 ) -> None:
     """Write the record of all searches, and a picture of the best score so far over rounds."""
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
@@ -368,20 +417,16 @@ def write(
         ]
         mean = np.mean(curves, axis=0)
         axes.step(np.arange(1, longest + 1), mean, where="post", label=name)
+    seeds = max(map(len, found.values()))
     axes.set(
-        title=f"{algo.name} on {args.env_id}, {args.lanes} lanes, mean of {args.seeds} seeds",
+        title=f"{args.algorithm} on {args.env_id}, {args.lanes} lanes, mean of {seeds} seeds",
         xlabel="rounds: phases of all lanes side by side",
         ylabel="best score so far",
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    arguments = {
-        "seeds": args.seeds, "lanes": args.lanes, "phases": args.phases,
-        "updates_per_phase": args.updates_per_phase, "capped": args.capped,
-        "finals": args.finals, "final_runs": args.final_runs,
-    }  # fmt: skip
     record = {
-        "manifest": manifests.describe(algo, config, arguments),
+        "manifest": manifest,
         "schedulers": {
             name: {
                 "num_trials": chosen[name].num_trials,
@@ -390,10 +435,7 @@ def write(
             for name, outcomes in found.items()
         },
     }
-    name = algo.env.id.partition("/")[2].replace("/", "-").lower()
-    algorithm = "" if args.algorithm == "ppo" else f"{args.algorithm}-"
-    name = f"hypertrick-vs-hyperband-{algorithm}{name}"
-    figure.savefig(save_record(args.results, name, record))
+    figure.savefig(save_record(args.results, record_name(args, manifest), record))
 
 
 if __name__ == "__main__":

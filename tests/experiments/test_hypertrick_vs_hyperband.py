@@ -1,5 +1,6 @@
 """The comparison of schedulers: how it counts, and small searches on device and host."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -97,25 +98,12 @@ def test_schedulers_are_compared_on_device_and_host(
 ):
     search = comparison.Search(toy, ToyConfig(), SPACE)
     monkeypatch.setitem(comparison.SEARCHES, "ppo", search)
-    comparison.main(
-        comparison.Args(
-            env_id=env_id,
-            env_options=(),
-            num_envs=4,
-            set=("num_steps=4",),
-            seeds=1,
-            lanes=2,
-            phases=2,
-            eta=2,
-            updates_per_phase=2,
-            strategy="vmap",
-            schedulers=("hypertrick", "random"),
-            finals=1,
-            final_runs=2,
-            results=tmp_path / "results",
-            runs=tmp_path / "runs",
-        )
-    )
+    args = comparison.Args(
+        env_id=env_id, num_envs=4, set=("num_steps=4",), seeds=1, lanes=2, phases=2, eta=2,
+        updates_per_phase=2, strategy="vmap", schedulers=("hypertrick", "random"), finals=1,
+        final_runs=2, results=tmp_path / "results", runs=tmp_path / "runs",
+    )  # fmt: skip
+    comparison.main(args)
     assert "hypertrick: 4 trials" in capsys.readouterr().out
     (path,) = (tmp_path / "results").rglob("*.json")
     result = json.loads(path.read_text())
@@ -129,6 +117,14 @@ def test_schedulers_are_compared_on_device_and_host(
         assert set(search["best_values"]) == set(SPACE)
         assert len(search["final_scores"]) == 2
         assert np.isfinite(search["final_scores"]).all()
+    comparison.main(dataclasses.replace(args, add=True))
+    more = json.loads(path.read_text())
+    assert len(more["manifest"]["resumptions"]) == 1
+    for name, kept in more["schedulers"].items():
+        assert kept["searches"][:1] == result["schedulers"][name]["searches"]
+        assert kept["searches"][1]["best_values"] != kept["searches"][0]["best_values"]
+    with pytest.raises(ValueError, match=r"made with other settings; .*\n  lanes: 2 -> 3"):
+        comparison.main(dataclasses.replace(args, add=True, lanes=3))
 
 
 @pytest.mark.exhaustive
