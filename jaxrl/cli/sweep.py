@@ -305,6 +305,12 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     run_dir = shlex.quote(str(result.run_dir / "winner"))
     flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
     flags.append(f"--run-dir {run_dir}")
+    phase, phases = tuning.Phase(**result.summary["phase"]), result.summary["scheduler"]
+    steps = phases["num_phases"] * phase.num_steps(num_envs * algo.num_steps(config))
+    if math.isfinite(
+        steps
+    ):  # as long as a trial; settings for short trials may not suit longer ones
+        flags.append(f"--total-steps {steps:_.0f}")
     sticky = "repeat_action_probability"
     if sticky in (PRESETS[args.algo][preset].atari_flags or {}) and sticky not in options:
         flags.append("--repeat-action-probability 0.0")

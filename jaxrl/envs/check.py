@@ -156,7 +156,10 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
             yield f"{name} must be within {space.low} to {space.high} as its space says, is {found}"
     again = _play_and_close(env, seed, actions)
     if not _is_close(steps, again):
-        yield "a second run with the same key differs: all randomness must come from the key"
+        yield (
+            "a second run with the same key differs: all randomness must come from the key (in a "
+            "gymnasium.Env from self.np_random, which reset(seed=...) seeds)"
+        )
     if env.checkpointable:
         keys = jax.random.split(jax.random.key(seed), 2)
         lanes = jax.vmap(lambda key: jit_play(env, key, actions))(keys)

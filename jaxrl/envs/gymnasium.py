@@ -21,6 +21,7 @@ import functools
 import importlib
 import multiprocessing
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -276,6 +277,11 @@ def _find_function(name: str) -> Callable[..., Any] | None:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise ImportError(f"gymnasium/{name}: there is no module {module!r}: {error}") from error
+    if found is None and not re.search(r"-v\d+$", function):  # else an id that the module registers
+        advice = " (the script that made it; move it to a module)" if module == "__main__" else ""
+        raise ValueError(
+            f"gymnasium/{name}: module {module!r}{advice} has no function {function!r}"
+        )
     if found is not None and not callable(found):
         raise ValueError(f"gymnasium/{name} must name a function, but it is {found!r:.200}")
     return found

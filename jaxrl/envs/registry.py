@@ -62,8 +62,9 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Dra
         return _module("gymnasium").of_function(id, num_envs, keywords)
     if not isinstance(id, str):
         raise ValueError(
-            f"id must be a string or a function that returns a gymnasium.Env, got {id!r}; register "
-            "an environment with gymnax's interface by gymnax.register(id, factory)"
+            f"id must be a string or a function that returns a gymnasium.Env, got {id!r}; in place "
+            "of an environment give a function that makes it (lambda: gymnasium.make(...)), and "
+            "register one with gymnax's interface by gymnax.register(id, factory)"
         )
     prefix, _, rest = id.partition("/")
     backends, name = ((prefix,), rest) if prefix in BACKENDS else (DEFAULT_BACKENDS, id)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl import checks
 from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
@@ -55,6 +56,7 @@ from jaxrl.types import Algorithm, Array, PyTree
 Callback = Callable[[int, Any, Row], None]
 """`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
 the scores of an evaluation that followed it."""
+STOPPING = "None; to stop a run, call signal.raise_signal(signal.SIGINT) in a callback"
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
 
@@ -209,7 +211,9 @@ class TrainingLoop:
                     if progress.update == evaluate_at and processes.is_first():
                         self.evaluate(agent_on_one_device(state))
                     for callback in self.callbacks:
-                        callback(progress.update, state, self.newest_row)
+                        answer = callback(progress.update, state, self.newest_row)
+                        if answer is not None:
+                            raise checks.refuse("a callback's answer", STOPPING, answer)
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
                     began = time.perf_counter()
                     self.save(state)
@@ -321,7 +325,7 @@ class TrainingLoop:
         self.newest_row = row
         with processes.failing_together(Exception):
             for sink in self.sinks:
-                sink.write(row)
+                sink.write(dict(row))  # what one of them adds is not for the others
 
     def save(self, state: Any) -> None:
         """Save a checkpoint, unless the run keeps none or has this one already.

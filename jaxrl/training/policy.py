@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,17 @@ def state_shapes(algo: Algorithm, config: Any, run_dir: Path | None = None) -> A
         ) from error
 
 
+def _with_number(env: Any, number: int) -> Any:
+    """Return N environments like these: the shapes of a checkpoint depend on their number."""
+    if env.num_envs == number:
+        return env
+    try:
+        return dataclasses.replace(env, num_envs=number)
+    except TypeError as error:
+        text = f"{number} environments, as the run had, or a dataclass with num_envs"
+        raise checks.refuse("env", text, env.num_envs) from error
+
+
 def load_policy(
     run_dir: str | Path,
     network: nn.Module | None = None,
@@ -160,7 +172,8 @@ def load_policy(
       network: the run's network, if it was trained with one of your own.
       make_algorithm: a function `(env, network)` that makes the run's algorithm, if jaxrl does not
         have it.
-      env: the run's environments, if `jaxrl.make` cannot make them.
+      env: the run's environments, if `jaxrl.make` cannot make them; of a dataclass, as all of
+        jaxrl's are, in any number.
       trust_imports: make environments whose id or options name code, such as
         "gymnasium/module:function", which is then imported. Only for directories whose writer you
         trust; `env` needs no trust.
@@ -176,6 +189,8 @@ def load_policy(
     run_dir = checks.path("run_dir", run_dir)
     is_best = checks.choice("which", which, ("newest", BEST)) == BEST
     manifest = manifests.read(run_dir)
+    if env is not None:
+        env = _with_number(env, manifest["env"]["num_envs"])
     algo, config = manifests.rebuild(manifest, network, make_algorithm, env, trust_imports, run_dir)
     like = state_shapes(algo, config, run_dir)
     like = without_training(like) if is_best else like

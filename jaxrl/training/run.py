@@ -64,7 +64,8 @@ def run(
     """Train an agent, with a progress bar, logs, evaluations and checkpoints.
 
     The first Ctrl-C or SIGTERM stops the run after its current chunk of updates, with a
-    checkpoint. On a CPU a resumed run continues bit for bit; host environments start new episodes.
+    checkpoint, and this function returns: in a loop over runs, look at `result.interrupted`. On a
+    CPU a resumed run continues bit for bit; host environments start new episodes.
     If several processes train one agent (`jaxrl.distributed.processes`), each calls this with the
     same arguments and with a `run_dir` that all of them see.
 

@@ -268,7 +268,10 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
     best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
     args = sweep.SweepArguments(algo=algo, env_id=env_id, num_envs=2)
     config = fields.to_dict(ALGORITHMS[algo](env).config_class(torso="mlp"))
-    summary = {"trials": [best], "env_options": env.options, "config": config}
+    summary = {
+        "trials": [best], "env_options": env.options, "config": config,
+        "phase": {"length": 10, "unit": "episodes"}, "scheduler": {"num_phases": 3},
+    }  # fmt: skip
     line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     train_words, command_algo, *flags = shlex.split(line)[1:]
     assert (train_words, command_algo) == ("train", algo)
@@ -286,11 +289,15 @@ def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
     args = sweep.SweepArguments(algo="ppo", env_id="gymnasium/simulators:Faulty", num_envs=4)
     best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
     config = fields.to_dict(jaxrl.PPOConfig())
-    summary = {"trials": [best], "env_options": options, "config": config}
+    summary = {
+        "trials": [best], "env_options": options, "config": config,
+        "phase": {"length": 10, "unit": "updates"}, "scheduler": {"num_phases": 3},
+    }  # fmt: skip
     line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     trained = train.parse("ppo", shlex.split(line)[3:])
     assert (trained.env_id, trained.num_envs, trained.config.gamma) == (args.env_id, 4, 0.9)
     assert trained.run_dir == sweep.Path("x/winner")
+    assert trained.total_steps == 3 * 10 * 4 * jaxrl.PPOConfig().num_steps
     assert arguments.parse_env_options(trained.env_options) == options
 
 

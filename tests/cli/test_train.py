@@ -344,3 +344,13 @@ def test_a_file_cannot_name_code(tmp_path, text):
         "ppo", [f"--config={tmp_path / 'x.yaml'}", "--env-id", "gymnasium/os:system"]
     )
     assert (args.seed, args.env_id) == (3, "gymnasium/os:system")  # the caller's own
+
+
+def test_flags_may_name_the_code_that_a_file_names_with_all_its_options(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("{env_id: gymnasium/my:env, env_options: {noise: 0.1, scale: 2}}")
+    same = ["--env-id", "gymnasium/my:env", "--env-options", "scale=2", "noise=0.1"]
+    args = train.parse("ppo", ["--config", str(file), *same])
+    assert train.read_env_options(args) == {"noise": 0.1, "scale": 2}
+    with pytest.raises(ValueError, match="give its --env-id and all of its --env-options as flags"):
+        train.parse("ppo", ["--config", str(file), *same[:-1]])

@@ -73,6 +73,10 @@ def test_a_module_that_does_not_exist_is_refused():
         jaxrl.make("gymnasium/.json:dumps", 2)
     with pytest.raises(ImportError, match="no module 'nowhere'"):
         jaxrl.make("gymnasium/nowhere:Env-v0", N)
+    with pytest.raises(ValueError, match="module 'json' has no function 'make_env'"):
+        jaxrl.make("gymnasium/json:make_env", N)
+    with pytest.raises(ValueError, match=r"'__main__' \(the script that made it; move it to"):
+        jaxrl.make("gymnasium/__main__:make_env", N)
 
 
 def needs_a_license():

@@ -60,10 +60,10 @@ def parse_with_file(
         raise
     if found := code_named_by(args.env_id, read_options(args)):
         own = parse(_join_pairs(flags))
-        if (own.env_id, own.env_options) != (args.env_id, args.env_options):
+        if own.env_id != args.env_id or read_options(own) != read_options(args):
             raise ValueError(
-                f"--config: the environment of {file} {found}; if you trust that, leave env_id "
-                "and env_options out of the file and give them as flags"
+                f"--config: the environment of {file} {found}; if you trust that, give its "
+                "--env-id and all of its --env-options as flags too"
             )
     return args
 
