@@ -302,6 +302,8 @@ def check_agent(algo: Any, config: Any, has_lanes: bool = False) -> None:
     checks.instance("algo", algo, Algorithm, "an algorithm, such as jaxrl.ppo(env)")
     if algo.config_class is not None:
         kind = algo.config_class.__name__
+        if type(config).__name__ == kind:  # such as that of a copied file
+            kind = f"{algo.config_class.__module__}.{kind}"
         name = "configs" if has_lanes else "config"
         checks.instance(name, config, algo.config_class, f"a config of {algo.name}, a {kind}")
     if not has_lanes:

@@ -93,9 +93,12 @@ def learn_in_epochs(
         return learner, count + 1, more, jax.tree.map(jnp.add, sums, means)
 
     nothing = dict.fromkeys(losses, jnp.float32(0))
-    learner, count, _, sums = jax.lax.while_loop(
-        lambda carry: carry[2], epoch, (learner, jnp.int32(0), jnp.bool_(True), nothing)
-    )
+    carry = (learner, jnp.int32(0), jnp.bool_(True), nothing)
+    if bound is None:  # a loop of known length has a gradient (meta-gradients)
+        carry, _ = jax.lax.scan(lambda carry, _: (epoch(carry), None), carry, length=num_epochs)
+    else:
+        carry = jax.lax.while_loop(lambda carry: carry[2], epoch, carry)
+    learner, count, _, sums = carry
     return learner, count, jax.tree.map(lambda x: x / count, sums)
 
 

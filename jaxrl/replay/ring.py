@@ -49,9 +49,18 @@ def start(rows: PyTree, capacity: int, block: int) -> Replay:
 
 
 def add(replay: Replay, rows: PyTree) -> Replay:
-    """Write a block of rows `[block, N, ...]` over the oldest ones."""
+    """Write a block of rows `[block, N, ...]` over the oldest ones.
+
+    Raises:
+      ValueError: if the ring is no whole number of such blocks.
+    """
     slot = replay.num_added % replay.capacity
     block = jax.tree.leaves(rows)[0].shape[0]
+    if replay.capacity % block:
+        raise ValueError(
+            f"a ring of {replay.capacity} rows takes no blocks of {block}: give `start` the same "
+            "block"
+        )
     written = jax.tree.map(
         lambda ring, x: jax.lax.dynamic_update_slice_in_dim(ring, x.astype(ring.dtype), slot, 0),
         replay.rows,

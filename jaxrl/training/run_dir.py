@@ -76,8 +76,8 @@ def check_unused(directory: Path, resume: bool) -> None:
     if (directory / manifests.NAME).exists():
         if not resume:
             raise ValueError(
-                f"{directory} already holds a run; resume it (resume=True, --resume) or choose "
-                "another directory"
+                f"{directory} already holds a run; resume it (resume=True, --resume; without a "
+                "checkpoint it begins anew) or choose another directory"
             )
     elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")

@@ -115,6 +115,20 @@ def test_target_kl_stops_the_epochs():
     assert 1 <= int(stopped["epochs"]) < 10
 
 
+def test_training_can_be_differentiated_by_hyperparameters():
+    """The actions of the first rollout do not depend on the rate, so its loss has no jumps."""
+    algo = jaxrl.ppo(jaxrl.make("probe/Contextual-v0", num_envs=4))
+
+    def last_loss(rate):
+        config = small_config().replace(learning_rate=rate)
+        return jaxrl.train(algo, config, jax.random.key(0), 1)[1]["value_loss"][-1]
+
+    slope = jax.jit(jax.grad(last_loss))(1e-3)
+    high, low = jax.jit(jax.vmap(last_loss))(jnp.array([1.2e-3, 0.8e-3]))
+    assert float(slope) == pytest.approx(float(high - low) / 0.4e-3, rel=0.05)
+    assert float(slope) != 0
+
+
 def test_any_flax_module_can_be_the_network():
     class Network(nn.Module):
         @nn.compact

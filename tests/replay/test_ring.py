@@ -51,6 +51,12 @@ def test_the_ring_keeps_the_last_rows(capacity, block):
     assert memory.rows["image"].dtype == jnp.uint8
 
 
+def test_blocks_of_another_size_are_refused():
+    replay = ring.start({"x": jnp.zeros((1,))}, 12, 3)
+    with pytest.raises(ValueError, match="a ring of 12 rows takes no blocks of 5"):
+        ring.add(replay, {"x": jnp.zeros((5, 1))})
+
+
 def test_windows_go_on_over_the_end_of_the_ring():
     memory = filled(6, 3, 5)  # times 9 to 14, of which 12 to 14 lie in the first slots
     slots, envs = jnp.array([0, 3, 5, 5]), jnp.array([1, 0, 0, 1])
