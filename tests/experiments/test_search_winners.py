@@ -35,6 +35,7 @@ def test_rules_choose_by_the_highest_or_by_the_last_two_scores(experiment):
     ledger = ledgers.start(scheduler)._replace(scores=scores, reported=jnp.array([3, 3]))
     fields: dict[str, Any] = dict.fromkeys(SearchResult._fields) | {
         "ledger": ledger,
+        "parent": jnp.array([[0] * 3, [1] * 3]),
         "best_trial": 0,
     }
     result = SearchResult(**fields)
