@@ -87,8 +87,10 @@ class Progress:
     @property
     def mean_return(self) -> float | None:
         """Return the mean of at least the last 100 episodes; None before the first."""
-        open_row = [sum(self.row.get(name, [])) for name in ("episode_return_sum", "episode_count")]
-        total, count = map(sum, zip(*self.recent, open_row, strict=True))
+        total, count = (
+            sum((row[place] for row in self.recent), sum(self.row.get(name, [])))
+            for place, name in enumerate(("episode_return_sum", "episode_count"))
+        )
         return total / count if count else None
 
     def totals(self) -> dict[str, Any]:
@@ -171,7 +173,9 @@ def simulator_time(state: Any) -> HostTime:
     The sum over this machine's pools; call it outside `jit` only.
     """
     times = callback.host_times(callback.pools_of(state))
-    return HostTime(*map(sum, zip(NO_TIME, *times, strict=True)))
+    return (
+        HostTime(*(sum(seconds, 0.0) for seconds in zip(*times, strict=True))) if times else NO_TIME
+    )
 
 
 def waiting_shares(spent: HostTime) -> Row:
