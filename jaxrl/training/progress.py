@@ -173,9 +173,9 @@ def simulator_time(state: Any) -> HostTime:
     The sum over this machine's pools; call it outside `jit` only.
     """
     times = callback.host_times(callback.pools_of(state))
-    return (
-        HostTime(*(sum(seconds, 0.0) for seconds in zip(*times, strict=True))) if times else NO_TIME
-    )
+    if not times:
+        return NO_TIME
+    return HostTime(*(sum(seconds) for seconds in zip(*times, strict=True)))
 
 
 def waiting_shares(spent: HostTime) -> Row:
