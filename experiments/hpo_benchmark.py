@@ -364,10 +364,11 @@ def search_from_host(problem: Problem, sampler: str) -> Searches:
     def join(parts: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(parts, 1)[:, :runs]
 
+    joined = join(scores)
     order = np.arange(runs)[:, None] // batch * phases + np.arange(phases)
     return Searches(
-        join(scores),
-        mean_of_last_two(join(scores)),
+        joined,
+        mean_of_last_two(joined),
         np.tile(order, (problem.args.seeds, 1, 1)),
         {field: join([part[field] for part in schedules]) for field in problem.space},
     )

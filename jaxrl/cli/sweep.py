@@ -275,9 +275,10 @@ def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
     """Film one episode of each agent that was kept, with its value and scores as a caption."""
     values = {trial["trial"]: trial["values"] for trial in result.summary["trials"]}
     agents = sorted((result.run_dir / "best").glob("trial-*"))
-    for old in (result.run_dir / "videos").glob("trial-*.*"):  # of agents that are not kept now
-        if old.name.partition(".")[0] not in {directory.name for directory in agents}:
-            old.unlink()
+    kept = {directory.name for directory in agents}
+    for film in (result.run_dir / "videos").glob("trial-*.*"):
+        if film.name.partition(".")[0] not in kept:
+            film.unlink()
     for directory in agents:
         manifest = manifests.read(directory, ["trial"])
         num_envs, trial = manifest["env"]["num_envs"], manifest["trial"]

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl import checks
 from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
@@ -56,7 +55,6 @@ from jaxrl.types import Algorithm, Array, PyTree
 Callback = Callable[[int, Any, Row], None]
 """`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
 the scores of an evaluation that followed it."""
-STOPPING = "None; to stop a run, call signal.raise_signal(signal.SIGINT) in a callback"
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
 
@@ -213,7 +211,10 @@ class TrainingLoop:
                     for callback in self.callbacks:
                         answer = callback(progress.update, state, self.newest_row)
                         if answer is not None:
-                            raise checks.refuse("a callback's answer", STOPPING, answer)
+                            raise ValueError(
+                                f"a callback must return None, got {answer!r}; to stop the run, it "
+                                "calls signal.raise_signal(signal.SIGINT)"
+                            )
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
                     began = time.perf_counter()
                     self.save(state)

@@ -87,10 +87,8 @@ class Progress:
     @property
     def mean_return(self) -> float | None:
         """Return the mean of at least the last 100 episodes; None before the first."""
-        total, count = (
-            sum((row[place] for row in self.recent), sum(self.row.get(name, [])))
-            for place, name in enumerate(("episode_return_sum", "episode_count"))
-        )
+        total = sum(total for total, _ in self.recent) + sum(self.row.get("episode_return_sum", []))
+        count = sum(count for _, count in self.recent) + sum(self.row.get("episode_count", []))
         return total / count if count else None
 
     def totals(self) -> dict[str, Any]:

@@ -149,22 +149,17 @@ def mean_interval(scores: np.ndarray) -> tuple[float, float]:
     return float(np.mean(scores) - half), float(np.mean(scores) + half)
 
 
-def late_scores(scheduler: WithFinals, ledger: Ledger, parent: Array) -> Array:
-    """Return the mean of the last two scores of the agent of each trial of the search, `[N]`.
+def finalists(scheduler: WithFinals, ledger: Ledger, parent: Array) -> tuple[Array, Array]:
+    """Return the trials `[top]` whose settings the finals take, the best first, and their scores.
+
+    A score is the mean of the last two of a trial's agent.
 
     Args:
       parent: `[N, P]`, `SearchResult.parent`.
     """
-    return mean_of_last_two(of_agents(of_search(scheduler, ledger).scores, parent))
-
-
-def finalists(scheduler: WithFinals, ledger: Ledger, parent: Array) -> Array:
-    """Return the trials `[top]` whose settings the finals take, the best first.
-
-    Args:
-      parent: `[N, P]`, `SearchResult.parent`.
-    """
-    return jax.lax.top_k(late_scores(scheduler, ledger, parent), scheduler.finals.top)[1]
+    late = mean_of_last_two(of_agents(of_search(scheduler, ledger).scores, parent))
+    scores, trials = jax.lax.top_k(late, scheduler.finals.top)
+    return trials, scores
 
 
 def retrain(

@@ -82,10 +82,12 @@ def objective_names(sweep: Mapping[str, Any]) -> list[str]:
 
 def late_objectives(trials: Iterable[Trial], trial: Trial) -> list[float]:
     """Return the `late_score` of a trial by each of several objectives."""
+    if "objectives" not in trial:
+        return []
     trainers = _trainers(trials, trial)
     return [
         _late_mean(row["objectives"][place][phase] for phase, row in enumerate(trainers))
-        for place in range(len(trial.get("objectives", [])))
+        for place in range(len(trial["objectives"]))
     ]
 
 

@@ -241,7 +241,7 @@ class Rounds:
         phase = jnp.minimum(carry.ledger.reported[trial], self.num_phases - 1)
         if self.finals is not None:  # a run follows the schedule that led to its finalist
             place = (trial - self.num_trials) // self.finals.finals.repeats
-            finalist = finals.finalists(self.finals, carry.ledger, carry.parent)[place]
+            finalist = finals.finalists(self.finals, carry.ledger, carry.parent)[0][place]
             source = ancestors(carry.parent)[finalist, phase]
             trial = jnp.where(trial < self.num_trials, trial, source)
         values = {name: x[trial, phase] for name, x in carry.values.items()}

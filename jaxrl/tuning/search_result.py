@@ -12,7 +12,6 @@ from jaxrl.tuning.explorers import of_agents
 from jaxrl.tuning.finals import (
     WithFinals,
     finalists,
-    late_scores,
     mean_interval,
     mean_of_last_two,
     of_finals,
@@ -111,9 +110,7 @@ def final_scores(
     """Return the scores of the finals, given those of the whole search and its `parent`."""
     shape = (scheduler.finals.top, scheduler.finals.repeats)
     runs = of_finals(scheduler, ledger)
-    trial = finalists(scheduler, ledger, parent)
-    # A capped search may end with fewer trials that have a score than finalists.
-    had_score = jnp.isfinite(late_scores(scheduler, ledger, parent)[trial])
+    trial, in_search = finalists(scheduler, ledger, parent)
     mean = mean_of_last_two(runs.scores).reshape(shape).mean(1)
     return FinalScores(
         trial=trial,
@@ -121,5 +118,6 @@ def final_scores(
         objectives=jax.tree.map(
             lambda x: x[scheduler.search.num_trials :].reshape(*shape, -1), objectives
         ),
-        score=jnp.where(had_score, mean, -jnp.inf),
+        # A capped search may end with fewer trials that have a score than finalists.
+        score=jnp.where(jnp.isfinite(in_search), mean, -jnp.inf),
     )

@@ -221,7 +221,9 @@ def test_a_life_that_is_lost_at_the_limit_of_a_game_ends_the_game():
 
 def test_without_fire_a_life_begins_with_no_operation():
     env: Any = jaxrl.make("gymnasium/ALE/Breakout-v5", 1, use_fire_reset=False)
-    assert env._make_pool(np.zeros(1, np.int32))._first_action == 0
+    pool = env._make_pool(np.zeros(1, np.int32))
+    pool.close()
+    assert pool._first_action == 0
 
 
 def test_ale_simulates_while_the_agent_learns():

@@ -334,7 +334,7 @@ def test_callbacks_get_the_state_and_the_newest_row_between_chunks():
     assert calls == [(2, 2, 2), (4, 4, 4), (5, 5, 5)]
     with pytest.raises(ValueError, match="callbacks must be a list of functions, got 3"):
         run(5, callbacks=[3])
-    with pytest.raises(ValueError, match="a callback's answer must be None; to stop a run, call"):
+    with pytest.raises(ValueError, match="a callback must return None, got False; to stop the run"):
         run(5, callbacks=[lambda update, state, row: False])
     assert repr(result).startswith("RunResult(updates=5, valid_steps=")
     assert len(repr(result)) < 200

@@ -94,12 +94,12 @@ def call(
     def on_host(
         numbers: Any, member: Any, calls: Any, *args: Any
     ) -> tuple[np.ndarray, np.ndarray, Any]:
-        numbers, member = np.asarray(numbers), np.asarray(member)
+        numbers, member, places = np.asarray(numbers), np.asarray(member), _numbered(member)
         group = _find(numbers, np.asarray(calls))
         try:
             if len(numbers) != group.members:
                 group.copy_for_members(member)
-            elif (member != _numbered(member)).any():
+            elif (member != places).any():
                 raise ValueError(
                     "the states of the host environments of a population were copied or reordered: "
                     f"their members are {member.tolist()}. A simulator stays with its agent"
@@ -111,7 +111,7 @@ def call(
             group.close()
             raise
         group.calls = (group.calls + 1) & np.iinfo(np.int32).max
-        return _numbered(member), np.full(len(numbers), group.calls, np.int32), answer
+        return places, np.full(len(numbers), group.calls, np.int32), answer
 
     def callback(numbers: Array, member: Array, calls: Array, *args: Array) -> Any:
         def of_members(of_one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
