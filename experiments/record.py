@@ -42,6 +42,9 @@ class Args:
     """A sentence about the circumstances, such as other load on the machine."""
     episodes: int = 100
     """Whole episodes on which each agent, and the random policy, is evaluated."""
+    greedy: bool = True
+    """Evaluate the agents. Without, the record has their training alone: in some games a greedy
+    agent waits until the environment's limit, so that its episodes take long."""
     results: Path = Path(__file__).parent / "results"
     trust_imports: bool = False
     """Import what the runs' environments name (gymnasium/module:function). Only if you trust who
@@ -49,7 +52,7 @@ class Args:
 
 
 def read_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str, Any]:
-    """Return a run's manifest, summary, thinned curve and evaluation.
+    """Return a run's manifest, summary, thinned curve and evaluation, if there are episodes of it.
 
     Raises:
       ValueError: if the run was interrupted.
@@ -57,14 +60,13 @@ def read_run(run_dir: Path, episodes: int, trust_imports: bool) -> dict[str, Any
     summary = read_summary(run_dir)
     if summary["interrupted"]:
         raise ValueError(f"{run_dir} was interrupted; finish it with --resume, or leave it out")
-    policy = jaxrl.load_policy(run_dir, trust_imports=trust_imports)
-    scores = play_episodes(policy, episodes, seed=0, greedy=True)
-    return describe_run(
-        manifests.read(run_dir),
-        summary,
-        read_jsonl(run_dir / "metrics.jsonl"),
-        np.asarray(scores.episode_return),
-    )
+    returns = None
+    if episodes:
+        policy = jaxrl.load_policy(run_dir, trust_imports=trust_imports)
+        scores = play_episodes(policy, episodes, seed=0, greedy=True)
+        returns = np.asarray(scores.episode_return)
+    rows = read_jsonl(run_dir / "metrics.jsonl")
+    return describe_run(manifests.read(run_dir), summary, rows, returns)
 
 
 def add_runs(recorded: list[dict[str, Any]], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -90,7 +92,8 @@ def main(args: Args) -> None:
         raise ValueError("there are no runs to record: name their directories")
     checks.integer("--episodes", args.episodes, 2)
     trust = args.trust_imports
-    runs = [read_run(run_dir, args.episodes, trust) for run_dir in args.run_dirs]
+    greedy_episodes = args.episodes if args.greedy else 0
+    runs = [read_run(run_dir, greedy_episodes, trust) for run_dir in args.run_dirs]
     recorded, note = [], args.note
     if args.add:
         record = with_current_names(read_runs(args.results / f"{args.name}.json"))

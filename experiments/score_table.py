@@ -48,10 +48,11 @@ def summarize(scores: np.ndarray) -> str:
 def row(name: str, record: dict[str, Any]) -> str:
     """Return a record's row of the table, with a link to its file."""
     runs = record["runs"]
-    if not all(run.get("evaluation", {}).get("greedy") for run in runs):
-        raise ValueError(f"{name} has no greedy evaluations; record its runs again")
+    evaluations = [run["evaluation"] for run in runs if "evaluation" in run]
+    if len(evaluations) not in (0, len(runs)) or not all(e.get("greedy") for e in evaluations):
+        raise ValueError(f"{name} lacks greedy evaluations; record its runs again")
     training = np.array([run["summary"]["mean_return"] for run in runs])
-    greedy = np.array([run["evaluation"]["mean_return"] for run in runs])
+    greedy = np.array([evaluation["mean_return"] for evaluation in evaluations])
     manifest = runs[0]["manifest"]
     link = f"[{summarize(training)}](../../experiments/results/{name}.json)"
     cells = (
@@ -60,7 +61,7 @@ def row(name: str, record: dict[str, Any]) -> str:
         f"{manifest['total_steps'] / 1e6:.3g}M",
         str(len(runs)),
         link,
-        summarize(greedy),
+        summarize(greedy) if evaluations else "-",
     )
     return f"| {' | '.join(cells)} |"
 

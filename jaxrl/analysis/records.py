@@ -162,13 +162,16 @@ def describe_scores(returns: np.ndarray) -> dict[str, float]:
 
 
 def describe_run(
-    manifest: dict[str, Any], summary: dict[str, Any], rows: Sequence[Row], returns: np.ndarray
+    manifest: dict[str, Any],
+    summary: dict[str, Any],
+    rows: Sequence[Row],
+    returns: np.ndarray | None,
 ) -> dict[str, Any]:
     """Return a run as its record has it, with the curve thinned to `CURVE_POINTS`.
 
     Args:
       rows: of its metrics.
-      returns: of a greedy evaluation, `[episodes]`.
+      returns: of a greedy evaluation, `[episodes]`; None if there was none.
 
     Raises:
       ValueError: if no training episode ended, or evaluated ones were cut short.
@@ -180,15 +183,17 @@ def describe_run(
         )
     steps, curve = smoothed_returns(rows)
     kept = np.unique(np.linspace(0, len(steps) - 1, CURVE_POINTS).astype(int))
-    return {
+    described = {
         "manifest": manifest,
         "summary": summary,
         "curve": {
             "steps": steps[kept].tolist(),
             "mean_return_of_last_100_episodes": rounded_curve(curve[kept]),
         },
-        "evaluation": {"greedy": True} | describe_scores(returns),
     }
+    if returns is not None:
+        described["evaluation"] = {"greedy": True} | describe_scores(returns)
+    return described
 
 
 def save_runs(

@@ -37,13 +37,20 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     assert cells[4].startswith(f"[{result['mean_return']:.1f}](../../experiments/results/cartpole.")
     assert cells[5] == f"{result['runs'][0]['evaluation']['mean_return']:.1f} |"
     result["runs"][0]["evaluation"]["greedy"] = False
-    with pytest.raises(ValueError, match="cartpole has no greedy evaluations"):
+    with pytest.raises(ValueError, match="cartpole lacks greedy evaluations"):
         table.row("cartpole", result)
-    del result["runs"][0]["evaluation"]
-    with pytest.raises(ValueError, match="cartpole has no greedy evaluations"):
-        table.row("cartpole", result)
-    (tmp_path / "cartpole.json").write_text(json.dumps(result))
-    record.main(record.Args("cartpole", (tmp_path / "run",), True, "", 5, tmp_path))
+    partly = {"runs": [result["runs"][0], older["runs"][0]]}
+    del partly["runs"][0]["evaluation"]
+    with pytest.raises(ValueError, match="cartpole lacks greedy evaluations"):
+        table.row("cartpole", partly)
+    record.main(
+        record.Args("training", (tmp_path / "run",), episodes=5, greedy=False, results=tmp_path)
+    )
+    training = json.loads((tmp_path / "training.json").read_text())
+    assert "evaluation" not in training["runs"][0]
+    assert table.row("training", training).endswith(" | - |")
+    (tmp_path / "cartpole.json").write_text(json.dumps(training))
+    record.main(add)
     with pytest.raises(ValueError, match="there are no runs to record"):
         record.main(record.Args("none", (), results=tmp_path))
 
