@@ -173,6 +173,7 @@ def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) 
     return arguments(preset=name, **values.pop("atari_flags") or {}, **values)
 
 
+@processes.failing_together(Exception, KeyboardInterrupt)
 def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
     """Train as the arguments say, print a summary, and film an episode if `args.video`.
 

@@ -23,6 +23,8 @@ LOST_STATUS = 75
 """The exit status of a process that lost another one; cluster/slurm.sh has this number too."""
 PING_SECONDS, SILENCE_SECONDS = 3.0, 20.0
 """Time between two messages, and the silence after which a process is taken for dead."""
+NOTICE_SECONDS = 3.0
+"""So long after a process died, the others know it at the latest, unless its machine failed."""
 CONSEQUENCE_SECONDS = 1.0
 """An error that came this long before the notice of another one's error is none of its
 consequences."""
@@ -60,19 +62,20 @@ class Liveness:
                     "the first process notices the end of others; its system chose the port, so "
                     "let a firewall pass all ports between the machines of a run"
                 ) from error
-            self._watch(connection, 0)
+            self._watch(connection, read_lines(connection), 0)
         atexit.register(self.leave)
 
-    def fail(self, after_seconds: float) -> None:
+    def fail(self) -> None:
         """Tell the others, after some time, that an error ends this process; they end, too.
 
         The error may come of another one's end, a moment before its notice. So this process first
-        has the time to get the notice, which ends it with one line.
+        has the time to get the notice, which ends it with one line. The first process, without
+        which JAX aborts the others, goes last if all have failed.
         """
         if self._has_failed:
             return
         self._failed_at = time.monotonic()
-        time.sleep(after_seconds)
+        time.sleep(NOTICE_SECONDS + (self._process_id == 0))
         self._has_failed = True
         for connection in self._connections:
             send(connection, "failing")
@@ -95,9 +98,10 @@ class Liveness:
 
         def greet(connection: socket.socket) -> None:
             connection.settimeout(SILENCE_SECONDS)
-            words = next(read_lines(connection), "").split()
+            lines = read_lines(connection)
+            words = next(lines, "").split()
             if len(words) == 2 and hmac.compare_digest(words[0].encode(), secret.encode()):
-                self._watch(connection, int(words[1]))
+                self._watch(connection, lines, int(words[1]))
             else:
                 connection.close()
 
@@ -108,8 +112,12 @@ class Liveness:
 
         threading.Thread(target=accept, daemon=True).start()
 
-    def _watch(self, connection: socket.socket, other: int) -> None:
-        """Exchange messages with another process in threads of their own."""
+    def _watch(self, connection: socket.socket, lines: Iterator[str], other: int) -> None:
+        """Exchange messages with another process in threads of their own.
+
+        Args:
+          lines: those that arrive, some of which may have been read with the greeting.
+        """
         connection.settimeout(SILENCE_SECONDS)
         with self._lock:
             self._connections.append(connection)
@@ -120,7 +128,7 @@ class Liveness:
 
         def listen() -> None:
             end = "lost"
-            for line in read_lines(connection):
+            for line in lines:
                 word, _, number = line.partition(" ")
                 if word == "bye":
                     return

@@ -37,8 +37,6 @@ NAMED_AFTER_SECONDS = 20.0
 SAME_REQUEST_SECONDS = 1.0
 """Signals within this time are one request: a cluster may signal a job's shell and its children at
 once, and the shell passes the signal on to them."""
-NOTICE_SECONDS = 3.0
-"""So long after a process died, the others know it at the latest, unless its machine failed."""
 _liveness: Liveness | None = None
 
 
@@ -131,13 +129,26 @@ def _joined() -> Any:
 
 
 def watch_others() -> None:
-    """End this process with one line if another one dies."""
+    """End this process with one line if another one dies, or fails with an error."""
     joined = _joined()
     if joined.client is None or joined.num_processes == 1:
         return
     host = str(joined.coordinator_address).rpartition(":")[0].strip("[]")
     global _liveness
     _liveness = Liveness(joined.client, host, joined.process_id)
+    show = sys.excepthook
+
+    def fail_and_show(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        fail_together()
+        show(kind, error, trace)
+
+    sys.excepthook = fail_and_show
+
+
+def fail_together() -> None:
+    """Tell the other processes, if any, that an error ends this one; they end, too."""
+    if _liveness is not None:
+        _liveness.fail()
 
 
 @contextlib.contextmanager
@@ -149,9 +160,7 @@ def failing_together(*kinds: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except kinds:
-        if _liveness is not None:
-            # The first process, without which JAX aborts the others, goes last if all have failed.
-            _liveness.fail(NOTICE_SECONDS + is_first())
+        fail_together()
         raise
 
 
@@ -167,9 +176,10 @@ def explain_unreachable(address: str) -> str:
 
 def is_only_process_of_machine(environment: Mapping[str, str]) -> bool:
     """Return whether Slurm or Open MPI started one process on each machine."""
-    if "SLURM_NTASKS" in environment:
-        return environment["SLURM_NTASKS"] == environment.get("SLURM_STEP_NUM_NODES")
-    return environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    if "OMPI_COMM_WORLD_LOCAL_SIZE" in environment:  # also of mpirun in a job of Slurm, as for JAX
+        return environment["OMPI_COMM_WORLD_LOCAL_SIZE"] == "1"
+    tasks = environment.get("SLURM_NTASKS")
+    return tasks is not None and tasks == environment.get("SLURM_STEP_NUM_NODES")
 
 
 def is_first() -> bool:

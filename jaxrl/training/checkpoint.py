@@ -161,6 +161,8 @@ class Checkpoints:
         """
         before = self.latest()
         saved = _without_keys(state if whole else _without_environments(state))
+        if not self._together and jax.process_count() > 1:
+            saved = jax.tree.map(np.asarray, saved)  # Orbax refuses arrays of one process alone
         try:
             with _without_logs():
                 self._manager.save(

@@ -55,6 +55,8 @@ from jaxrl.types import Algorithm, Array, PyTree
 Callback = Callable[[int, Any, Row], None]
 """`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
 the scores of an evaluation that followed it."""
+EVALUATED = ("eval_return", "eval_return_std", "eval_episode_length")
+"""The scores of an evaluation: means over episodes, and the standard deviation of returns."""
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
 
@@ -206,8 +208,8 @@ class TrainingLoop:
                 state, seconds = self.do_chunk(program, state, updates)
                 seconds_per_update = seconds / updates
                 with processes.failing_together(Exception):
-                    if progress.update == evaluate_at and processes.is_first():
-                        self.evaluate(agent_on_one_device(state))
+                    if progress.update == evaluate_at:
+                        self.evaluate(state)
                     for callback in self.callbacks:
                         answer = callback(progress.update, state, self.newest_row)
                         if answer is not None:
@@ -301,25 +303,34 @@ class TrainingLoop:
             )
 
     def evaluate(self, state: Any) -> None:
-        """Evaluate on separate environments and write the scores."""
+        """Evaluate on separate environments of the first process, and write the scores."""
         self.bar.say("evaluating")
-        scores = evaluate_separately(self.algo, self.config, state, self.settings.eval_episodes)
-        ended = np.isfinite(scores.episode_return)
-        if not ended.all():
-            self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
-        if ended.any():
-            self.evaluation = {
-                "eval_return": float(scores.episode_return[ended].mean()),
-                "eval_return_std": float(scores.episode_return[ended].std()),
-                "eval_episode_length": float(scores.episode_length[ended].mean()),
-            }
+        agent = agent_on_one_device(state)
+        scores = np.full(len(EVALUATED), np.nan, np.float32)
+        if processes.is_first():
+            scores[:] = self.scores_of(agent)
+        mean_return, *_ = scores = processes.broadcast(scores)
+        if np.isfinite(mean_return):
+            self.evaluation = dict(zip(EVALUATED, map(float, scores), strict=True))
             now = {"update": self.progress.update, "steps": self.progress.steps}
             trained = self.newest_row  # callbacks get both, which are of the same update
             self.write(now | self.evaluation)
             self.newest_row = trained | self.newest_row
             if self.best is not None:
-                self.best.offer(self.progress.update, state, self.evaluation["eval_return"])
+                self.best.offer(self.progress.update, agent, float(mean_return))
         self.bar.say("training")
+
+    def scores_of(self, agent: Any) -> tuple[float, float, float]:
+        """Return the scores `EVALUATED` of an agent on one device; NaN if no episode ended."""
+        num_episodes = self.settings.eval_episodes
+        returns, lengths = evaluate_separately(self.algo, self.config, agent, num_episodes)
+        ended = np.isfinite(returns)
+        if not ended.all():
+            self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
+        if not ended.any():
+            return np.nan, np.nan, np.nan
+        returns, lengths = returns[ended], lengths[ended]
+        return float(returns.mean()), float(returns.std()), float(lengths.mean())
 
     def write(self, row: Row) -> None:
         """Give a row to every sink."""
@@ -350,9 +361,8 @@ class TrainingLoop:
     def summarize(self, interrupted: bool) -> dict[str, Any]:
         """Return the summary; write it and the learning curve into the run directory."""
         evaluation = self.evaluation
-        run_dir = self.run_dir if processes.is_first() else None
-        if run_dir is not None and not evaluation:  # a resumed run's may be of before
-            rows = read_jsonl(run_dir / "metrics.jsonl")
+        if self.run_dir is not None and not evaluation:  # a resumed run's may be of before
+            rows = read_jsonl(self.run_dir / "metrics.jsonl")
             evaluation = next((row for row in reversed(rows) if "eval_return" in row), {})
         summary = {
             "algorithm": self.algo.name,
@@ -363,9 +373,9 @@ class TrainingLoop:
             **{name: value for name, value in evaluation.items() if name.startswith("eval_")},
             "interrupted": interrupted,
         }
-        if run_dir is not None:
-            schema.write(run_dir / SUMMARY, summary)
-            plot_run(run_dir, f"{self.algo.name} on {self.algo.env.id}")
+        if self.run_dir is not None and processes.is_first():
+            schema.write(self.run_dir / SUMMARY, summary)
+            plot_run(self.run_dir, f"{self.algo.name} on {self.algo.env.id}")
         return summary
 
     def close(self) -> None:

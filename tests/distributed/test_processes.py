@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from jaxrl.__main__ import main
 from jaxrl.cli import train
 from jaxrl.distributed import liveness, processes
 from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.policy import load_policy
 
 ROOT = Path(__file__).parents[2]
 CARTPOLE = (
@@ -27,7 +29,7 @@ CARTPOLE = (
 SIMULATED = (
     "-m", "jaxrl", "train", "ppo", "--env-id", "envpool/CartPole-v1", "--num-envs", "4",
     "--num-steps", "8", "--num-minibatches", "1", "--num-epochs", "1", "--log-every", "1",
-    "--num-evaluations", "0",
+    "--num-evaluations", "1", "--eval-episodes", "2",
 )  # fmt: skip
 
 
@@ -109,6 +111,7 @@ def test_two_processes_train_what_one_does_on_simulators(tmp_path, train_here):
     assert "lost" not in first + other  # a process that ends is not taken for dead
     for directory in (one, two):
         assert losses(directory)[0] == [1, 2, 3, 4, 5]
+        assert load_policy(directory, which="best").config.num_steps == 8
     np.testing.assert_allclose(losses(two)[1], losses(one)[1], rtol=2e-3, atol=1e-4)
 
 
@@ -230,6 +233,7 @@ class Failing(gymnasium.Env):
         check("step", self.steps)
         return self.observation_space.sample(), 0.0, False, False, {}
 processes.connect(address, 2, int(number))
+check("start", 50)
 env = jaxrl.make(Failing, 4, vectorization_mode="sync")
 config = jaxrl.A2CConfig(num_steps=4, hidden_sizes=(4,))
 jaxrl.run(spread.spread(jaxrl.a2c(env)), config, total_steps=10**6, num_evaluations=0,
@@ -243,6 +247,7 @@ jaxrl.run(spread.spread(jaxrl.a2c(env)), config, total_steps=10**6, num_evaluati
     [
         *(pytest.param(n, "step", marks=pytest.mark.exhaustive) for n in (0, 1)),
         (1, "callback"),
+        (1, "start"),
     ],
 )
 def test_an_error_in_one_process_ends_both(failing, place):
@@ -256,6 +261,7 @@ def test_an_error_in_one_process_ends_both(failing, place):
 
 
 @pytest.mark.process
+@pytest.mark.exhaustive
 def test_processes_that_fail_at_the_same_time_show_their_own_errors():
     address = free_address()
     both = [begin("-c", FAILING, address, number, "both", "step") for number in (0, 1)]
@@ -287,7 +293,7 @@ def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
         pytest.skip("this machine has no IPv6")
     store, given_up = Store(), []
     monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
-    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 10.0)
+    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(liveness.atexit, "register", lambda _: None)
     monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
     first = liveness.Liveness(store, host, 0)
@@ -295,10 +301,30 @@ def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
     with socket.create_connection(address), socket.create_connection(address) as talks:
         talks.sendall("é 1\n".encode())
         other = liveness.Liveness(store, host, 1)
-        time.sleep(2)
+        time.sleep(1.5)
         assert given_up == []
     for process in (other, first):
         process.leave()
+
+
+def test_a_process_that_ends_at_once_is_not_taken_for_dead(monkeypatch):
+    store, given_up, left = Store(), [], threading.Event()
+    monkeypatch.setattr(liveness.atexit, "register", lambda _: None)
+    monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
+    watch = liveness.Liveness._watch
+
+    def watch_late(*args):
+        watch(*args)
+        left.set()
+
+    monkeypatch.setattr(liveness.Liveness, "_watch", watch_late)
+    liveness.Liveness(store, "localhost", 0)
+    port, secret = store[liveness.KEY].split()
+    with socket.create_connection(("localhost", int(port))) as other:
+        other.sendall(f"{secret} 1\nalive\nbye\n".encode())
+    assert left.wait(5)
+    time.sleep(0.2)
+    assert given_up == []
 
 
 def test_a_port_of_notices_that_cannot_be_reached_is_named():
@@ -334,6 +360,7 @@ def test_a_coordinator_needs_a_port_and_numbers():
         ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_NODES": "2"}, False),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, True),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, False),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "SLURM_NTASKS": "2"}, True),
     ],
 )
 def test_a_process_that_is_alone_on_its_machine_uses_all_gpus(monkeypatch, environment, is_only):
