@@ -69,6 +69,12 @@ class Population(NamedTuple):
     strategy: Strategy
 
 
+def pools_of_map(algo: Algorithm, num_lanes: int) -> int:
+    """Return how many pools of host environments the lanes of strategy "map" may open at once."""
+    devices_of_agent = 1 if algo.lane_axis is None else jax.local_device_count()
+    return 0 if algo.env.checkpointable else num_lanes * devices_of_agent
+
+
 def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap") -> Population:
     """Make a population of `num_lanes` agents.
 
@@ -96,10 +102,11 @@ def population(algo: Algorithm, num_lanes: int, strategy: str | Strategy = "vmap
             "them already; use 'vmap' or 'map', and `num_lane_devices` of "
             "`jaxrl.distributed.spread.spread`"
         )
-    if chosen.within == "map" and not env.checkpointable and num_lanes > callback.max_groups():
+    if chosen.within == "map" and pools_of_map(algo, num_lanes) > callback.max_groups():
         raise ValueError(
-            f"strategy 'map' needs a pool of host environments for each of {num_lanes} lanes, and "
-            f"only {callback.max_groups()} can be open; use 'vmap' or fewer lanes"
+            f"strategy 'map' needs {pools_of_map(algo, num_lanes)} pools of host environments for "
+            f"{num_lanes} lanes, one for each lane and device of an agent, and only "
+            f"{callback.max_groups()} can be open; use 'vmap' or fewer lanes"
         )
 
     def init(configs: PyTree, keys: Array) -> PyTree:
@@ -291,7 +298,7 @@ def choose(
         # alike. Together, the pools of host environments would be too many.
         groups: list[tuple[str, ...]] = [names]
         if not algo.env.checkpointable:
-            few = num_lanes <= callback.max_groups()
+            few = pools_of_map(algo, num_lanes) <= callback.max_groups()
             groups = [(name,) for name in names if few or name.endswith("vmap")]
         medians = {}
         for group in groups:

@@ -12,6 +12,7 @@ import pytest
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
+from jaxrl.distributed.spread import spread
 from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import advance
 from jaxrl.training import population as populations
@@ -221,6 +222,10 @@ def test_a_strategy_for_more_lanes_is_fitted_to_fewer():
 def test_bad_strategies_are_refused():
     with pytest.raises(ValueError, match=r"strategy must be one of .*, got 'pmap'"):
         population(algorithm("toy"), 4, "pmap")
-    host = toy(jaxrl.make("envpool/CartPole-v1", num_envs=2))
-    with pytest.raises(ValueError, match="a pool of host environments for each of 64 lanes"):
+    host = jaxrl.a2c(jaxrl.make("envpool/CartPole-v1", num_envs=2))
+    with pytest.raises(ValueError, match="needs 64 pools of host environments for 64 lanes"):
         population(host, 64, "map")
+    num_lanes = callback.max_groups() // 2 + 1  # an agent on two devices has two pools
+    assert population(host, num_lanes, "map").num_lanes == num_lanes
+    with pytest.raises(ValueError, match=rf"needs {2 * num_lanes} pools"):
+        population(spread(host, 2), num_lanes, "map")
