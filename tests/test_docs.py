@@ -106,6 +106,10 @@ def test_every_public_name_has_its_reference():
     names = {f"jaxrl.{name}" for name in jaxrl.__all__}
     names |= {f"jaxrl.tuning.{name}" for name in tuning.__all__}
     assert described == names
+    (members,) = re.findall(
+        r"^::: jaxrl\.networks\n.*?members:\n((?: +- \w+\n)+)", text, re.M | re.S
+    )
+    assert set(re.findall(r"- (\w+)", members)) == set(jaxrl.networks.__all__)
 
 
 def test_sweeps_take_every_algorithm():
