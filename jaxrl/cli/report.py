@@ -14,6 +14,7 @@ from pathlib import Path
 import tyro
 
 from jaxrl.analysis.sweep_report import write_report
+from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.tuning.studies.whole_study import read_study
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.settings import storage_url
@@ -28,7 +29,7 @@ class ReportArguments:
     study: str | None = None
     """Name of the study; by default the sweep's, or the only one of the storage."""
     storage: str | None = None
-    """URL of the storage of the sweep in that directory, if it needs a password."""
+    """URL of the storage of the sweep in that directory, needed unless that is a file."""
     out: Path | None = None
     """Directory for the page and its pictures; `study/` in the sweep's, or else in runs/."""
 
@@ -52,10 +53,20 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if is_directory:
         url = args.storage or storage_url(directory, sweep.get("storage"))
         name = name or sweep.get("study") or directory.name
+        if args.storage is None and storage_file(url) is None:
+            raise ValueError(
+                f"{directory} names the database {redact_url(url)}, to which your password would "
+                f"go; if you trust who wrote the directory, give --storage {redact_url(url)}"
+            )
     found = read_study(url, name)
     if "finals" in sweep and sweep.get("study") in (None, name):  # not those of another study
         found["finals"] = sweep["finals"]
-    out = args.out or (directory if is_directory else Path("runs") / found["study"]) / "study"
+    if is_directory or args.out:
+        out = args.out or directory / "study"
+    elif Path(found["study"]).name == found["study"] != "..":
+        out = Path("runs") / found["study"] / "study"
+    else:  # whoever can write to a database chooses the name
+        raise ValueError(f"the study {found['study']!r} cannot name a directory; give --out")
     out.mkdir(parents=True, exist_ok=True)
     print(f"page: {write_report(found, out)}")
     return 0

@@ -1,5 +1,6 @@
 """`jaxrl report`: the page of a study, from a sweep's directory or from its storage."""
 
+import optuna
 import pytest
 import sweep_runs
 
@@ -59,6 +60,27 @@ def test_a_report_of_nothing_is_refused(workers):
 def test_two_storages_are_refused():
     with pytest.raises(ValueError, match="the source is a storage already: leave --storage out"):
         report.main(["sqlite:///a.db", "--storage", "sqlite:///b.db"])
+
+
+def test_a_directory_does_not_choose_the_database_that_gets_a_password(workers):
+    _, directory = workers
+    sweep = sweep_file.read(directory / "a")
+    sweep_file.write(directory / "a", sweep | {"storage": "postgresql://me@elsewhere/x"})
+    with pytest.raises(ValueError, match="give --storage postgresql://me@elsewhere/x"):
+        report.main(["a"])
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("name", ["../escaped", "/escaped", "..", "a/b"])
+def test_a_study_does_not_choose_where_its_page_goes(workers, name):
+    storage, directory = workers
+    optuna.copy_study(
+        from_study_name="toys", from_storage=storage, to_storage=storage, to_study_name=name
+    )
+    with pytest.raises(ValueError, match="cannot name a directory; give --out"):
+        report.main([storage, "--study", name])
+    assert report.main([storage, "--study", name, "--out", "here"]) == 0
+    assert (directory / "here" / "report.html").exists()
 
 
 def test_a_directory_without_a_sweep_is_refused(tmp_path):

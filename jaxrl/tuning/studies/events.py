@@ -184,7 +184,7 @@ def read_events(url: str, study_name: str) -> list[Event]:
     """
     optuna = import_optuna()
     check_file(url)
-    storage = open_storage(url, heartbeat_seconds=60)
+    storage = open_storage(url, heartbeat_seconds=60, read_only=True)
     try:
         with explain_storage_failure(url, study_name):
             found = optuna.get_all_study_names(storage)

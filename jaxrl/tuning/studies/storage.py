@@ -28,6 +28,9 @@ SQLITE_OPTIONS = {"connect_args": {"isolation_level": None, "timeout": 60}}
 """Options of SQLite's driver: it begins no transactions itself (see `make_sqlite_atomic`), and
 waits so many seconds for other workers."""
 
+JOURNAL_BEGINS = b'{"op_code":'
+"""The first bytes of each line of Optuna's journals."""
+
 SEARCH = "search"
 """User attribute of a study: what all its workers must have in common."""
 
@@ -48,8 +51,11 @@ def is_missing(url: str) -> bool:
     return path is not None and not Path(path).is_file()
 
 
-def open_storage(url: str, heartbeat_seconds: int) -> Any:
+def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> Any:
     """Open the storage at `sqlite:///study.db`, `postgresql://...` or `journal:///study.log`.
+
+    Args:
+      read_only: change nothing: make no tables, repair no journal, and let others write.
 
     Raises:
       ImportError: if a database's driver is not installed.
@@ -65,14 +71,16 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
                 f"the study's journal {path} cannot be made: there is no folder {path.parent} "
                 "(after journal:// a path from the root begins with a slash of its own)"
             )
-        if not os.access(path.parent, os.W_OK):
+        if not (read_only or os.access(path.parent, os.W_OK)):
             # Optuna would wait without end for the lock that a killed process left.
             raise OSError(
                 f"the study's journal {path} cannot be written: its folder is read-only; make it "
                 "writable, or use another storage"
             )
+        check_journal(path)
         backend = storages.journal.JournalFileBackend(str(path))
-        cut_unfinished_line(path)
+        if not read_only:
+            cut_unfinished_line(path)
         with find_damage():
             return guard(storages.JournalStorage(backend), check_trial, trial_id)
     parsed = parse_url(url)
@@ -85,14 +93,15 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
         try:
             with ignore_experimental_warnings():
                 # The first one makes the tables. If it fails, it leaves no connection open.
-                storages.RDBStorage(url, engine_kwargs=no_pool)
+                storages.RDBStorage(url, engine_kwargs=no_pool, skip_table_creation=read_only)
                 storage = storages.RDBStorage(
                     url,
                     engine_kwargs=SQLITE_OPTIONS if parsed.drivername.startswith("sqlite") else {},
                     heartbeat_interval=heartbeat_seconds,
                     grace_period=2 * heartbeat_seconds,
+                    skip_table_creation=read_only,
                 )
-                make_sqlite_atomic(storage.engine)
+                make_sqlite_atomic(storage.engine, "BEGIN" if read_only else "BEGIN IMMEDIATE")
                 # As Optuna does with every database: the study and the sweep share its cache.
                 return guard(storages.get_storage(storage), check_trial, trial_id)
         except ImportError as error:
@@ -101,12 +110,23 @@ def open_storage(url: str, heartbeat_seconds: int) -> Any:
             ) from error
         except Exception as error:
             if not attempts_left:
-                reason = getattr(error, "orig", None) or error  # the driver's words, without SQL
+                # The driver's words, without SQL.
+                cause = error.__cause__ or error
+                reason = getattr(cause, "orig", None) or cause
                 raise ValueError(
                     f"the study storage {shown!r} cannot be opened: {reason}"
                 ) from error
             time.sleep(0.5)
     raise AssertionError
+
+
+def check_journal(path: Path) -> None:
+    """Raise ValueError if a file holds something else than a journal, which must not be changed."""
+    if path.exists():
+        with path.open("rb") as file:
+            first = file.read(len(JOURNAL_BEGINS))
+        if not JOURNAL_BEGINS.startswith(first):
+            raise DamagedStudyError(f"{path} is no journal of a study: it begins with {first!r}")
 
 
 def cut_unfinished_line(path: Path) -> None:
@@ -128,15 +148,18 @@ def cut_unfinished_line(path: Path) -> None:
         lock.release()
 
 
-def make_sqlite_atomic(engine: Any) -> None:
-    """Let one worker at a time read and write a study in SQLite; leave other databases as they are.
+def make_sqlite_atomic(engine: Any, begin: str) -> None:
+    """Let transactions in SQLite see no change of others; leave other databases as they are.
 
     Python's driver begins a transaction at the first write. So two workers could both read that a
     trial waits, and both take it: SQLite does not lock what Optuna reads in order to change it.
+
+    Args:
+      begin: the statement that begins one. `BEGIN IMMEDIATE` also keeps others from writing.
     """
     if engine.name == "sqlite":
         event = importlib.import_module("sqlalchemy.event")
-        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
 
 
 def open_study(

@@ -71,7 +71,7 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
     """
     optuna = import_optuna()
     check_file(url)
-    storage = open_storage(url, heartbeat_seconds=60)
+    storage = open_storage(url, heartbeat_seconds=60, read_only=True)
     try:
         with explain_storage_failure(url, name or "?"):
             found = optuna.get_all_study_names(storage)

@@ -1,6 +1,7 @@
 """A whole study in the form of `sweep.json`: all workers' trials together."""
 
 import datetime
+import sqlite3
 from contextlib import closing
 
 import optuna
@@ -117,6 +118,31 @@ def test_a_study_has_the_status_of_trials(tmp_path):
         a.pause(0, 1)
         found = read_study(url, "s")
     assert [trial["status"] for trial in found["trials"]] == ["paused", "completed", "stopped"]
+
+
+def test_reading_changes_nothing(tmp_path):
+    """A typo, or a stranger's directory, may name any file."""
+    notes, database = tmp_path / "notes.txt", tmp_path / "other.db"
+    for text in (b"a line\nanother one", b"{"):
+        notes.write_bytes(text)
+        with pytest.raises(ValueError, match=r"notes\.txt is no journal|must be one of \[\]"):
+            read_study(f"journal:///{notes}")
+        assert notes.read_bytes() == text
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table mine (x)")
+    before = database.read_bytes()
+    with pytest.raises(ValueError, match=r"other\.db' cannot be opened: .*no such table"):
+        read_study(file_url(database))
+    assert database.read_bytes() == before
+
+
+def test_a_study_is_read_while_a_worker_writes(tmp_path):
+    url = file_url(tmp_path / "s.db")
+    with closing(open_worker(url, "a", num_phases=3)) as a:
+        claim(a)
+        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+            other.execute("begin immediate")
+            assert len(read_study(url, "s")["trials"]) == 1
 
 
 def test_only_a_study_of_a_sweep_is_read(tmp_path, swept):
