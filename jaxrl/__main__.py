@@ -23,7 +23,22 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status."""
-    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        try:
+            return run(list(sys.argv[1:] if argv is None else argv) or ["--help"])
+        finally:
+            if sys.stdout is not None:  # None: it was closed
+                sys.stdout.flush()
+    except OSError as error:  # stdout cannot be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # as in `jaxrl envs | head`
+            print(f"error: stdout: {error}", file=sys.stderr)
+        return 1
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the subcommand that the words of a command line name; return the exit status."""
+    name, *rest = words
     if name in ("-h", "--help"):
         print("usage: jaxrl COMMAND [flags]; jaxrl COMMAND --help lists its flags\n")
         print("\n".join(f"  {command:9} {purpose}" for command, purpose in COMMANDS.items()))
@@ -36,12 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from jaxrl.cli.flags.arguments import exit_with_message
 
     command = importlib.import_module(f"jaxrl.cli.{name}")
-    try:
-        with exit_with_message():
-            return command.main(rest, prog=f"jaxrl {name}")
-    except BrokenPipeError:  # as in `jaxrl envs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    with exit_with_message():
+        return command.main(rest, prog=f"jaxrl {name}")
 
 
 if __name__ == "__main__":

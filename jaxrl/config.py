@@ -153,12 +153,14 @@ def from_dict(config_class: type[Any], values: dict[str, Any]) -> Any:
             "algo._replace(config_class=...)"
         )
 
-    def parse(value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(value)
-        return math.inf if value == _INFINITY else value
+    return config_class(**{name: from_json(value) for name, value in values.items()})
 
-    return config_class(**{name: parse(value) for name, value in values.items()})
+
+def from_json(value: Any) -> Any:
+    """Return the value of a field that `to_dict` wrote as JSON can hold it."""
+    if isinstance(value, list):
+        return tuple(value)
+    return math.inf if value == _INFINITY else value
 
 
 def with_current_names(saved: Any) -> Any:

@@ -65,7 +65,8 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
 
 def check_machine() -> int:
     """Check whether this machine can train: versions, devices, optional parts, self-tests."""
-    console, broken = Console(highlight=False, soft_wrap=not sys.stdout.isatty()), 0
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    console, broken = Console(highlight=False, soft_wrap=not is_terminal), 0
     for finding in examine():
         broken += finding.mark == "broken"
         console.print(format_finding(finding))
@@ -176,17 +177,27 @@ def accelerator() -> Finding:
 
 def compilation_cache() -> Finding:
     """Check that compiled programs can be written to the cache."""
-    usual = compilation.cache_directory()
-    default = None if usual is None else str(usual / "xla")
-    found = os.environ.get("JAX_COMPILATION_CACHE_DIR", default)
-    if found is not None:
-        path = Path(found)
-        existing = next(parent for parent in (path, *path.parents) if parent.exists())
-        if os.access(existing, os.W_OK):
-            return Finding("compiled programs", found)
-    advice = "set JAX_COMPILATION_CACHE_DIR to a directory that you may write to"
-    text = found or "there is no home directory for the cache"
-    return Finding("compiled programs", text, "broken", advice)
+    subject = "compiled programs"
+    if not jax.config.values["jax_enable_compilation_cache"]:
+        return Finding(subject, "not cached, as the cache is off", "absent")
+    try:
+        return Finding(subject, str(_writable_cache()))
+    except OSError as error:
+        advice = "set JAX_COMPILATION_CACHE_DIR to a directory that you may write to"
+        return Finding(subject, str(error), "limited", advice)
+
+
+def _writable_cache() -> Path:
+    """Return the directory of compiled programs; raise `OSError` if it cannot be written to."""
+    if not (chosen := os.environ.get("JAX_COMPILATION_CACHE_DIR")):
+        if (made := compilation.make_cache()) is None:
+            raise FileNotFoundError("there is no home directory for the cache")
+        return made
+    path = Path(chosen)
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not os.access(existing, os.W_OK):
+        raise PermissionError(f"{path} cannot be written")
+    return path
 
 
 def ffmpeg() -> Finding:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
 from jaxrl.analysis.records import describe_scores, read_runs
-from jaxrl.cli.flags.arguments import WIDE, find_own_modules
+from jaxrl.cli.flags.arguments import find_own_modules, table_console
 from jaxrl.cli.play import play_episodes
 from jaxrl.config import with_current_names
 from jaxrl.envs.host import callback
@@ -166,7 +164,7 @@ def print_scores(
         pairs = zip(scores_of(recorded[seed]), scores_of(each), strict=True)
         cells = [f"{score:,.2f}" for pair in pairs for score in pair]
         table.add_row(str(seed), *cells[: 2 * len(measures)])
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    table_console().print(table)
 
 
 def judge(measure: str, scores: Sequence[float], recorded: Sequence[float], random: float) -> int:

@@ -193,6 +193,8 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
         raise ValueError(f"there is no {program} here; --dry-run writes the job without it")
     path = Path("runs") / f"{args.name}.sh"
     path.parent.mkdir(exist_ok=True)
+    path.touch(mode=0o600)
+    path.chmod(0o600)  # the command may have the password of a database
     path.write_text(script)
     if args.gpus > 1 and command[0] != "jaxrl" and take_flag(command, "--devices")[0] is None:
         print(

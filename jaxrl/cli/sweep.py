@@ -19,16 +19,15 @@ Ctrl-C stops a sweep with a checkpoint, --resume continues it. Several workers s
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import tyro
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -48,12 +47,13 @@ from jaxrl.analysis.sweep_tables import (
 )
 from jaxrl.analysis.video import check_video, summarize_games, write_caption
 from jaxrl.cli.flags.arguments import (
-    WIDE,
     flags_of,
     naming_flags,
     parse_env_options,
     set_fields,
     split_pairs,
+    table_console,
+    write_pair,
 )
 from jaxrl.cli.flags.autotune import find_fastest, powers_of_two
 from jaxrl.cli.flags.config_file import parse_with_file
@@ -93,7 +93,8 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
         result = search(args)
     report_result(args, result)
     if result.interrupted:
-        print(f"interrupted; continue with the same command, --resume --run-dir {result.run_dir}")
+        where = shlex.quote(str(result.run_dir))
+        print(f"interrupted; continue with the same command, --resume --run-dir {where}")
         return 130
     if args.videos_by is not None and result.best is not None:
         film_agents(result, args)
@@ -222,7 +223,7 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     if elsewhere := sweep["elsewhere"]:
         print(
             f"the study has {elsewhere} more trials of other workers; jaxrl report "
-            f"{result.run_dir} shows all"
+            f"{shlex.quote(str(result.run_dir))} shows all"
         )
     print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
     print_table(finals, "finals: the same settings with new seeds")
@@ -268,7 +269,7 @@ def print_table(table: TextTable, title: str, most: int | None = None) -> None:
         printed.add_column(escape(name), justify="right", overflow="fold")
     for row in rows:
         printed.add_row(*map(escape, row))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(printed)
+    table_console().print(printed)
 
 
 def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
@@ -304,7 +305,8 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     if algo.env.id.startswith("envpool/") and getattr(algo.env, "is_atari", False):
         preset = "atari"
     run_dir = shlex.quote(str(result.run_dir / "winner"))
-    flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs} --no-anneal"]
+    flags = [f"--preset {preset} --env-id {args.env_id} --num-envs {num_envs}"]
+    flags.append("--anneal" if config.anneal_updates else "--no-anneal")
     flags.append(f"--run-dir {run_dir}")
     phase, phases = tuning.Phase(**result.summary["phase"]), result.summary["scheduler"]
     steps = phases["num_phases"] * phase.num_steps(num_envs * algo.num_steps(config))
@@ -316,8 +318,8 @@ def format_command(args: SweepArguments, result: tuning.SweepResult) -> str:
     if sticky in (PRESETS[args.algo][preset].atari_flags or {}) and sticky not in options:
         flags.append("--repeat-action-probability 0.0")
     if options:
-        texts = (f"{name}={value}" for name, value in options.items())
-        flags.append(f"--env-options {shlex.join(texts)}")
+        pairs = itertools.starmap(write_pair, options.items())
+        flags.append(f"--env-options {shlex.join(pairs)}")
     preset_values = fields.to_dict(PRESETS[args.algo][preset].config)
     for name, value in fields.to_dict(config).items():
         flag = name.replace("_", "-")

@@ -17,7 +17,7 @@ import argparse
 import dataclasses
 import functools
 import os
-import sys
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,10 +31,10 @@ from rich.table import Table
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.video import check_video, write_caption
 from jaxrl.cli.flags.arguments import (
-    WIDE,
     find_own_modules,
     flags_of,
     naming_flags,
+    table_console,
 )
 from jaxrl.cli.flags.autotune import find_fastest, list_settings, read_chosen
 from jaxrl.cli.flags.config_file import parse_with_file
@@ -112,7 +112,7 @@ def print_presets() -> None:
             row = algorithm, name, preset.env_id, f"{preset.total_steps:,}", preset.description
             table.add_row(*row)
         table.add_section()
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    table_console().print(table)
 
 
 def parse(
@@ -132,8 +132,9 @@ def parse(
         config_class, values = type(known[args.preset].config), vars(args.config)
         if values["anneal_updates"] and not args.anneal:
             raise ValueError(
-                "--no-anneal keeps the learning rate constant, but --anneal-updates "
-                f"{values['anneal_updates']} lets it fall; leave one of them out"
+                "--no-anneal keeps the learning rate constant, of itself or as part of the preset, "
+                f"but --anneal-updates {values['anneal_updates']} lets it fall; leave that out, or "
+                "give --anneal"
             )
         with naming_flags(flags_of(config_class)):
             if args.anneal and not values["anneal_updates"]:  # `prepare` knows their number
@@ -212,7 +213,9 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
     if processes.is_first():
         print_summary(result, algo.env)
     if result.interrupted:
-        print(f"interrupted; continue with the same command and --resume --run-dir {run_dir}")
+        if processes.is_first():
+            where = shlex.quote(str(run_dir))
+            print(f"interrupted; continue with the same command and --resume --run-dir {where}")
         return 130
     if args.video and processes.is_first():
         try:

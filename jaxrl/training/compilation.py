@@ -72,18 +72,32 @@ def enable_compilation_cache() -> None:
     take precedence. Without them, a directory that others could write to is not used, with a
     warning, because JAX runs the programs that it finds in its cache.
     """
-    directory = cache_directory()
-    if directory is None or jax.config.values["jax_compilation_cache_dir"] is not None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     try:
-        for own in (directory, directory / "xla"):
-            make_private(own)
+        made = make_cache()
     except OSError as error:
         warnings.warn(f"compiled programs are not cached: {error}", stacklevel=2)
         return
-    jax.config.update("jax_compilation_cache_dir", str(directory / "xla"))
+    if made is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(made))
     if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == JAX_MIN_COMPILE_SECONDS:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def make_cache() -> Path | None:
+    """Make and return jaxrl's directory of compiled programs; None without a home directory.
+
+    Raises:
+      OSError: if it is another user's, or cannot be made.
+    """
+    directory = cache_directory()
+    if directory is None:
+        return None
+    for own in (directory, directory / "xla"):
+        make_private(own)
+    return directory / "xla"
 
 
 def make_private(directory: Path) -> None:

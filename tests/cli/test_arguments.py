@@ -1,5 +1,6 @@
 """What commands share: large integers, name=value, and errors of one line."""
 
+import math
 import re
 import warnings
 
@@ -9,6 +10,7 @@ import tyro
 import jaxrl
 from jaxrl import tuning
 from jaxrl.cli.flags import arguments
+from jaxrl.cli.flags.arguments import parse_pairs, set_fields, write_pair
 from jaxrl.cli.flags.sweep import parse_distribution
 
 pytestmark = pytest.mark.smoke
@@ -39,6 +41,17 @@ def test_values_are_python_literals_or_strings():
     texts = ("a=1e-3", "b=(1, 2)", "c=mlp", "d=x=y")
     expected = {"a": 1e-3, "b": (1, 2), "c": "mlp", "d": "x=y"}
     assert arguments.parse_pairs(texts, "--set") == expected
+
+
+@pytest.mark.parametrize("value", ["1", "None", "2.0", "plain text", 1, None, True, [1, "2"], "'"])
+def test_pairs_are_read_as_they_were_written(value):
+    assert parse_pairs([write_pair("x", value)], "--x") == {"x": value}
+
+
+def test_numbers_may_be_infinite():
+    config = set_fields(jaxrl.A2CConfig(max_grad_norm=1.0), ["max_grad_norm=inf"])
+    assert config.max_grad_norm == math.inf
+    assert parse_distribution("Choice((0.5, inf))").values == (0.5, math.inf)
 
 
 def test_values_that_are_no_literals_do_not_run_or_crash():

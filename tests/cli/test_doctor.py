@@ -5,6 +5,7 @@ import itertools
 import os
 from types import SimpleNamespace
 
+import jax
 import pytest
 from rich.text import Text
 
@@ -95,7 +96,7 @@ def test_a_gpu_that_is_not_used_is_broken(monkeypatch):
     assert doctor.accelerator().advice == "unset JAX_PLATFORMS=cpu"
 
 
-def test_a_cache_that_cannot_be_written_or_has_no_place_is_broken(monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_or_has_no_place_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "a" / "b"))
     assert doctor.compilation_cache().mark == "ok"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
@@ -103,8 +104,16 @@ def test_a_cache_that_cannot_be_written_or_has_no_place_is_broken(monkeypatch, t
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setattr("jaxrl.training.compilation.cache_directory", lambda: None)  # no home
     finding = doctor.compilation_cache()
-    assert finding.mark == "broken"
+    assert finding.mark == "limited"
     assert "JAX_COMPILATION_CACHE_DIR" in finding.advice
+    monkeypatch.setattr("jaxrl.training.compilation.cache_directory", lambda: tmp_path / "own")
+    assert doctor.compilation_cache()[1:3] == (str(tmp_path / "own" / "xla"), "ok")
+    monkeypatch.setattr(os, "getuid", lambda: -1)
+    assert "another user's" in doctor.compilation_cache().found
+    was_on = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert doctor.compilation_cache().mark == "absent"
+    jax.config.update("jax_enable_compilation_cache", was_on)
 
 
 def test_a_check_that_fails_is_a_finding():

@@ -1,6 +1,7 @@
 """The command `jaxrl` as a whole."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 
@@ -32,6 +33,23 @@ def test_an_unknown_command_is_named(jaxrl_command):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_is_gone_and_a_full_disk_end_with_status_1(unbuffered):
+    command, env = [sys.executable, "-m", "jaxrl", "--version"], os.environ.copy()
+    env["PYTHONUNBUFFERED"] = unbuffered
+    read, write = os.pipe()
+    os.close(read)
+    with open("/dev/full", "w") as full:
+        for out, error in (
+            (write, ""),
+            (full, "error: stdout: [Errno 28] No space left on device\n"),
+        ):
+            ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=env)
+            assert (ended.returncode, ended.stderr) == (1, error)
+    os.close(write)
+
+
+@pytest.mark.process
 def test_a_reader_that_stops_reading_causes_no_traceback():
     command = [sys.executable, "-m", "jaxrl", "envs"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -39,4 +57,5 @@ def test_a_reader_that_stops_reading_causes_no_traceback():
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1

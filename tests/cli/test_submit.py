@@ -113,6 +113,7 @@ def test_the_job_for_slurm(place):
         "--gpus", "2", "--cpus", "16", "--hours", "36.5", "--container", "jaxrl-gpu.sif",
         "--extra", "partition=gpu", "account=lab", "--", "train.py", "--env-id", "it's; $HOME",
     )  # fmt: skip
+    assert path.stat().st_mode & 0o777 == 0o600  # a command may have a password
     assert filled(path, "slurm.sh") == [
         "#SBATCH --job-name=pong",
         "#SBATCH --output=runs/%x-%j.log",

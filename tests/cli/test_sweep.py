@@ -285,10 +285,10 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
 
 
 def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
-    options = {"fault": "none", "num_pools": 2, "vectorization_mode": "sync"}
+    options = {"fault": "3", "num_pools": 2, "vectorization_mode": "sync"}
     args = sweep.SweepArguments(algo="ppo", env_id="gymnasium/simulators:Faulty", num_envs=4)
     best = {"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0]}
-    config = fields.to_dict(jaxrl.PPOConfig())
+    config = fields.to_dict(jaxrl.PPOConfig(anneal_updates=100))
     summary = {
         "trials": [best], "env_options": options, "config": config,
         "phase": {"length": 10, "unit": "updates"}, "scheduler": {"num_phases": 3},
@@ -296,6 +296,7 @@ def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
     line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     trained = train.parse("ppo", shlex.split(line)[3:])
     assert (trained.env_id, trained.num_envs, trained.config.gamma) == (args.env_id, 4, 0.9)
+    assert (trained.anneal, trained.config.anneal_updates) == (True, 100)
     assert trained.run_dir == sweep.Path("x/winner")
     assert trained.total_steps == 3 * 10 * 4 * jaxrl.PPOConfig().num_steps
     assert arguments.parse_env_options(trained.env_options) == options

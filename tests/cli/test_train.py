@@ -268,6 +268,8 @@ def test_a_constant_learning_rate_and_a_length_over_which_it_falls_exclude_each_
     message = "--no-anneal keeps .* but --anneal-updates 100"
     with pytest.raises(ValueError, match=message):
         train.parse("ppo", ["--no-anneal", "--anneal-updates", "100"])
+    with pytest.raises(ValueError, match=r"part of the preset.* or give --anneal"):
+        train.parse("dqn", ["--preset", "atari", "--anneal-updates", "100"])
     (tmp_path / "x.yaml").write_text("anneal_updates: 100\n")
     with pytest.raises(ValueError, match=message):
         train.parse("ppo", ["--config", str(tmp_path / "x.yaml"), "--no-anneal"])
@@ -289,7 +291,18 @@ def test_flags_of_a_file_that_are_refused_name_it(tmp_path, capsys):
     assert error.endswith(f"some of these flags are those of {tmp_path / 'x.yaml'}\n")
 
 
-@pytest.mark.parametrize("text", ["- a", "3", "a: [", "1: 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a",
+        "3",
+        "a: [",
+        "1: 2",
+        "label: 2001-99-99",
+        "seed: !!int ''",
+        "config: {}\nscheduler: {}",
+    ],
+)
 def test_other_files_are_refused_by_name(tmp_path, text):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"--config: .*x.yaml "):

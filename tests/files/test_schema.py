@@ -179,10 +179,15 @@ SWEEP = {
     "algorithm": "a2c", "env": "gymnax/CartPole-v1", "num_envs": 2, "env_options": {}, "seed": 1,
     "config": {"gamma": 0.9}, "scheduler": {"name": "HyperTrick"}, "sampler": "random", "lanes": 4,
     "phase": {"length": 3, "unit": "updates"}, "space": {"gamma": {"kind": "Uniform"}},
-    "storage": None, "study": "s", "worker": "w", "command": "python sweep.py",
+    "storage": None, "study": "s", "worker": "w", "command": "python sweep.py", "run_id": "r",
     "trials": [{"trial": 0, "values": {"gamma": 0.5}, "scores": [1.0, None, "-inf"],
                 "status": "completed"}],
 }  # fmt: skip
+
+
+def test_the_sweep_that_is_damaged_below_is_intact(tmp_path):
+    write_damaged(tmp_path / "sweep.json", SWEEP, (), SWEEP)
+    assert sweep_file.read(tmp_path)["run_id"] == "r"
 
 
 @QUICK

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
+from rich.console import Console
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxrl import config as fields
@@ -21,6 +22,12 @@ from jaxrl.training.compilation import is_out_of_memory
 
 WIDE = 200
 """Columns of tables that are not printed to a terminal."""
+
+
+def table_console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or `WIDE` where there is none."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
+    return Console(width=None if is_terminal else WIDE)
 
 
 def find_own_modules() -> None:
@@ -89,6 +96,12 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, Any]:
     return {name: parse(value) for name, value in split_pairs(texts, flag).items()}
 
 
+def write_pair(name: str, value: Any) -> str:
+    """Return the `name=value` text that `parse_pairs` reads as this value."""
+    text = f"{name}={value}"
+    return text if repr(parse_pairs([text], "")[name]) == repr(value) else f"{name}={value!r}"
+
+
 def parse_env_options(texts: Sequence[str]) -> dict[str, Any]:
     """Return the backend's options that `--env-options` gives.
 
@@ -113,9 +126,8 @@ def set_fields(config: Any, texts: Sequence[str]) -> Any:
         raise ValueError(
             f"--set: {type(config).__name__} has no fields {unknown}; it has {sorted(names)}"
         )
-    changes = {name: tuple(x) if isinstance(x, list) else x for name, x in changes.items()}
     try:
-        return config.replace(**changes)
+        return config.replace(**{name: fields.from_json(x) for name, x in changes.items()})
     except ValueError as error:
         raise ValueError(f"--set: {error}") from error
 

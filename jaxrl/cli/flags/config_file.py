@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from jaxrl import config as fields
+from jaxrl.cli.flags.arguments import write_pair
 from jaxrl.envs.trust import code_named_by
 from jaxrl.files import schema
 
@@ -106,12 +107,15 @@ def read_config_file(path: Path, algorithm: str | None, given: Collection[str] =
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # safe_load raises others too for bad dates, numbers and switches
         raise ValueError(f"--config: {path} is no YAML: {error}") from error
+    write = _write_loosely
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
-        if algorithm is None:
+        if algorithm is None or "scheduler" in content:
             raise ValueError(f"--config: {path} is of a run or sweep; give a YAML file of flags")
-        content = _flags_of_manifest(path, algorithm, given)
+        content, write = _flags_of_manifest(path, algorithm, given), write_pair
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise ValueError(f"--config: {path} must give flags their values, as in `env_id: Pong-v5`")
     words: list[str] = []
@@ -121,15 +125,15 @@ def read_config_file(path: Path, algorithm: str | None, given: Collection[str] =
             words.append(f"--{flag}" if value else f"--no-{flag}")
             continue
         if isinstance(value, dict):
-            # A text may be a literal: YAML takes 3e-4 for a text.
             replaced = given if name == "env_options" else ()
-            value = [
-                f"{key}={x if isinstance(x, str) else repr(x)}"
-                for key, x in value.items()
-                if key not in replaced
-            ]
+            value = [write(key, x) for key, x in value.items() if key not in replaced]
         words += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
     return words
+
+
+def _write_loosely(name: str, value: Any) -> str:
+    """Return a pair whose text may stand for another value: YAML takes `3e-4` for a text."""
+    return f"{name}={value if isinstance(value, str) else repr(value)}"
 
 
 def _flags_of_manifest(path: Path, algorithm: str, given: Collection[str]) -> dict[str, Any]:

@@ -241,7 +241,14 @@ def _argument(node: ast.expr) -> Any:
     """Return an argument of a distribution: a literal value, or the distribution of `When`."""
     if isinstance(node, ast.Call):
         return parse_distribution(ast.unparse(node))
-    return ast.literal_eval(node)
+    return ast.literal_eval(_InfinityAsNumber().visit(node))
+
+
+class _InfinityAsNumber(ast.NodeTransformer):
+    """Writes `inf`, for which Python has no literal, as a number that is infinite."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
 
 
 def make_objective(args: SweepArguments) -> objectives.Objectives:
