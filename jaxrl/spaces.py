@@ -142,7 +142,12 @@ class Dict:
     parts: tuple[tuple[str, ObservationSpace], ...]
 
     def __post_init__(self) -> None:
-        pairs = checks.instance("Dict.parts", self.parts, tuple, "a tuple of (name, space)")
+        pairs = checks.instance(
+            "Dict.parts",
+            self.parts,
+            tuple,
+            "a tuple of (name, space), as Dict.of(name=space) makes",
+        )
         for pair in pairs:
             is_pair = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
             if not is_pair or not isinstance(pair[1], Box | Dict):

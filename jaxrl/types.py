@@ -183,7 +183,8 @@ class Env(Protocol):
         Args:
           key: typed random key of this step.
           state: what `init` or the last `step` returned.
-          action: `[N, *action_space.shape]`; Box actions are clipped to the bounds.
+          action: `[N, *action_space.shape]`. Agents' actions of a Box come clipped to its bounds;
+            environments of `jaxrl.make` clip those of others too.
         """
         ...
 
@@ -290,6 +291,24 @@ class Algorithm(NamedTuple):
     lane_axis: str | None = None
 
 
+def remake(algo: Algorithm, env: Any) -> Algorithm:
+    """Return an algorithm with a `make` on other environments.
+
+    Raises:
+      ValueError: if a function was replaced that `make` does not make.
+    """
+    assert algo.make is not None
+    made = algo.make(env, algo.network)
+    for name in ("init", "update", "act"):
+        own, other = (getattr(getattr(a, name), "__code__", None) for a in (algo, made))
+        if own is not other:
+            raise ValueError(
+                f"the {name} of {algo.name!r} was replaced, but its `make`, which makes it for "
+                f"other environments, has another {name}: replace `make` too"
+            )
+    return made
+
+
 def check_environments(env: Any) -> None:
     """Raise `ValueError` unless `env` is environments, not a class or an id."""
     names = ("num_envs", "observation_space", "action_space", "init", "step")
@@ -308,3 +327,4 @@ def check_agent(algo: Any, config: Any, has_lanes: bool = False) -> None:
         checks.instance(name, config, algo.config_class, f"a config of {algo.name}, a {kind}")
     if not has_lanes:
         checks.one_agent(config)
+        checks.integer("the config's number of steps", algo.num_steps(config))

@@ -117,16 +117,19 @@ def collect(
         extras = PolicyExtras(distribution.log_prob(action), value)
         return core, action, jax.tree.map(lambda x: x.astype(jnp.float32), extras)
 
-    _, (distribution, _) = jax.eval_shape(
-        lambda core, inputs: recurrent.apply_step(apply, params, core, inputs),
-        simulation.core,
-        simulation.inputs,
-    )
-    of_all_devices = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((len(x) * axis_of(env).size, *x.shape[1:]), x.dtype),
-        distribution,
-    )
-    return rollout(env, policy, of_all_devices.noise, simulation, key, num_steps)
+    def draw(key: Array) -> PyTree:
+        _, (distribution, _) = jax.eval_shape(
+            lambda core, inputs: recurrent.apply_step(apply, params, core, inputs),
+            simulation.core,
+            simulation.inputs,
+        )
+        of_all_devices = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((len(x) * axis_of(env).size, *x.shape[1:]), x.dtype),
+            distribution,
+        )
+        return of_all_devices.noise(key)
+
+    return rollout(env, policy, draw, simulation, key, num_steps)
 
 
 def bootstrap(apply: Apply, params: PyTree, simulation: Simulation) -> Array:

@@ -23,6 +23,8 @@ from jaxrl.envs.envpool import EnvpoolEnv
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
 from jaxrl.files.whole import write_whole
+from jaxrl.training import evaluate
+from jaxrl.training.policy import LoadedPolicy
 from jaxrl.types import DrawableEnv, Env
 
 CLASSIC_CONTROL_FPS = {
@@ -35,6 +37,8 @@ CLASSIC_CONTROL_FPS = {
 """Frames per second at which Gymnasium renders each environment."""
 
 _SUFFIXES = (".mp4", ".gif")
+MAX_STEPS = 5_000
+"""The longest video of one episode, in environment steps."""
 
 
 class GameNumbers(NamedTuple):
@@ -99,6 +103,41 @@ def checked_suffix(path: Path) -> str:
     if suffix not in _SUFFIXES:
         raise ValueError(f"the name of a video must end in .mp4 or .gif, got {path.name!r}")
     return suffix
+
+
+def film(
+    policy: LoadedPolicy,
+    path: str | Path,
+    seed: int = 0,
+    greedy: bool = False,
+    max_steps: int = MAX_STEPS,
+) -> tuple[Path, float, int]:
+    """Write a video of one episode, and return its path, score and length in steps.
+
+    Args:
+      policy: what `jaxrl.load_policy` returned, also with a network or an algorithm of your own.
+      path: of an `.mp4` or `.gif` file.
+      seed: of the environment and the actions.
+      greedy: take the most probable actions, not samples.
+      max_steps: longest video, in environment steps.
+
+    Raises:
+      ValueError, ImportError, OSError: as `check_video` and `write_video`.
+    """
+    path = Path(path)
+    env = policy.algo.env.for_rendering()
+    key = jax.random.key(seed)
+    scores: list[float] = []  # at each picture
+
+    def pictures() -> Iterator[np.ndarray]:
+        for picture, score in evaluate.frames(
+            policy.algo, policy.config, policy.state, env, key, greedy, max_steps
+        ):
+            scores.append(score)
+            yield picture
+
+    write_video(pictures(), path, frames_per_second(env))
+    return path, scores[-1], len(scores) - 1
 
 
 def check_video(env: DrawableEnv, path: Path) -> None:

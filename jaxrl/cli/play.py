@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +19,11 @@ import tyro
 
 from jaxrl import checks
 from jaxrl.analysis.video import (
+    MAX_STEPS,
     check_video,
-    frames_per_second,
+    film,
     summarize_games,
     write_caption,
-    write_video,
 )
 from jaxrl.cli.flags.arguments import find_own_modules
 from jaxrl.envs.host.errors import SimulatorError, message_in
@@ -32,11 +32,8 @@ from jaxrl.training.evaluate import (
     MAX_EPISODE_STEPS,
     Evaluation,
     evaluate_separately,
-    frames,
 )
 from jaxrl.training.policy import LoadedPolicy, load_policy
-
-MAX_VIDEO_STEPS = 5_000
 
 
 @dataclasses.dataclass
@@ -54,7 +51,7 @@ class PlayArguments:
     format: Literal["mp4", "gif"] = "mp4"
     which: Literal["newest", "best"] = "newest"
     """The newest agent, or the one that was evaluated best."""
-    max_steps: int = MAX_VIDEO_STEPS
+    max_steps: int = MAX_STEPS
     """Longest video, in environment steps."""
     trust_imports: bool = False
     """Import what the run's environment names (gymnasium/module:function), also from the working
@@ -97,7 +94,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     if not has_video:
         return 0
     try:
-        path, score, length = record_episode(policy, path, args.seed, args.greedy, args.max_steps)
+        path, score, length = film(policy, path, args.seed, args.greedy, args.max_steps)
     except OSError as error:  # the run's directory may be on a disk that cannot be written
         if not args.episodes:
             raise
@@ -114,29 +111,6 @@ def play_episodes(
 ) -> Evaluation:
     """Return the scores of whole episodes, leaves `[episodes]`, the first ones of environments."""
     return evaluate_separately(policy.algo, policy.config, policy.state, episodes, seed, greedy)
-
-
-def record_episode(
-    policy: LoadedPolicy,
-    path: Path,
-    seed: int,
-    greedy: bool = False,
-    max_steps: int = MAX_VIDEO_STEPS,
-) -> tuple[Path, float, int]:
-    """Write a video of one episode and return its path, score and length in steps."""
-    env = policy.algo.env.for_rendering()
-    key = jax.random.key(seed)
-    scores: list[float] = []  # at each picture
-
-    def pictures() -> Iterator[np.ndarray]:
-        for picture, score in frames(
-            policy.algo, policy.config, policy.state, env, key, greedy, max_steps
-        ):
-            scores.append(score)
-            yield picture
-
-    write_video(pictures(), path, frames_per_second(env))
-    return path, scores[-1], len(scores) - 1
 
 
 def play_command(run_dir: Path | None, env_id: str, options: Mapping[str, Any]) -> str:

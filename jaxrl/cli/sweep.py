@@ -45,7 +45,7 @@ from jaxrl.analysis.sweep_tables import (
     value_text,
     winner_scores,
 )
-from jaxrl.analysis.video import check_video, summarize_games, write_caption
+from jaxrl.analysis.video import check_video, film, summarize_games, write_caption
 from jaxrl.cli.flags.arguments import (
     flags_of,
     naming_flags,
@@ -67,7 +67,7 @@ from jaxrl.cli.flags.sweep import (
     make_scheduler,
     make_space,
 )
-from jaxrl.cli.play import play_command, play_episodes, record_episode
+from jaxrl.cli.play import play_command, play_episodes
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.envs import make
 from jaxrl.files.json_values import values_from_json
@@ -277,16 +277,16 @@ def film_agents(result: tuning.SweepResult, args: SweepArguments) -> None:
     values = {trial["trial"]: trial["values"] for trial in result.summary["trials"]}
     agents = sorted((result.run_dir / "best").glob("trial-*"))
     kept = {directory.name for directory in agents}
-    for film in (result.run_dir / "videos").glob("trial-*.*"):
-        if film.name.partition(".")[0] not in kept:
-            film.unlink()
+    for old in (result.run_dir / "videos").glob("trial-*.*"):
+        if old.name.partition(".")[0] not in kept:
+            old.unlink()
     for directory in agents:
         manifest = manifests.read(directory, ["trial"])
         num_envs, trial = manifest["env"]["num_envs"], manifest["trial"]
         env = make_environment(args.env_id, num_envs, args.env_options)
         policy = load_policy(directory, env=env)
         path = result.run_dir / "videos" / f"{directory.name}.mp4"
-        _, score, length = record_episode(policy, path, args.seed)
+        _, score, length = film(policy, path, args.seed)
         numbers = summarize_games(*play_episodes(policy, FILMED_AGENT_EPISODES, args.seed))
         text = f"{args.videos_by} {value_text(values[trial].get(args.videos_by, 'inactive'))}"
         write_caption(path, f"{text}, trial {trial}", numbers)

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.algos import ALGORITHMS
-from jaxrl.analysis.video import check_video, write_caption
+from jaxrl.analysis.video import check_video, film, write_caption
 from jaxrl.cli.flags.arguments import (
     find_own_modules,
     flags_of,
@@ -45,7 +45,7 @@ from jaxrl.cli.flags.train import (
     joins_processes,
     read_env_options,
 )
-from jaxrl.cli.play import play_command, record_episode
+from jaxrl.cli.play import play_command
 from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
@@ -220,7 +220,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
     if args.video and processes.is_first():
         try:
             policy = load_policy(run_dir, env=algo.env)
-            _, score, length = record_episode(policy, video, args.seed)
+            _, score, length = film(policy, video, args.seed)
             write_caption(video, f"{length} steps, score {score:g}")
         except (ValueError, ImportError, OSError, RuntimeError) as error:
             message = message_in(error) or error

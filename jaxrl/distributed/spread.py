@@ -18,7 +18,7 @@ from jaxrl import checks
 from jaxrl.device_axis import Axis, SpreadEnv
 from jaxrl.envs.host.callback import HostState
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree
+from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, remake
 
 DEVICE_AXIS, LANE_AXIS = "devices", "lanes"
 """Axes of the mesh: devices of one agent, and lanes of a population."""
@@ -75,7 +75,7 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
 
     Raises:
       ValueError: if there are too few devices, the environments cannot be spread evenly or not at
-        all, or the algorithm lacks `make`.
+        all, or the algorithm lacks `make` or has other functions than it makes.
     """
     checks.instance("algo", algo, Algorithm, "an algorithm, such as jaxrl.ppo(env)")
     num_devices = checks.optional(checks.integer, "num_devices", num_devices)
@@ -88,7 +88,7 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
             f"{devices}; on a CPU, jaxrl.distributed.spread.split_cpu makes more"
         )
     make = _check_can_be_spread(algo, size)
-    local = make(env.spread(Axis(DEVICE_AXIS, size)), algo.network)
+    local = remake(algo, env.spread(Axis(DEVICE_AXIS, size)))
     used = np.array(devices[: num_lane_devices * size]).reshape(num_lane_devices, size)
     mesh = Mesh(used, (LANE_AXIS, DEVICE_AXIS))
 

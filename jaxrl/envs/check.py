@@ -76,8 +76,15 @@ def _check_shapes(env: Env, seed: int) -> Iterator[str]:
     action = jax.ShapeDtypeStruct((env.num_envs, *env.action_space.shape), env.action_space.dtype)
     outcome = jax.eval_shape(env.step, jax.random.key(seed), state, action)
     yield from _check_outcome("step", env, outcome)
+    if not _is_pair(outcome):
+        return
     if jax.tree.structure((state, start)) != jax.tree.structure(outcome):
-        yield "step must return a state and a TimeStep of the structure that init returns"
+        before, after = _leaf_names(state, start), _leaf_names(*outcome)
+        found = ", ".join(sorted(before ^ after)) or "containers of the same type"
+        yield (
+            "step must return a state and a TimeStep of the structure that init returns, but only "
+            f"one of them has {found}"
+        )
         return
     after, _ = outcome
     for path, old in jax.tree_util.tree_leaves_with_path(state):
@@ -88,6 +95,12 @@ def _check_shapes(env: Env, seed: int) -> Iterator[str]:
             yield f"the state's leaf {name} is {dtypes}"
     if env.for_evaluation(2).num_envs != 2:
         yield f"for_evaluation(2) must have 2 environments, has {env.for_evaluation(2).num_envs}"
+
+
+def _leaf_names(state: Any, timestep: Any) -> set[str]:
+    """Return the paths of all arrays of an outcome, such as `timestep.raw_reward`."""
+    paths = jax.tree_util.tree_leaves_with_path({"state": state, "timestep": timestep})
+    return {jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths}
 
 
 def _is_pair(outcome: Any) -> bool:

@@ -42,8 +42,14 @@ def rollout(
       rollout.
 
     Raises:
-      ValueError: if `draw` gives random numbers for another number of environments.
+      ValueError: if `draw` gives random numbers for another number of environments, or there is no
+        simulation.
     """
+    if simulation is None:
+        raise ValueError(
+            "the state has no environments to step, like that of a loaded policy; put its params "
+            "into a new state, algo.init(config, key)"
+        )
 
     def step(simulation: Simulation, randomness: PyTree) -> tuple[Simulation, Trajectory]:
         noise, env_key = randomness

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl.envs import episodes
 from jaxrl.envs.episodes import EpisodeStatistics
+from jaxrl.spaces import Box
 from jaxrl.types import Array, Env, HostEnv, Inputs, PyTree, TimeStep
 
 
@@ -90,8 +91,10 @@ def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
 def advance(
     env: Env, simulation: Simulation, key: Array, core: PyTree, action: Array
 ) -> Simulation:
-    """Step all environments with `action`; `core` is the agent's memory after it."""
-    env_state, timestep = env.step(key, simulation.env_state, action)
+    """Step all environments with `action`, clipped to a Box; `core` is the memory after it."""
+    space = env.action_space
+    within = jnp.clip(action, *space.bounds()) if isinstance(space, Box) else action
+    env_state, timestep = env.step(key, simulation.env_state, within)
     after = simulation._replace(env_state=env_state, core=core, last_action=action)
     return receive(after, timestep)
 

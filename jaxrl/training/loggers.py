@@ -153,7 +153,7 @@ class WandbSink:
         try:
             wandb = importlib.import_module("wandb")
         except ImportError as error:
-            raise ImportError("WandbSink needs wandb: pip install wandb") from error
+            raise ImportError(f"WandbSink needs wandb: pip install wandb ({error})") from error
         self._run = wandb.init(**init_arguments)
 
     def write(self, row: Row) -> None:

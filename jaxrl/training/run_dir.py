@@ -74,13 +74,23 @@ def _prepared(
 def check_unused(directory: Path, resume: bool) -> None:
     """Raise `ValueError` if a directory holds a run that is not to be resumed, or other files."""
     if (directory / manifests.NAME).exists():
-        if not resume:
+        if not resume and has_begun(directory):
             raise ValueError(
                 f"{directory} already holds a run; resume it (resume=True, --resume; without a "
                 "checkpoint it begins anew) or choose another directory"
             )
     elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
+
+
+def has_begun(directory: Path) -> bool:
+    """Return whether a run in a directory has rows, a checkpoint or a summary.
+
+    One that ended in an error before its first row has none.
+    """
+    rows = directory / "metrics.jsonl"
+    has_rows = rows.exists() and rows.stat().st_size > 0
+    return has_rows or has_checkpoint(directory) or (directory / SUMMARY).exists()
 
 
 def check_can_begin(directory: Path) -> None:

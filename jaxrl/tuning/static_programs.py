@@ -18,7 +18,7 @@ import jax
 from jaxrl.algos.q_learning import QLearningConfig
 from jaxrl.networks.build import NetworkConfig, PolicyConfig
 from jaxrl.tuning.spaces import space as spaces
-from jaxrl.types import Algorithm
+from jaxrl.types import Algorithm, remake
 
 MOST_COMBINATIONS = 64
 """Combinations of static values that are checked, unless a field alone has more values."""
@@ -67,7 +67,7 @@ class StaticPrograms:
             return algo._replace() if self.static_names else algo
         if algo.make is None:
             raise ValueError(f"num_envs is searched, but {algo.name!r} has no `make`")
-        return algo.make(_with_num_envs(algo.env, num_envs), algo.network)
+        return remake(algo, _with_num_envs(algo.env, num_envs))
 
     def first(self, space: spaces.Space) -> tuple[Any, Program]:
         """Return the config and the program of the first static values of the space."""

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from simulators import Counting
@@ -12,6 +13,7 @@ import jaxrl
 from jaxrl.analysis.video import (
     GameNumbers,
     check_video,
+    film,
     frames_per_second,
     summarize_games,
     videos_in,
@@ -181,3 +183,13 @@ def test_numbers_are_averages_over_whole_games():
     assert numbers == (2, 2.0, 1.0, 20.0, 0.1)
     with pytest.raises(ValueError, match="no game came to its end"):
         summarize_games(np.full(3, np.nan), np.full(3, np.nan))
+
+
+def test_an_agent_with_a_network_of_its_own_is_filmed(tmp_path):
+    env = jaxrl.make("CartPole-v1", num_envs=2)
+    algo = jaxrl.ppo(env, jaxrl.networks.actor_critic(env.observation_space, env.action_space))
+    config = jaxrl.PPOConfig(num_minibatches=1)
+    policy = jaxrl.LoadedPolicy(algo, config, algo.init(config, jax.random.key(0)))
+    path, score, length = film(policy, tmp_path / "own.gif", greedy=True)
+    assert path.exists()
+    assert score == length > 1

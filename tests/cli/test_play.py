@@ -137,7 +137,7 @@ def test_scores_are_shown_without_a_video_where_none_can_be_written(tmp_path, mo
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(play, "load_policy", lambda *_, **__: policy)
-    monkeypatch.setattr(play, "record_episode", record)
+    monkeypatch.setattr(play, "film", record)
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
     config = jaxrl.PPOConfig(hidden_sizes=(4,))
     policy = jaxrl.LoadedPolicy(algo, config, algo.init(config, jax.random.key(0)))

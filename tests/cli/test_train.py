@@ -57,7 +57,7 @@ def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch
         path.parent.mkdir()
         return path, 0.0, 1
 
-    monkeypatch.setattr(train, "record_episode", film)
+    monkeypatch.setattr(train, "film", film)
     finished = jaxrl_command(
         "train", "ppo", "--preset", "laptop", *SMALL, *TINY["ppo"], "--total-steps", 16, "--video",
         "--torso", "mlp", "--hidden-sizes", 4,
@@ -167,7 +167,7 @@ def test_a_film_that_fails_does_not_hide_that_the_agent_is_trained(jaxrl_command
     def fail(*_):
         raise RuntimeError("INTERNAL: ...\nSimulatorError: a wheel came off\n\n----------\n...")
 
-    monkeypatch.setattr(train, "record_episode", fail)
+    monkeypatch.setattr(train, "film", fail)
     finished = jaxrl_command("train", "ppo", *SMALL, "--video", "--num-evaluations", "0")
     message = "error: the agent is trained, but --video failed: a wheel came off"
     assert finished.stderr.endswith(message)

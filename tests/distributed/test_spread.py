@@ -203,6 +203,7 @@ def test_pmap_trains_an_agent_on_each_device():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pmap_trains_one_agent_on_all_devices():
     algo, config = algorithm("ppo"), SAME["ppo"]
     part = jaxrl.ppo(algo.env.spread(Axis("batch", D)))
@@ -246,6 +247,12 @@ def test_populations_lie_on_a_mesh_of_lanes_and_devices(
 # --- refusals, other environments --------------------------------------------------------------
 
 
+def with_other(name):
+    """Return A2C with a function that its `make` does not make."""
+    algo = algorithm("a2c")
+    return algo._replace(**{name: lambda *args: getattr(algo, name)(*args)})
+
+
 def traced(name, config):
     return jax.eval_shape(spread(algorithm(name), 2).init, config, jax.random.key(0))
 
@@ -273,6 +280,11 @@ def traced(name, config):
             r"DQNConfig.batch_size = 5 is not divisible by the number of devices, 2",
         ),
         (lambda: spread(toy(), 2), r"'toy' cannot be spread .* `make`.* is None"),
+        (
+            lambda: spread(with_other("update"), 2),
+            r"the update of 'a2c' was replaced.* replace `make`",
+        ),
+        (lambda: spread(with_other("init"), 2), r"the init of 'a2c' was replaced.* replace `make`"),
         (
             lambda: spread(toy()._replace(env=BARE), 2),
             r"bare/Env-v0 cannot be spread .* lacks `spread\(axis\)`",

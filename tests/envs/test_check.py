@@ -112,7 +112,7 @@ def test_a_user_environment_passes():
         ("shape", r"init: obs must be float32\[3, 1\], is float32\[3\]"),
         ("parts", "init: obs must have the parts of"),
         ("state", r"the state's leaf \[0\] is int32\[3\] after init, float32\[3\] after step"),
-        ("structure", "of the structure that init returns"),
+        ("structure", r"of the structure that init returns, but only one of them has state\.1$"),
         ("init", "init must set `first`"),
         ("both", "are both set"),
         ("never first", "the step after an end must begin the next episode"),

@@ -194,7 +194,7 @@ POSITIONAL = {
     "envs": ("CartPole-v1", "probe", "[", "no such", "é"),
 }
 STOPS = ("jaxrl.cli.train.run", "jaxrl.tuning.sweep", "jaxrl.distributed.processes.connect",
-         "jaxrl.cli.doctor.examine", "jaxrl.cli.play.record_episode")  # fmt: skip
+         "jaxrl.cli.doctor.examine", "jaxrl.cli.play.film")  # fmt: skip
 """Where the work of commands begins."""
 
 

@@ -1,7 +1,11 @@
 """Rollouts: the loop over their steps."""
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxrl
@@ -21,6 +25,40 @@ def test_every_rollout_stays_a_loop(num_steps, unroll):
     scans = [eqn.params for eqn in equations if eqn.primitive.name == "scan"]
     rollout = max(scans, key=lambda scan: len(scan["jaxpr"].eqns))
     assert (rollout["length"], rollout["unroll"]) == (num_steps, unroll)
+
+
+def test_a_state_without_environments_is_refused():
+    algo, config = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2)), jaxrl.A2CConfig()
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))._replace(simulation=None)
+    with pytest.raises(ValueError, match="no environments to step, like that of a loaded policy"):
+        jax.eval_shape(algo.update, config, state)
+
+
+def test_agents_act_within_the_bounds_of_any_environment():
+    """An environment of one's own may not clip what it gets."""
+    seen = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Own:
+        num_envs: int = 2
+        id = "own/Env"
+        options: ClassVar = {}
+        checkpointable = True
+        observation_space = jaxrl.Box.of((1,), "float32")
+        action_space = jaxrl.Box.of((1,), "float32", 20, 100)
+
+        def init(self, key):
+            zero, no = jnp.zeros(2), jnp.zeros(2, bool)
+            return (), jaxrl.TimeStep(zero[:, None], zero, no, no, first=~no)
+
+        def step(self, key, state, action):
+            jax.debug.callback(seen.append, action)
+            return self.init(key)
+
+    algo, config = jaxrl.ppo(Own()), jaxrl.PPOConfig(num_steps=4, num_minibatches=1)
+    jax.block_until_ready(jaxrl.train(algo, config, jax.random.key(0), 1))
+    jax.effects_barrier()
+    assert np.min(seen) == 20  # the first policy's mean is 0
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (6,)])

@@ -423,6 +423,10 @@ def test_algorithms_that_break_the_contract_are_refused(tmp_path):
             object(),
         ),
         r"state of algo\.init must be a NamedTuple": (algo._replace(init=stateless), CONFIG),
+        r"number of steps must be an integer >= 1, got 0": (
+            algo._replace(num_steps=lambda config: 0),
+            CONFIG,
+        ),
         r"update lack episode_count, .* valid_steps": (algo._replace(update=lacking), CONFIG),
     }
     for message, (own, config) in wrong.items():

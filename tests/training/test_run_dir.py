@@ -38,6 +38,14 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
     refused("already holds a run; resume it", tmp_path, manifest(), False)
 
 
+def test_a_run_that_failed_before_its_first_row_begins_anew(tmp_path):
+    for _ in range(2):
+        with open_run_dir(tmp_path, manifest(), False, 16):
+            (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    refused("already holds a run; resume it", tmp_path, manifest(), False)
+
+
 def test_a_run_is_not_resumed_with_other_settings(tmp_path):
     begin(tmp_path)
     changed = manifest(ToyConfig(gamma=0.5), seed=4)
