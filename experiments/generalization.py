@@ -42,6 +42,9 @@ from jaxrl.training.run import count_updates
 
 UNSEEN = 100_000
 """Number of test levels; no agent trains on them."""
+ENDS = ("low", "high")
+SETS = ("training levels", "unseen levels", "gap")
+"""Returns of an agent, and the first less the second."""
 IN_MAZES = jaxrl.PPOConfig(
     learning_rate=3e-3,
     gamma=0.98,
@@ -277,31 +280,44 @@ def report(
 ) -> None:
     """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels."""
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
-    names = ("training levels", "unseen levels", "gap")
     results: list[dict[str, Any]] = [
-        {"num_levels": number} | {name: summarize_seeds(row[:, i]) for i, name in enumerate(names)}
+        {"num_levels": number} | {name: summarize_seeds(row[:, i]) for i, name in enumerate(SETS)}
         for number, row in zip(args.levels, scores, strict=True)
     ]
-    table = Table("levels", *names, title=f"return, mean of {args.seeds} seeds and 95% interval")
+    table = Table("levels", *SETS, title=f"return, mean of {args.seeds} seeds and 95% interval")
     for row in results:
-        table.add_row(str(row["num_levels"]), *(interval_text(row[name], 2) for name in names))
+        table.add_row(str(row["num_levels"]), *(interval_text(row[name], 2) for name in SETS))
     Console().print(table)
+    picture = save_record(args.results, f"generalization-{name}", describe(algo, args, results))
+    draw(algo.env.id, args.seeds, results).savefig(picture)
+
+
+def draw(env_id: str, num_seeds: int, results: list[dict[str, Any]]) -> Figure:
+    """Return the returns on training and unseen levels, and the gap between them."""
+    numbers = [row["num_levels"] for row in results]
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     returns, gap = figure.subplots(1, 2)
-    for set_name, axes in zip(names, (returns, returns, gap), strict=True):
-        low, value, high = ([row[set_name][x] for row in results] for x in ("low", "value", "high"))
-        line = axes.plot(args.levels, value, "o-", label=set_name)[0]
-        axes.fill_between(args.levels, low, high, color=line.get_color(), alpha=0.2)
-    returns.set(title=f"{algo.env.id}, {args.seeds} seeds", ylabel="mean return")
+    panels = dict(zip(SETS, (returns, returns, gap), strict=True))
+    colors = {}
+    for name, axes in panels.items():
+        line = axes.plot(numbers, [row[name]["value"] for row in results], "o-", label=name)[0]
+        colors[name] = line.get_color()
+        by_seed = [row[name]["by_seed"] for row in results]
+        axes.plot(numbers, by_seed, ".", color=colors[name], alpha=0.4)
+    for name, axes in panels.items():
+        axes.set_ylim(axes.get_ylim())  # intervals of two seeds reach far beyond their scores
+        # A single seed has no interval: its ends are None, here NaN.
+        low, high = (np.array([row[name][end] for row in results], float) for end in ENDS)
+        axes.fill_between(numbers, low, high, color=colors[name], alpha=0.2)
+    returns.set(title=f"{env_id}, {num_seeds} seeds", ylabel="mean return")
     returns.legend(frameon=False)
     gap.set(title="generalization gap", ylabel="training - unseen levels")
     for axes in (returns, gap):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(args.levels, [str(number) for number in args.levels])
+        axes.set_xticks(numbers, [str(number) for number in numbers])
         axes.set_xlabel("levels trained on")
         axes.grid(alpha=0.3)
-    picture = save_record(args.results, f"generalization-{name}", describe(algo, args, results))
-    figure.savefig(picture)
+    return figure
 
 
 def main(args: Maze | Procgen | Miniworld) -> None:

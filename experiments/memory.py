@@ -32,6 +32,7 @@ from jaxrl import checks
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import (
+    interval_text,
     mean_returns_by_part,
     rounded_curve,
     save_record,
@@ -183,15 +184,12 @@ def draw(args: Args, total_steps: int, agents: list[dict[str, Any]]) -> Figure:
 
 def print_table(agents: list[dict[str, Any]]) -> None:
     """Print the scores of all agents."""
-    table = Table("algorithm", "memory", "return of the greedy policy, by seed", "mean", "95%")
+    table = Table("algorithm", "memory", "return of the greedy policy, by seed", "mean (95%)")
     for agent in agents:
         score = agent["greedy_return"]
         by_seed = ", ".join(f"{x:.2f}" for x in score["by_seed"])
-        interval = f"{score['low']:.2f} to {score['high']:.2f}"
         memory = agent["config"]["core"] or "none"
-        table.add_row(
-            agent["algorithm"].upper(), memory, by_seed, f"{score['value']:.2f}", interval
-        )
+        table.add_row(agent["algorithm"].upper(), memory, by_seed, interval_text(score, 2))
     Console().print(table)
 
 

@@ -202,10 +202,11 @@ def draw(args: Args, measured: dict[str, dict[str, Any]]) -> Figure:
         place = np.arange(len(measured)) + offset
         rows = [row[name] for row in measured.values()]
         middle = np.array([row["value"] for row in rows])
-        errors = [
-            middle - [row["low"] for row in rows], np.array([row["high"] for row in rows]) - middle
-        ]  # fmt: skip
-        line = axes.errorbar(place, middle, errors, fmt="o", label=label, capsize=3)
+        # A single search has no interval: its ends are None, here NaN.
+        low, high = (np.array([row[end] for row in rows], float) for end in ("low", "high"))
+        line = axes.errorbar(
+            place, middle, [middle - low, high - middle], fmt="o", label=label, capsize=3
+        )
         for x, row in zip(place, rows, strict=True):
             axes.plot(
                 [x] * len(row["by_seed"]), row["by_seed"], ".", color=line[0].get_color(), alpha=0.3

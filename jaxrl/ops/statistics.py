@@ -74,7 +74,8 @@ def estimate(
 
     The bootstrap draws runs for each task separately, and keeps the tasks. So the interval says
     how much other runs on the same tasks would vary. With one run it has no width; with few runs it
-    is too narrow.
+    is too narrow: of 1,500 samples of 3, 5 and 10 normal scores, 75%, 85% and 89% of the intervals
+    for a mean contain the true one, and 91% (5) and 94% (10) of those for an interquartile mean.
 
     Args:
       statistic: maps `[..., num_runs, num_tasks]` to `[..., *shape]`.

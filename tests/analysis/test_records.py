@@ -7,18 +7,38 @@ import pytest
 
 from jaxrl.analysis.records import (
     describe_scores,
+    interval_text,
     keep_record,
     rounded_curve,
     save_record,
     summarize_seeds,
 )
+from jaxrl.ops import statistics
 
 
 def test_seeds_are_summarized_with_their_interval():
     summary = summarize_seeds(np.array([1.0, 2.0, 6.0]))
     assert summary["value"] == 3.0
-    assert 1.0 <= summary["low"] < 3.0 < summary["high"] <= 6.0
+    # Student's: the 0.975 quantile of two degrees of freedom is 4.3027, the deviation sqrt(7).
+    half = 4.3027 * np.sqrt(7 / 3)
+    assert (summary["low"], summary["high"]) == pytest.approx((3 - half, 3 + half), abs=1e-3)
     assert summary["by_seed"] == [1.0, 2.0, 6.0]
+    assert interval_text(summary, 1) == "3.0 (-3.6 to 9.6)"
+
+
+def test_other_statistics_than_means_have_the_interval_of_a_bootstrap():
+    scores = np.array([1.0, 2.0, 3.0, 4.0, 9.0])
+    summary = summarize_seeds(scores, statistics.interquartile_mean)
+    expected = statistics.estimate(statistics.interquartile_mean, scores[:, None])
+    found = [summary[name] for name in ("value", "low", "high")]
+    assert found == pytest.approx([*expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("statistic", [statistics.mean, statistics.interquartile_mean])
+def test_a_single_seed_has_no_interval(statistic):
+    summary = summarize_seeds(np.array([2.5]), statistic)
+    assert summary == {"value": 2.5, "low": None, "high": None, "by_seed": [2.5]}
+    assert interval_text(summary, 1) == "2.5"
 
 
 def test_parts_without_episodes_are_null_in_json():

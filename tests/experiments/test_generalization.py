@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.analysis.records import summarize_seeds
 from jaxrl.envs.host import callback
 
 SMALL = {"num_steps": 32, "num_epochs": 1, "hidden_sizes": (8,)}
@@ -119,6 +120,17 @@ def test_the_simulators_of_an_agent_are_closed(study, monkeypatch, tmp_path):
     scores = study.scores_of_agent(args, 1, 0)
     assert len(scores) == 2
     assert set(callback._groups) <= before
+
+
+@pytest.mark.parametrize("returns", [[1.0], [0.0, 2.0]])
+def test_the_scores_of_all_seeds_are_in_the_picture(study, returns):
+    """The intervals of two seeds, here -11.7 to 13.7, do not stretch its axis."""
+    summary = summarize_seeds(np.array(returns))
+    results = [{"num_levels": k} | dict.fromkeys(study.SETS, summary) for k in (1, 4)]
+    figure = study.draw("Game-v0", len(returns), results)
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert low < min(returns) <= max(returns) < high < 3
 
 
 def test_bad_flags_are_refused(study):
