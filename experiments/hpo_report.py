@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import rankdata
 
+from jaxrl.analysis.figures import color_and_dashes
 from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.files.changes import changed_settings
@@ -203,13 +204,15 @@ def draw(tasks: dict[str, dict[str, Any]]) -> Figure:
     for (task, rows), curves, ends in zip(tasks.items(), *grid, strict=True):
         for place, (name, row) in enumerate(sorted(rows.items())):
             curve, end = row["best_so_far"], row["on_new_seeds"]
-            color = f"C{place}"
-            curves.plot(curve["steps"], curve["value"], color=color, label=name)
+            color, dashes = color_and_dashes(place)
+            curves.plot(curve["steps"], curve["value"], dashes, color=color, label=name)
             curves.fill_between(
                 curve["steps"], curve["low"], curve["high"], color=color, alpha=0.1, linewidth=0
             )
             ends.plot([place] * len(end["by_seed"]), end["by_seed"], ".", color=color, alpha=0.3)
-            errors = [[end["value"] - end["low"]], [end["high"] - end["value"]]]
+            errors = None  # of a single search
+            if end["low"] is not None:
+                errors = [[end["value"] - end["low"]], [end["high"] - end["value"]]]
             ends.errorbar(place, end["value"], errors, fmt="o", color=color, capsize=3)
         curves.set(title=task, xlabel="environment steps of a search")
         ends.set_xticks(range(len(rows)), sorted(rows), rotation=60)

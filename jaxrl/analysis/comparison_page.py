@@ -19,7 +19,7 @@ from jaxrl.analysis.comparison import (
     mean_curve,
     scores_over_games,
 )
-from jaxrl.analysis.figures import Line, plot_lines, time_unit
+from jaxrl.analysis.figures import Line, color_and_dashes, plot_lines, time_unit
 from jaxrl.analysis.page import Picture, count, format_number, format_range, write_page
 from jaxrl.analysis.video import Film, videos_in
 from jaxrl.ops import statistics
@@ -62,7 +62,8 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
     Raises:
       OSError: if `path` cannot be written.
     """
-    colors = {method: f"C{i}" for i, method in enumerate(dict.fromkeys(x.method for x in groups))}
+    methods = dict.fromkeys(group.method for group in groups)
+    looks = {method: color_and_dashes(place) for place, method in enumerate(methods)}
     env_ids = dict.fromkeys(group.env_id for group in groups)
     is_atari = has_human_scores(groups)
     num_runs = sum(len(group.runs) for group in groups)
@@ -71,10 +72,10 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
         "comparison.html",
         title=f"Comparison of {count(num_runs, 'run')}",
         groups=groups,
-        curves=[_curves([x for x in groups if x.env_id == env_id], colors) for env_id in env_ids],
+        curves=[_curves([x for x in groups if x.env_id == env_id], looks) for env_id in env_ids],
         has_human_scores=is_atari,
         scores=[_score_row(group, is_atari) for group in groups],
-        games=_games(groups, colors) if is_atari and len(env_ids) > 1 else None,
+        games=_games(groups, looks) if is_atari and len(env_ids) > 1 else None,
         settings={group.method: group.settings for group in groups},
         places=_places([run for group in groups for run in group.runs]),
         differing_names=differing_names,
@@ -86,25 +87,26 @@ def summary_line(group: Group) -> str:
     """Return a group's score in one line of text."""
     found = estimate(statistics.interquartile_mean, group.final_returns)
     value, low, high = map(format_number, found)
+    interval = f" ({low} to {high})" if len(group.runs) > 1 else ""
     seeds = count(len(group.runs), "seed")
     if unfinished := sum(not run.is_finished for run in group.runs):
         seeds += f", {unfinished} unfinished"
     what = "return of the last 100 training episodes"
-    return f"{group.method} on {group.env_id}: {what}, IQM {value} ({low} to {high}) of {seeds}"
+    return f"{group.method} on {group.env_id}: {what}, IQM {value}{interval} of {seeds}"
 
 
-def _curves(groups: Sequence[Group], colors: Mapping[str, str]) -> list[Picture]:
+def _curves(groups: Sequence[Group], looks: Mapping[str, tuple[str, str]]) -> list[Picture]:
     """Draw the learning curves of one environment against steps and against time."""
     env_id, returns = groups[0].env_id, "return, mean of last 100 episodes"
     timed = [mean_curve(group, "seconds") for group in groups]
     length, unit = time_unit(max(seconds[-1] for seconds, _ in timed))
     by_steps, by_time = [], []
     for group, (seconds, found) in zip(groups, timed, strict=True):
-        label, color = f"{group.method}, {count(len(group.runs), 'seed')}", colors[group.method]
+        label, look = f"{group.method}, {count(len(group.runs), 'seed')}", looks[group.method]
         rows = [row for run in group.runs for row in run.rows if "eval_return" in row]
         dots = [(row["steps"], row["eval_return"]) for row in rows]
-        by_steps.append(Line(label, color, *mean_curve(group, "steps"), dots))
-        by_time.append(Line(label, color, seconds / length, found))
+        by_steps.append(Line(label, *look, *mean_curve(group, "steps"), dots))
+        by_time.append(Line(label, *look, seconds / length, found))
     steps_caption = "Against environment steps. Dots are evaluations."
     time_caption = (
         "Against time spent training, without compilation, evaluation and checkpoints, until the "
@@ -141,7 +143,7 @@ def _score_row(group: Group, is_atari: bool) -> ScoreRow:
     )
 
 
-def _games(groups: Sequence[Group], colors: Mapping[str, str]) -> Games:
+def _games(groups: Sequence[Group], looks: Mapping[str, tuple[str, str]]) -> Games:
     """Estimate aggregates over games, and draw performance profiles."""
     scores, left_out = scores_over_games(groups)
     estimates = {
@@ -149,17 +151,17 @@ def _games(groups: Sequence[Group], colors: Mapping[str, str]) -> Games:
         for method, matrix in scores.items()
     }
     num_runs = {method: len(matrix) for method, matrix in scores.items()}
-    picture = _profiles(scores, colors) if scores else None
+    picture = _profiles(scores, looks) if scores else None
     return Games(list(_STATISTICS), estimates, num_runs, left_out, picture)
 
 
-def _profiles(scores: Mapping[str, np.ndarray], colors: Mapping[str, str]) -> Picture:
+def _profiles(scores: Mapping[str, np.ndarray], looks: Mapping[str, tuple[str, str]]) -> Picture:
     """Draw each method's share of runs above each score."""
     highest = max(float(matrix.max()) for matrix in scores.values())
     thresholds = np.linspace(0, max(1.0, highest), _PROFILE_POINTS)
     profile = functools.partial(statistics.performance_profile, thresholds=thresholds)
     lines = [
-        Line(method, colors[method], thresholds, estimate(profile, matrix))
+        Line(method, *looks[method], thresholds, estimate(profile, matrix))
         for method, matrix in scores.items()
     ]
     caption = "The share of all runs of all games that score more. Higher is better."

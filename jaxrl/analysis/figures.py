@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter
 from jaxrl.ops.statistics import Estimate
 
 DIVERGED_COLOR = "tab:red"
+_DASHES = ("-", "--", ":", "-.")
 _SCORE_COLORS = "viridis_r"  # the best are dark and stand out from a white page
 
 
@@ -25,6 +26,7 @@ class Line(NamedTuple):
 
     label: str
     color: str
+    dashes: str
     x: np.ndarray
     estimate: Estimate  # leaves like x
     dots: Sequence[tuple[float, float]] = ()
@@ -36,7 +38,10 @@ def plot_lines(lines: Sequence[Line], title: str, xlabel: str, ylabel: str) -> b
     axes = figure.add_subplot()
     for line in lines:
         value, low, high = line.estimate
-        axes.plot(line.x, value, color=line.color, label=line.label, marker="o", markevery=[-1])
+        axes.plot(
+            line.x, value, line.dashes, color=line.color, label=line.label, marker="o",
+            markevery=[-1],
+        )  # fmt: skip
         axes.fill_between(line.x, low, high, color=line.color, alpha=0.2, linewidth=0)
         if line.dots:
             axes.plot(*zip(*line.dots, strict=True), ".", color=line.color)
@@ -50,6 +55,11 @@ def plot_lines(lines: Sequence[Line], title: str, xlabel: str, ylabel: str) -> b
     picture = io.BytesIO()
     figure.savefig(picture, format="svg")
     return picture.getvalue()
+
+
+def color_and_dashes(place: int) -> tuple[str, str]:
+    """Return how the line of a number is drawn: after ten lines their colors have other dashes."""
+    return f"C{place % 10}", _DASHES[place // 10 % len(_DASHES)]
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

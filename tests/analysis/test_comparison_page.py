@@ -9,7 +9,9 @@ from written_runs import BREAKOUT, PONG, read_groups, write_run
 
 from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.analysis.comparison_page import summary_line, write_comparison
+from jaxrl.analysis.figures import Line, color_and_dashes, plot_lines
 from jaxrl.analysis.video import write_caption, write_video
+from jaxrl.ops.statistics import Estimate
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import plot_run
 
@@ -116,6 +118,24 @@ def test_summary_lines_have_the_score_and_its_interval(tmp_path):
     )
     (tmp_path / "2" / "summary.json").unlink()
     assert summary_line(*read_groups(tmp_path)).endswith("of 3 seeds, 1 unfinished")
+
+
+def test_the_summary_line_of_a_single_seed_has_no_interval(tmp_path):
+    write_run(tmp_path / "a", level=5.0)
+    assert summary_line(*read_groups(tmp_path)).endswith("IQM 5.000 of 1 seed")
+
+
+def test_no_two_of_many_lines_look_alike():
+    looks = [color_and_dashes(place) for place in range(40)]
+    assert len(set(looks)) == 40
+    assert looks[0] == ("C0", "-")
+    assert looks[10] == ("C0", "--")
+    lines = [
+        Line(str(place), *look, np.arange(2.0), Estimate(*np.ones((3, 2))))
+        for place, look in enumerate((looks[0], looks[10]))
+    ]
+    picture = plot_lines(lines, "title", "x", "y").decode()
+    assert "stroke-dasharray: 5.55,2.4" in picture  # of the second line alone
 
 
 @pytest.mark.parametrize(
