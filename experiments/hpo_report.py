@@ -34,6 +34,8 @@ from jaxrl.ops import statistics
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Cells by task and optimizer."""
+PLACE = ("git_commit", "versions", "hardware")
+"""What a manifest says about the code and the machine."""
 
 
 @dataclasses.dataclass
@@ -109,6 +111,21 @@ def read_record(path: Path, settings: dict[str, dict[str, Any]]) -> dict[str, An
                 + "\n  ".join(changes)
             )
     return record
+
+
+def origins(cells: Cells) -> dict[str, dict[str, Any]]:
+    """Return the manifest of each task's first cell, and of its cells that were made elsewhere.
+
+    Those have another commit, other versions or other hardware; print what differs.
+    """
+    found = {}
+    for task, own in cells.items():
+        first = found[task] = next(iter(own.values()))["manifest"]
+        for name, cell in own.items():
+            if changes := changed_settings(first, cell["manifest"], PLACE):
+                found[f"{task} {name}"] = cell["manifest"]
+                print(f"{task} {name} was made elsewhere:", *changes, sep="\n  ")
+    return found
 
 
 def summarize(cell: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +247,7 @@ def main(args: Args) -> None:
     firsts = {task: next(iter(own.values())) for task, own in cells.items()}
     record: dict[str, Any] = {
         "note": args.note,
-        "manifests": {task: cell["manifest"] for task, cell in firsts.items()},
+        "manifests": origins(cells),
         "settings": {task: cell["settings"] for task, cell in firsts.items()},
     }
     tasks = {task: {n: summarize(cell) for n, cell in own.items()} for task, own in cells.items()}

@@ -114,6 +114,19 @@ def test_dqn_and_simulators_are_searched(
     assert cell["winners"].keys() == agent.space.keys()
 
 
+def test_cells_that_were_made_elsewhere_keep_their_origins(experiment, capsys):
+    here = {"git_commit": "a", "versions": {"jax": "1"}, "hardware": {"cpu": "x"}, "command": "c"}
+    places = {
+        "asha": here,
+        "pbt": here | {"command": "d"},
+        "tpe": here | {"versions": {"jax": "2"}},
+    }
+    cells = {"Task": {name: {"manifest": place} for name, place in places.items()}}
+    found = experiment("hpo_report").origins(cells)
+    assert found == {"Task": here, "Task tpe": places["tpe"]}
+    assert capsys.readouterr().out == "Task tpe was made elsewhere:\n  versions.jax: '1' -> '2'\n"
+
+
 @pytest.mark.slow
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     agent = study.Agent(lambda env: toy_algorithm(), SPACE, ToyConfig())
