@@ -21,7 +21,9 @@ with the round in which it has taken as many steps as HyperBand. With --finals t
 train again with new seeds.
 
 Time is also counted in rounds: phases that the search lasts if its lanes run side by side, as on a
-cluster. Occupancy is the share of the lanes' rounds that were used.
+cluster. Occupancy is the share of the lanes' rounds that were used. The seconds of a search in one
+program are without compilation. Those of a sweep are with it, and with the measurement of
+strategies: the first sweep compiles what the others find compiled, so compare sweeps by rounds.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from jaxrl import checks, tuning
 from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message, set_fields
 from jaxrl.cli.flags.sweep import make_environment
+from jaxrl.config import with_current_names
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.files.changes import changed_settings
 from jaxrl.presets import PRESETS
@@ -77,6 +80,8 @@ SEARCHES = {
     "ppo": Search(jaxrl.ppo, CONFIG, SPACE),
     "a2c": Search(jaxrl.a2c, PRESETS["a2c"]["ga3c"].config, tuning.GA3C_SPACE),
 }
+LATER: dict[str, Any] = {"strategy": None, "final_scores": []}
+"""What the searches of older records lack."""
 NO_SCORE = "no trial or run of the finals has a score; give more --updates-per-phase"
 
 Name = Literal["hypertrick", "hyperband", "halving", "asha", "random"]
@@ -113,7 +118,8 @@ class Args:
     final_runs: int = 3
     """New runs of each of them."""
     strategy: str = "auto"
-    """vmap, map, shard-vmap, shard-map, or auto for the fastest of them."""
+    """vmap, map, shard-vmap, shard-map, or auto for the fastest of them. A sweep measures for
+    itself, and keeps to what it measured if the script is started again."""
     schedulers: tuple[Name, ...] = ("hypertrick", "hyperband", "halving", "asha", "random")
     results: Path = Path("runs") / "results"
     """Directory of the JSON and the picture."""
@@ -164,6 +170,8 @@ class Outcome(NamedTuple):
     phases: int
     trials: int
     occupancy: float
+    strategy: str | None
+    """How the lanes ran; None in records of before 30 November 2026."""
     final_scores: list[float]
     """The scores of the winner's runs in the finals; empty without finals."""
 
@@ -227,7 +235,7 @@ def search_in_one_program(problem: Problem, scheduler: Any) -> Callable[[int], O
         runs = [] if finals is None else finals.run_scores[finals.score.argmax()]
         return make_outcome(
             result.ledger.scores, rounds, spaces.values(problem.space, drawn), seconds, args.lanes,
-            np.asarray(runs).tolist(),
+            str(problem.strategy), np.asarray(runs).tolist(),
         )  # fmt: skip
 
     return by_seed
@@ -259,7 +267,8 @@ def search_by_sweep(problem: Problem, name: str, scheduler: Any) -> Callable[[in
         finals = result.summary.get("finals", [])
         return make_outcome(
             scores, assign_rounds(spans), result.best["values"], result.summary["seconds"],
-            args.lanes, [float(score) for row in finals[:1] for score in row["scores"]],
+            args.lanes, result.summary["strategy"],
+            [float(score) for row in finals[:1] for score in row["scores"]],
         )  # fmt: skip
 
     return by_seed
@@ -284,6 +293,7 @@ def make_outcome(
     values: dict[str, Any],
     seconds: float,
     lanes: int,
+    strategy: str,
     final_scores: list[float],
 ) -> Outcome:
     """Return the result of a search from the scores and the round of each (trial, phase)."""
@@ -301,6 +311,7 @@ def make_outcome(
         phases=len(rounds),
         trials=len({trial for trial, _ in rounds}),
         occupancy=len(rounds) / (lanes * len(last)),
+        strategy=strategy,
         final_scores=final_scores,
     )
 
@@ -315,8 +326,9 @@ def main(args: Args) -> None:
     search = SEARCHES[args.algorithm]
     algo, config = search.make(env), set_fields(search.config, args.set)
     is_static = bool(tuning.static_names(search.space, type(config)))
-    strategy = args.strategy
-    if strategy == "auto" and not is_static:
+    is_one_program = env.checkpointable and not is_static
+    strategy: Any = args.strategy
+    if strategy == "auto" and is_one_program:
         choice = populations.choose(algo, populations.stack(config, args.lanes))
         print(f"strategy {choice.strategy}: {choice.steps_per_second}")
         strategy = choice.strategy
@@ -325,10 +337,10 @@ def main(args: Args) -> None:
     manifest = describe(args, algo, config)
     found: dict[str, list[Outcome]] = {name: [] for name in chosen}
     if args.add:
-        manifest, found = read_record(args, manifest)
+        manifest, found = read_record(args, manifest, chosen)
     for name, scheduler in chosen.items():
         print(f"{name}: {scheduler.num_trials} trials", flush=True)
-        if env.checkpointable and not is_static:
+        if is_one_program:
             by_seed = search_in_one_program(problem, scheduler)
         else:
             by_seed = search_by_sweep(problem, name, scheduler)
@@ -358,23 +370,33 @@ def describe(args: Args, algo: Any, config: Any) -> dict[str, Any]:
 
 
 def read_record(
-    args: Args, manifest: dict[str, Any]
+    args: Args, manifest: dict[str, Any], chosen: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, list[Outcome]]]:
     """Return the record's manifest, with this process as a resumption, and its searches by name.
+
+    Older records lack settings, which are then not compared: --eta and --eviction show in the
+    numbers of trials, and the others had their defaults.
+
+    Args:
+      chosen: the schedulers by name.
 
     Raises:
       ValueError: if it was made with other settings.
     """
     path = args.results / f"{record_name(args, manifest)}.json"
-    record = json.loads(path.read_text())
-    before, origin = record["manifest"], {*manifests.ORIGIN, "resumptions"}
-    if changes := changed_settings(before, manifest, {*before, *manifest} - origin):
+    record = with_current_names(json.loads(path.read_text()))
+    before = record["manifest"]
+    of_record = {name: part["num_trials"] for name, part in record["schedulers"].items()}
+    old = {"capped": False, "finals": 0} | before | {"trials": of_record}
+    new = manifest | {"trials": {name: one.num_trials for name, one in chosen.items()}}
+    names = old.keys() & new.keys() - {*manifests.ORIGIN, "schedulers"}
+    if changes := changed_settings(old, new, sorted(names)):
         raise ValueError(
             f"{path} was made with other settings; leave --add out, or undo these changes:\n  "
             + "\n  ".join(changes)
         )
     searches = {
-        name: [Outcome(**one) for one in part["searches"]]
+        name: [Outcome(**LATER | one) for one in part["searches"]]
         for name, part in record["schedulers"].items()
     }
     return before | manifests.note_resume(before, manifest), searches

@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sweep_runs import SPACE
 from toy_algorithm import ToyConfig, toy
 
-from jaxrl import tuning
+from jaxrl import PPOConfig, tuning
 
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 SMALL = ("num_steps=32", "num_minibatches=2", "num_epochs=1", "hidden_sizes=(8,)")
 
 
@@ -70,7 +73,7 @@ def test_scores_and_rounds_become_an_outcome(comparison):
     nan = np.nan
     scores = np.array([[1.0, 5.0], [2.0, nan], [nan, nan], [4.0, 3.0]])
     when = {(0, 0): 0, (1, 0): 0, (0, 1): 1, (3, 0): 1, (3, 1): 2}
-    found = comparison.make_outcome(scores, when, {"gamma": 0.9}, 7.0, 2, [3.0])
+    found = comparison.make_outcome(scores, when, {"gamma": 0.9}, 7.0, 2, "vmap", [3.0])
     assert found.best_by_phase == [1, 2, 5, 5, 5]
     assert found.best_by_round == [2, 5, 5]
     assert (found.best_score, found.rounds, found.rounds_to_best) == (5, 3, 2)
@@ -115,6 +118,7 @@ def test_schedulers_are_compared_on_device_and_host(
         assert search["best_by_phase"] == sorted(search["best_by_phase"])
         assert search["best_by_phase"][-1] == search["best_score"] > 5
         assert set(search["best_values"]) == set(SPACE)
+        assert search["strategy"] == "vmap"
         assert len(search["final_scores"]) == 2
         assert np.isfinite(search["final_scores"]).all()
     comparison.main(dataclasses.replace(args, add=True))
@@ -125,6 +129,59 @@ def test_schedulers_are_compared_on_device_and_host(
         assert kept["searches"][1]["best_values"] != kept["searches"][0]["best_values"]
     with pytest.raises(ValueError, match=r"made with other settings; .*\n  lanes: 2 -> 3"):
         comparison.main(dataclasses.replace(args, add=True, lanes=3))
+
+
+def test_a_sweep_chooses_its_strategy_itself(comparison, tmp_path, monkeypatch):
+    """A restarted sweep keeps to its own choice, which a new measurement might not repeat."""
+    found = []
+
+    def sweep(*_, strategy, **__):
+        found.append(strategy)
+        raise InterruptedError
+
+    monkeypatch.setitem(comparison.SEARCHES, "ppo", comparison.Search(toy, ToyConfig(), SPACE))
+    monkeypatch.setattr(comparison.tuning, "sweep", sweep)
+    monkeypatch.setattr(comparison.populations, "choose", None)
+    args = comparison.Args(env_id="envpool/CartPole-v1", num_envs=2, phases=2, eta=2, runs=tmp_path,
+                           schedulers=("random",))  # fmt: skip
+    with pytest.raises(InterruptedError):
+        comparison.main(args)
+    assert found == ["auto"]
+
+
+@pytest.mark.parametrize(
+    ("name", "now"),
+    [
+        ("breakout-minatar", {"capped": True, "finals": 2, "eta": 3, "eviction": 0.25}),
+        ("pong-v5", {"capped": False, "finals": 0, "eta": 2, "eviction": 0.25}),
+    ],
+)
+def test_older_records_can_be_continued(comparison, tmp_path, name, now):
+    file = f"hypertrick-vs-hyperband-{name}.json"
+    record = json.loads((RESULTS / file).read_text())
+    (tmp_path / file).write_text(json.dumps(record))
+    manifest = record["manifest"]
+    config = dataclasses.asdict(
+        PPOConfig(**{k: v for k, v in manifest["config"].items() if k != "sees_last"})
+    )
+    manifest = {k: v for k, v in manifest.items() if k != "seeds"} | {"config": config} | now
+    chosen = {
+        name: types.SimpleNamespace(num_trials=part["num_trials"])
+        for name, part in record["schedulers"].items()
+    }
+    args = comparison.Args(results=tmp_path)
+    before, searches = comparison.read_record(args, manifest, chosen)
+    assert len(before["resumptions"]) == 1
+    assert {k: len(v) for k, v in searches.items()} == {
+        k: len(v["searches"]) for k, v in record["schedulers"].items()
+    }
+    assert searches["random"][0].strategy is None
+    for change in ({"capped": not now["capped"]}, {"finals": 3}, {"lanes": 7}):
+        with pytest.raises(ValueError, match=r"made with other settings; .*\n  \w+: .* -> "):
+            comparison.read_record(args, manifest | change, chosen)
+    chosen["random"].num_trials += 1  # as by another --eta
+    with pytest.raises(ValueError, match=r"made with other settings; .*\n  trials.random: "):
+        comparison.read_record(args, manifest, chosen)
 
 
 @pytest.mark.exhaustive
