@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,6 +124,9 @@ def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs by environment, then by method, in the order in which each first appears.
 
+    Warns of runs with networks of their users and without labels, since nothing tells whether their
+    networks are the same.
+
     Raises:
       ValueError: if two runs of a group have the same seed, or there are no runs.
     """
@@ -141,6 +145,13 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     groups = []
     for (env_id, method), by_seed in found.items():
         own = tuple(by_seed.values())
+        if len(own) > 1 and own[0].manifest.get("custom_network") and not _label(own[0]):
+            warnings.warn(
+                f"{own[0].directory} and {own[1].directory} have networks of your own and no "
+                "labels, so they count as one method; if their networks differ, train with a "
+                "label for each",
+                stacklevel=2,
+            )
         groups.append(Group(labels[method], env_id, run_settings(own[0].manifest), own))
     env_ids = list(dict.fromkeys(run.env_id for run in runs))
     return sorted(groups, key=lambda group: env_ids.index(group.env_id))
@@ -152,7 +163,7 @@ def differing_names(columns: Collection[Mapping[str, Any]]) -> list[str]:
     return [
         name
         for name in names
-        if len({json.dumps(column[name]) if name in column else None for column in columns}) > 1
+        if len({_as_text(column[name]) if name in column else None for column in columns}) > 1
     ]
 
 
@@ -212,12 +223,30 @@ def scores_over_games(
 
 def _identity(run: Run) -> str:
     """Return a text that is equal for runs of one method."""
-    return json.dumps([_name(run), run_settings(run.manifest)], sort_keys=True)
+    return _as_text([_name(run), run_settings(run.manifest)])
+
+
+def _as_text(value: Any) -> str:
+    """Return JSON data as a text that is equal for equal data; 1 and 1.0 are equal."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return json.dumps(plain(value), sort_keys=True)
 
 
 def _name(run: Run) -> str:
     """Return the label that a run was given, or the name of its algorithm."""
-    return run.manifest.get("label") or run.manifest["algorithm"]
+    return _label(run) or run.manifest["algorithm"]
+
+
+def _label(run: Run) -> str | None:
+    """Return the label that a run was given."""
+    return run.manifest.get("label")
 
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:

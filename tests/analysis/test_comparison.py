@@ -51,6 +51,29 @@ def test_runs_with_a_label_are_a_method_of_that_name(tmp_path):
     assert [group.method for group in read_groups(tmp_path)] == ["ppo", "mine", "yours"]
 
 
+def test_equal_numbers_are_one_setting(tmp_path):
+    """A config of Python holds gamma=1 as 1, the command's --gamma 1 as 1.0."""
+    write_run(tmp_path / "a", seed=1, gamma=1, sizes=[1, {"x": 2}], clip=True)
+    write_run(tmp_path / "b", seed=2, gamma=1.0, sizes=[1.0, {"x": 2.0}], clip=True)
+    write_run(tmp_path / "c", seed=3, gamma=1, sizes=[1, {"x": 2}], clip=1)
+    groups = read_groups(tmp_path)
+    assert [(x.method, len(x.runs)) for x in groups] == [("ppo clip=True", 2), ("ppo clip=1", 1)]
+
+
+@pytest.mark.parametrize("label", [None, "mine"])
+def test_networks_of_users_without_a_label_may_differ(tmp_path, label):
+    for seed in (1, 2):
+        directory = write_run(tmp_path / f"{seed}", seed=seed)
+        own = {"custom_network": True, "label": label}
+        manifests.write(directory, manifests.read(directory) | own)
+    if label:
+        read_groups(tmp_path)  # without a warning
+        return
+    with pytest.warns(UserWarning, match=r"1 and .*2 have networks of your own and no labels"):
+        (group,) = read_groups(tmp_path)
+    assert len(group.runs) == 2
+
+
 def test_methods_with_many_different_settings_are_numbered(tmp_path):
     write_run(tmp_path / "a", gamma=0.9, clip=0.1, epochs=1, torso="mlp")
     write_run(tmp_path / "b", gamma=0.8, clip=0.2, epochs=2, torso="cnn")
