@@ -39,7 +39,8 @@ class Args:
     add: bool = False
     """Keep the record's runs of other seeds."""
     note: str = ""
-    """A sentence about the circumstances, such as other load on the machine."""
+    """A sentence about the circumstances, such as other load on the machine. With --add it follows
+    the record's own."""
     episodes: int = 100
     """Whole episodes on which each agent, and the random policy, is evaluated."""
     greedy: bool = True
@@ -97,7 +98,8 @@ def main(args: Args) -> None:
     recorded, note = [], args.note
     if args.add:
         record = with_current_names(read_runs(args.results / f"{args.name}.json"))
-        recorded, note = record["runs"], note or record["note"]
+        recorded = record["runs"]
+        note = " ".join(dict.fromkeys(filter(None, (record["note"], note))))
     runs = add_runs(recorded, runs)
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)

@@ -20,6 +20,8 @@ from jaxrl.analysis.records import read_runs
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.ops import statistics
 
+EPISODES = 100
+"""Episodes of each greedy evaluation, as the head of the table says."""
 HEAD = """\
 | environment | algorithm | steps | seeds | last 100 training episodes | greedy, 100 episodes |
 |---|---|---|---|---|---|"""
@@ -51,6 +53,11 @@ def row(name: str, record: dict[str, Any]) -> str:
     evaluations = [run["evaluation"] for run in runs if "evaluation" in run]
     if len(evaluations) not in (0, len(runs)) or not all(e.get("greedy") for e in evaluations):
         raise ValueError(f"{name} lacks greedy evaluations; record its runs again")
+    if numbers := {evaluation["episodes"] for evaluation in evaluations} - {EPISODES}:
+        raise ValueError(
+            f"{name} has greedy evaluations over {min(numbers)} episodes; record its runs again "
+            f"with --episodes {EPISODES}"
+        )
     training = np.array([run["summary"]["mean_return"] for run in runs])
     greedy = np.array([evaluation["mean_return"] for evaluation in evaluations])
     manifest = runs[0]["manifest"]

@@ -23,8 +23,11 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     assert result["random_policy"]["episodes"] == result["runs"][0]["evaluation"]["episodes"] == 5
     assert (tmp_path / "cartpole.png").exists()
     add = record.Args("cartpole", (tmp_path / "run",), add=True, episodes=5, results=tmp_path)
-    record.main(add)
-    assert json.loads((tmp_path / "cartpole.json").read_text()) == result
+    for note, joined in (("", ""), ("Alone.", "Alone."), ("At night.", "Alone. At night.")):
+        add.note = note
+        record.main(add)
+        result["note"] = joined
+        assert json.loads((tmp_path / "cartpole.json").read_text()) == result
     older = json.loads(json.dumps(result))
     older["runs"][0]["manifest"]["seed"] = 0
     del older["runs"][0]["manifest"]["config"]["initial_std"]
@@ -32,6 +35,9 @@ def test_runs_are_recorded_with_an_evaluation(experiment, tmp_path):
     record.main(add)
     assert json.loads((tmp_path / "cartpole.json").read_text())["runs"][1:] == result["runs"]
     table = experiment("score_table")
+    with pytest.raises(ValueError, match="cartpole has greedy evaluations over 5 episodes; record"):
+        table.row("cartpole", result)
+    result["runs"][0]["evaluation"]["episodes"] = 100
     cells = table.row("cartpole", result).split(" | ")
     assert cells[:4] == ["| CartPole-v1", "PPO", "0.000512M", "1"]
     assert cells[4].startswith(f"[{result['mean_return']:.1f}](../../experiments/results/cartpole.")
