@@ -24,7 +24,7 @@ from rich.table import Table
 from jaxrl import checks
 from peers import Rejax
 from tasks import TASKS, Task, small
-from timing import RESULTS, alternate, median_and_range, medians, write_results
+from timing import RESULTS, alternate, compile_anew, median_and_range, medians, write_results
 from trainer import Lanes, Search
 
 
@@ -121,4 +121,5 @@ def main(args: Args) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    compile_anew()
     main(tyro.cli(Args))

@@ -29,7 +29,14 @@ import jaxrl  # noqa: E402
 from jaxrl.training import population as populations  # noqa: E402
 from peers import Rejax  # noqa: E402
 from tasks import TASKS, Task, small  # noqa: E402
-from timing import RESULTS, alternate, median_and_range, medians, write_results  # noqa: E402
+from timing import (  # noqa: E402
+    RESULTS,
+    alternate,
+    compile_anew,
+    median_and_range,
+    medians,
+    write_results,
+)
 from trainer import Lanes, Trainer  # noqa: E402
 
 
@@ -110,4 +117,5 @@ def main(args: Args) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    compile_anew()
     main(tyro.cli(Args))

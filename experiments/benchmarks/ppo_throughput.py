@@ -27,7 +27,7 @@ import jaxrl
 from jaxrl import checks
 from peers import PEERS, Learner
 from tasks import TASKS, Task, small
-from timing import RESULTS, alternate, median_and_range, write_results
+from timing import RESULTS, alternate, compile_anew, median_and_range, write_results
 from trainer import Trainer
 
 
@@ -116,4 +116,5 @@ def main(args: Args, console: Console | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    compile_anew()
     main(tyro.cli(Args))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ import jaxrl
 from jaxrl import checks, tuning
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.distributed.spread import split_cpu
-from timing import RESULTS, alternate, write_results
+from timing import RESULTS, alternate, compile_anew, write_results
 
 TRIALS = Path(__file__).with_name("arlbench_trials.py")
 NUM_ENVS, EPISODES = 8, 128
@@ -127,7 +128,7 @@ class Peer:
         }
         process = subprocess.run(
             [str(self.args.peer), str(TRIALS)], input=json.dumps(request), stdout=subprocess.PIPE,
-            text=True, check=True,
+            text=True, check=True, env=dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="0"),
         )  # fmt: skip
         answer = json.loads(process.stdout.splitlines()[-1])
         self.scores, self.versions = np.array(answer["scores"]), answer["versions"]
@@ -167,6 +168,7 @@ def main(args: Args) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    compile_anew()
     split_cpu()  # before gymnax, which jaxrl.make imports, starts JAX's backend
     with exit_with_message():
         main(tyro.cli(Args))

@@ -57,6 +57,14 @@ def alternate(candidates: Mapping[str, Callable[[], float]], repeats: int) -> di
     return {name: summarize(measured) for name, measured in values.items()}
 
 
+def compile_anew() -> None:
+    """Use no cache of compiled programs, even if the user has exported one.
+
+    Call it before the first compilation: JAX decides then.
+    """
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
 def calls_for(seconds: float, one_call: Callable[[], Any]) -> int:
     """Return the number of calls that takes about `seconds`."""
     jax.block_until_ready(one_call())

@@ -1,4 +1,7 @@
-"""jaxrl's own programs as measurements: an agent, a population, a search, and rollouts alone."""
+"""jaxrl's own programs as measurements: an agent, a population, a search, and rollouts alone.
+
+Their `compile_seconds` are true if the script calls `timing.compile_anew` first.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from rich.console import Console
 
 import jaxrl
 
-BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "experiments" / "benchmarks"
 
 
 @pytest.fixture
@@ -38,6 +41,21 @@ def test_a_benchmark_overwrites_no_record(benchmark):
     assert len(with_output) == 8
     for name, text in with_output.items():  # some start JAX when they are imported
         assert f'    output: Path | None = RESULTS / "{name}.json"' in text
+
+
+def test_an_exported_cache_does_not_shorten_compilation(tmp_path):
+    sources = [path.read_text() for path in BENCHMARKS.glob("*.py")]
+    timed = [text for text in sources if '"compile_seconds"' in text and "__main__" in text]
+    assert len(timed) == 4
+    for text in timed:
+        assert 'if __name__ == "__main__":\n    compile_anew()\n' in text
+    program = "import jax, timing; timing.compile_anew(); jax.jit(lambda x: x + 1)(1.0)"
+    own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "PYTHONPATH": f"{BENCHMARKS}:{ROOT}"}
+    own |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_ENABLE_COMPILATION_CACHE": "1"}
+    cached = program.replace("timing.compile_anew()", "...")
+    for text, is_cached in ((program, False), (cached, True)):
+        subprocess.run([sys.executable, "-c", text], env=dict(os.environ, **own), check=True)
+        assert any(tmp_path.iterdir()) == is_cached
 
 
 @pytest.mark.exhaustive
@@ -83,6 +101,7 @@ def test_populations_of_two_sizes_are_measured(benchmark):
 
 
 FAKE_ARLBENCH = """
+import os
 class AutoRLEnv:
     def __init__(self, config):
         self.config, self.config_space = config, self
@@ -91,6 +110,7 @@ class AutoRLEnv:
     def reset(self):
         print("ready")
     def step(self, action):
+        assert os.environ["JAX_ENABLE_COMPILATION_CACHE"] == "0"
         assert (action["gamma"], action["n_steps"]) == (0.99, 128), action
         return {}, {"reward_mean": action["learning_rate"] + self.config["seed"]}, False, {}
 """
