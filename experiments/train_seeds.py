@@ -185,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     manifest = manifests.describe(algo, config, arguments)
     runs = []
     for lane, seed in enumerate(args.seeds):
-        summary = {"algorithm": algo.name, "env": algo.env.id} | totals[lane].totals()
+        # The seconds are those of all seeds; to tell, keep their number.
+        shared = {"seeds_side_by_side": len(args.seeds)}
+        summary = {"algorithm": algo.name, "env": algo.env.id} | totals[lane].totals() | shared
         own = manifest | {"seed": seed}
         runs.append(describe_run(own, summary, rows[lane], returns[lane]))
     save_runs(args.results, args.name, runs, random_returns, args.note)

@@ -43,6 +43,7 @@ def test_seeds_side_by_side_have_the_scores_of_single_runs(experiment, tmp_path)
     assert list(runs_by_seed(record, path)) == [3, 5]
     assert record["random_policy"]["episodes"] == 4
     assert all(run["evaluation"]["greedy"] for run in record["runs"])
+    assert [run["summary"]["seeds_side_by_side"] for run in record["runs"]] == [2, 2]
     assert (tmp_path / "cartpole.png").exists()
     config = jaxrl.PPOConfig(num_steps=16, num_minibatches=1, num_epochs=1, hidden_sizes=(4,))
     alone = jaxrl.run(
