@@ -127,6 +127,19 @@ def test_cells_that_were_made_elsewhere_keep_their_origins(experiment, capsys):
     assert capsys.readouterr().out == "Task tpe was made elsewhere:\n  versions.jax: '1' -> '2'\n"
 
 
+def test_a_single_search_is_drawn_without_an_interval(experiment):
+    report = experiment("hpo_report")
+    cell = {
+        "settings": {"phase_steps": 8, "phases": 2}, "best_so_far": [[1.0, 2.0]], "steps": [16],
+        "on_new_seeds": [[1.0, 3.0]], "in_finals": [2.0], "trials": [2], "winners": {},
+        "seconds": {"search": 1.0, "finals": 1.0}, "cpu_seconds": 2.0,
+    }  # fmt: skip
+    tasks = {"Task": {"asha": report.summarize(cell)}}
+    report.draw(tasks).canvas.draw()
+    table = report.tables(tasks, report.mean_ranks(tasks), 1)[1]
+    assert [*table.columns[1].cells] == ["2.0"]
+
+
 @pytest.mark.slow
 def test_a_small_benchmark_is_run_resumed_and_reported(study, experiment, tmp_path, monkeypatch):
     agent = study.Agent(lambda env: toy_algorithm(), SPACE, ToyConfig())

@@ -4,12 +4,14 @@ import json
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from sweep_runs import SPACE, toy_algorithm
 from toy_algorithm import ToyConfig
 
 import jaxrl
 from jaxrl import tuning
+from jaxrl.analysis.records import summarize_seeds
 from jaxrl.tuning import RandomSearch, SearchResult
 from jaxrl.tuning.schedulers import ledger as ledgers
 
@@ -41,6 +43,12 @@ def test_rules_choose_by_the_highest_or_by_the_last_two_scores(experiment):
     result = SearchResult(**fields)
     assert study.choose(study.Rule(scheduler, by_highest=True), result) == (0, 9.0)
     assert study.choose(study.Rule(scheduler), result) == (1, 6.5)
+
+
+def test_a_single_search_is_drawn_without_an_interval(experiment):
+    study = experiment("search_winners")
+    row = {name: summarize_seeds(np.array([3.0])) for name in ("claimed", "true")}
+    study.draw(study.Args(searches=1), {"late": row}).canvas.draw()
 
 
 @pytest.mark.slow
