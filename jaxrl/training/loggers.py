@@ -32,7 +32,7 @@ from jaxrl.training.progress import RECENT_EPISODES, Row
 
 
 class Sink(Protocol):
-    """A place that takes rows."""
+    """A place that takes rows: Python's numbers by name, `steps` and `update` among them."""
 
     def write(self, row: Row) -> None: ...
     def close(self) -> None: ...
