@@ -82,6 +82,11 @@ from jaxrl.types import Algorithm
 
 SHOWN_TRIALS = 10
 """Trials of the table at the end, at most; the page has all."""
+EXPLORING = {
+    "learning_starts": "agents learn nothing before step",
+    "exploration_steps": "actions are random, less and less often, until step",
+}
+"""Fields of agents that explore first, and what they do in trials that are shorter."""
 FILMED_AGENT_EPISODES = 4
 """Whole games of each filmed agent; the numbers beside its film are their means."""
 
@@ -144,11 +149,18 @@ def search(args: SweepArguments) -> tuning.SweepResult:
         num_lanes = find_fastest_lanes(algo, config, space, args, run_dir)
     scheduler, storage = make_scheduler(args), args.storage
     phase = check_phase(tuning.Phase(args.phase_length, args.phase_unit))
+    steps_per_update = env.num_envs * algo.num_steps(config)
+    longest = scheduler.num_phases * phase.num_steps(steps_per_update)
+    for name, effect in EXPLORING.items():
+        if name not in space and longest < (needed := getattr(config, name, 0)):
+            print(
+                f"note: a trial has at most {longest:,.0f} steps, but {effect} {needed:,.0f} "
+                f"({name}): lower it by --set, or lengthen the phases"
+            )
     max_steps = math.inf if args.max_steps is None else args.max_steps
     allowed = whole_trials(
-        max_steps, phase, args.seeds_per_trial, scheduler.num_phases,
-        env.num_envs * algo.num_steps(config),
-    )  # fmt: skip
+        max_steps, phase, args.seeds_per_trial, scheduler.num_phases, steps_per_update
+    )
     if args.resume and storage is None and (run_dir / sweep_file.NAME).exists():
         storage = sweep_file.read(run_dir).get("storage")
     with naming_flags({name: f"--space {name}" for name in space}):
@@ -226,7 +238,8 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
             f"{shlex.quote(str(result.run_dir))} shows all"
         )
     print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
-    print_table(finals, "finals: the same settings with new seeds")
+    what = "schedules" if result.best is not None and "schedule" in result.best else "settings"
+    print_table(finals, f"finals: the same {what} with new seeds")
     print(f"phases: {phases_text(sweep)}")
     is_capped = args.max_steps is not None or args.max_seconds < math.inf
     left = sweep["scheduler"]["num_trials"] - len(sweep["trials"]) - elsewhere
@@ -237,6 +250,8 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     elif result.best is not None:
         whose = "best of this worker's trials" if elsewhere and not finals.rows else "winner"
         print(f"{whose}: trial {result.best['trial']}, score {winner_scores(result.best)}")
+        if not finals.rows:
+            print("this is the highest score of a phase; --final-trials chooses by new seeds")
         if "schedule" in result.best:
             print_table(schedule_table(sweep), "best schedule: the phases that led to the winner")
         else:

@@ -56,8 +56,9 @@ def parse_url(url: str) -> Any:
     except Exception:  # SQLAlchemy's ArgumentError, or the ValueError of a port; both name parts
         parsed = None
     if parsed is None or _is_ambiguous(parsed):
+        shown = f"{_scheme(url)}{HIDDEN}" if _scheme(url) or "@" in url else url
         raise ValueError(
-            f"the storage {_scheme(url)}{HIDDEN} cannot be read as a URL; write it as "
+            f"the storage {shown} cannot be read as a URL; write it as sqlite:///runs/study.db, or "
             "dialect://user:password@host:port/database, in the user and the password @ as %40, "
             "/ as %2F, : as %3A, ? as %3F, % as %25"
         ) from None

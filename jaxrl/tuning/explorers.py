@@ -139,7 +139,15 @@ def ancestors(parent: Array) -> Array:
 
     Args:
       parent: `[N, P]`, `Generation.parent` after each phase; the last column is not read.
+
+    Raises:
+      ValueError: for the parents of several searches.
     """
+    if parent.ndim != 2:
+        raise ValueError(
+            f"parent must be that of one search, [N, P], got shape {parent.shape}; take the scores "
+            "and schedules of several searches by jax.vmap(lambda result: result.schedule)(results)"
+        )
     own = jnp.arange(len(parent), dtype=jnp.int32)
 
     def step(trained: Array, parent: Array) -> tuple[Array, Array]:

@@ -127,6 +127,11 @@ def pareto_front(scores: Array) -> Array:
     Raises:
       ValueError: for an array of another shape.
     """
+    if isinstance(scores, Mapping):
+        raise ValueError(
+            "scores must be an array [N, M], got scores by name; give a SearchResult's "
+            "late_objectives"
+        )
     scores = jnp.asarray(scores)
     if scores.ndim != 2:
         raise ValueError(f"scores must be an array [N, M], got one of shape {scores.shape}")

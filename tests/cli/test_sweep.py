@@ -79,6 +79,7 @@ def test_population_based_training_leaves_the_schedule_of_its_winner(jaxrl_comma
     finished = jaxrl_command(*words)
     assert finished.returncode == 0, finished.stderr
     assert "best schedule: the phases that led to the winner" in finished.stdout
+    assert "the highest score of a phase; --final-trials chooses" in finished.stdout
     assert "best config" not in finished.stdout
     held = sweep_file.read(tmp_path / "x")
     assert (held["lanes"], held["scheduler"]["name"], len(held["trials"])) == (4, "PBT", 4)
@@ -350,6 +351,18 @@ def test_autotuning_chooses_at_most_the_lanes_of_the_flag(monkeypatch, tmp_path)
     assert num_agents == [2, 8]
 
 
+def test_trials_that_are_too_short_to_learn_are_named(jaxrl_command, monkeypatch):
+    def stop(*_, **__):
+        raise ValueError("here the sweep would begin")
+
+    monkeypatch.setattr(tuning, "sweep", stop)
+    words = "sweep", "--algo", "dqn", "--env-id", "CartPole-v1", "--num-envs", "2", "--phases", "2"
+    phases = "--phase-length", "400", "--phase-unit", "steps", "--set", "exploration_steps=700"
+    shown = jaxrl_command(*words, *phases)
+    assert "at most 800 steps, but agents learn nothing before step 1,000" in shown.stdout
+    assert "exploration_steps" not in shown.stdout
+
+
 def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
     algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
     lanes = functools.partial(
@@ -369,6 +382,7 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
         ),
         (["--space", "gamma"], "--space takes name=value, got 'gamma'"),
         (["--space", "gamma=Uniform(a, 1)"], "'Uniform(a, 1)' is not a distribution: malformed"),
+        (["--space", "gamma=Choice(0.9, 1)"], "write it as in Choice((1, 2))"),
         (["--set", "gamma=2"], "error: --set: PPOConfig.gamma must be within [0, 1], got 2"),
         (["--space", "gamma=Uniform(0, 2)"], "error: --space gamma must be within [0, 1], got 2"),
         (["--config"], "Missing value for argument '--config'"),

@@ -1,7 +1,7 @@
 """Rollouts: the loop over their steps."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,8 @@ def test_agents_act_within_the_bounds_of_any_environment():
             jax.debug.callback(seen.append, action)
             return self.init(key)
 
-    algo, config = jaxrl.ppo(Own()), jaxrl.PPOConfig(num_steps=4, num_minibatches=1)
+    env: Any = Own()
+    algo, config = jaxrl.ppo(env), jaxrl.PPOConfig(num_steps=4, num_minibatches=1)
     jax.block_until_ready(jaxrl.train(algo, config, jax.random.key(0), 1))
     jax.effects_barrier()
     assert np.min(seen) == 20  # the first policy's mean is 0

@@ -35,6 +35,8 @@ def test_ancestors_are_who_trained_the_agents():
         for phase in range(P - 2, -1, -1):
             expected[trial, phase] = parent[expected[trial, phase + 1], phase]
     np.testing.assert_array_equal(ancestors(jnp.array(parent)), expected)
+    with pytest.raises(ValueError, match=r"must be that of one search.*by jax.vmap"):
+        ancestors(jnp.array([parent, parent]))
 
 
 @pytest.mark.parametrize(

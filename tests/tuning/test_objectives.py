@@ -123,6 +123,8 @@ def test_equal_rows_are_on_the_front_together_under_jit_and_vmap_too():
         ValueError, match=r"scores must be an array \[N, M\], got one of shape \(3,\)"
     ):
         pareto_front(jnp.zeros(3))
+    with pytest.raises(ValueError, match="got scores by name; give a SearchResult's late_objec"):
+        pareto_front(objectives.Scores({"return": jnp.zeros((3, 2))}))  # pyrefly: ignore[bad-argument-type]
 
 
 def test_the_first_of_several_objectives_compares_trials():

@@ -231,7 +231,10 @@ def parse_distribution(text: str) -> Any:
     except (RecursionError, MemoryError) as error:
         raise ValueError(f"--space: {text[:40]!r}... is nested too deep") from error
     except (SyntaxError, TypeError, ValueError) as error:
-        raise ValueError(f"--space: {text!r} is not a distribution: {error}") from error
+        raise ValueError(
+            f"--space: {text!r} is not a distribution: {error}; write it as in Choice((1, 2)), "
+            "Uniform(0.5, 1.0)"
+        ) from error
     raise ValueError(
         f"--space: {text!r} is not a distribution; choose from {', '.join(DISTRIBUTIONS)}"
     )

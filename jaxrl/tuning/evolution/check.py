@@ -12,6 +12,7 @@ from jaxrl import checks
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.schedulers.check import (
+    explain_tracing,
     raise_for,
     random_scores,
     wrong_arrays,
@@ -66,7 +67,11 @@ def _check_program(explorer: Explorer, space: spaces.PlainSpace, seed: int) -> I
     values, parents = _start(explorer, space, seed)
     scores = np.full(parents.shape, np.nan, np.float32)
     arguments = (jax.random.key(seed), np.int32(0), scores, values, parents)
-    generation = jax.eval_shape(_evolution(explorer, space), *arguments)
+    try:
+        generation = jax.eval_shape(_evolution(explorer, space), *arguments)
+    except Exception as error:
+        yield explain_tracing("evolve", error)
+        return
     if not isinstance(generation, Generation) or set(generation.values) != set(space):
         yield f"evolve must return a Generation with the values {sorted(space)}"
         return
@@ -93,8 +98,10 @@ def _check_evolution(explorer: Explorer, space: spaces.PlainSpace, seed: int) ->
             both = jax.tree.map(np.asarray, lanes(keys, *arguments))
             now = {name: x[:, phase] for name, x in values.items()}
             for way, found in (("", one), ("under vmap, ", jax.tree.map(lambda x: x[0], both))):
-                for problem in _wrong_generation(found, now, scores[:, phase], space):
-                    yield f"{way}{problem}, after phase {phase} with {kind} scores"
+                problems = [*_wrong_generation(found, now, scores[:, phase], space)]
+                yield from (f"{way}{x}, after phase {phase} with {kind} scores" for x in problems)
+                if problems:  # the same would follow under vmap, and after other phases
+                    return
             if not np.array_equal(one.parent, both.parent[0]):
                 yield "parent under vmap differs from parent alone"
             for name, x in values.items():

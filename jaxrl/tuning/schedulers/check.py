@@ -69,8 +69,21 @@ def wrong_members(scheduler: Any, members: tuple[str, ...]) -> Iterator[str]:
 def wrong_judge(scheduler: Scheduler) -> Iterator[str]:
     """Yield problems of what `judge` returns, without running it."""
     ledger = ledgers.start(scheduler)
-    status = jax.eval_shape(scheduler.judge, ledger, jnp.int32(0))
+    try:
+        status = jax.eval_shape(scheduler.judge, ledger, jnp.int32(0))
+    except Exception as error:
+        yield explain_tracing("judge(ledger, trial)", error)
+        return
     yield from wrong_arrays("judge", {"the status": (status, ledger.status)})
+
+
+def explain_tracing(function: str, error: Exception) -> str:
+    """Return the problem of a function that JAX cannot trace."""
+    first = next(iter(str(error).splitlines()), "")
+    return (
+        f"{function} must compute by jax.numpy, without NumPy and Python's `if` on arrays; it "
+        f"failed with {type(error).__name__}: {first}"
+    )
 
 
 def _check_search(scheduler: Scheduler, seed: int) -> Iterator[str]:

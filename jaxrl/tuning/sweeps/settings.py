@@ -101,6 +101,10 @@ class SweepSettings(NamedTuple):
         return self.agents_dir or default_folder(self.storage_url, self.run_dir)
 
 
+LAMBDA = "<lambda>"
+"""The name of functions that have none."""
+
+
 def storage_url(run_dir: Path, storage: str | None) -> str:
     """Return the URL of a sweep's storage, by default a database in its directory."""
     return storage or file_url(run_dir / "study.db")
@@ -124,7 +128,7 @@ def check_settings(
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
     require_sampler(settings.sampler, space)
-    if callable(settings.objective) and not hasattr(settings.objective, "__name__"):
+    if callable(settings.objective) and getattr(settings.objective, "__name__", LAMBDA) == LAMBDA:
         named = "a function with a name, which sweep.json records (def score(metrics): ...)"
         raise checks.refuse("objective", named, settings.objective)
     tried, program = programs.first(space)  # the config itself may be one that its program refuses

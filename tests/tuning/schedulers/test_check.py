@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxrl.tuning import (
@@ -48,6 +49,11 @@ def judged(change):
     [
         (lambda ledger, trial: ledger.status[:2], r"the status must be int32\[4\], is int32\[2\]"),
         (lambda ledger, trial: ledger.scores[:, 0], r"must be int32\[4\], is float32\[4\]"),
+        (
+            lambda ledger, trial: np.sort(ledger.status),
+            r"judge\(ledger, trial\) must compute by jax",
+        ),
+        (lambda ledger, trial: ledger.status if trial else 0, "failed with TracerBool"),
         (lambda ledger, trial: ledger.status.at[trial].set(9), "some are no Status"),
         (
             lambda ledger, trial: jnp.minimum(ledger.status, Status.STOPPED),

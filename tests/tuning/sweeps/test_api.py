@@ -73,7 +73,8 @@ def score_of_agents(metrics):
             r"must return one number, but .* an array \[2, 1\]",
         ),
         ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
-        ({"storage": "study.db"}, r"^the storage \*\*\* cannot be read as a URL"),
+        ({"objective": lambda metrics: metrics["loss"].mean()}, "must be a function with a name"),
+        ({"storage": "study.db"}, r"^the storage study.db cannot be read .* as sqlite:///runs/stu"),
     ],
 )
 def test_bad_arguments_are_refused_by_name_and_leave_nothing(tmp_path, arguments, message):
