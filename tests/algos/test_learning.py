@@ -101,7 +101,7 @@ def test_values_are_discounted(name):
     assert value(algo, config, state, [[0.0]]) == pytest.approx([0.5], abs=tolerance)
 
 
-@few_in_every_run("a2c", "impala", "dqn", "pqn", of=LEARNERS)
+@few_in_every_run("impala", "dqn", "pqn", of=LEARNERS)
 def test_the_policy_uses_the_observation(name):
     algo, config, state, _ = solve(name, "probe/Contextual-v0")
     assert greedy(algo, config, state, [[-1.0], [1.0]]).tolist() == [0, 1]
@@ -109,7 +109,8 @@ def test_the_policy_uses_the_observation(name):
     assert value(algo, config, state, [[-1.0], [1.0]]) == pytest.approx([1, 1], abs=tolerance)
 
 
-@few_in_every_run("dqn", of=["a2c", "impala", "dqn", "pqn", "r2d2"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["a2c", "impala", "dqn", "pqn", "r2d2"])
 def test_a_time_limit_is_not_a_death(name):
     config = LEARNERS[name].config.replace(gamma=0.8)
     algo, config, state, _ = solve(name, "probe/TimeLimit-v0", config, factor=2, limit=5)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_algorithms import CONFIGS, algorithm, assert_close, few_in_every_run
+from small_algorithms import CONFIGS, algorithm, assert_close
 
 import jaxrl
 from jaxrl.algos import a2c, actor_critic, impala
@@ -94,7 +94,8 @@ def test_actors_of_impala_lag_by_the_gradient_steps_of_an_update():
     assert jax.tree.leaves(state.past_params)[0].shape[0] == 1
 
 
-@few_in_every_run("a2c", of=["a2c", "impala-lstm"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["a2c", "impala-lstm"])
 def test_members_of_a_population_learn_in_turn_as_if_alone(name):
     algo = algorithm(name, num_envs=N)
     rates = jnp.asarray([0.05, 0.01])
