@@ -30,7 +30,16 @@ LIMITED = [
     "envpool-pendulum-limit", "gymnasium-pendulum-limit", "envpool-pong-limit",
 ]  # fmt: skip
 VARIED = ["gymnax-pendulum-limit", "probe-contextual", "envpool-cartpole", "gymnasium-cartpole"]
-all_cases = pytest.mark.parametrize("name", CASES)
+BREAKOUT = [name for name in CASES if "breakout" in name]
+PHYSICS = [name for name in CASES if "box2d" in name or "mujoco" in name]
+
+
+def marked(names):
+    """Leave physics to releases: the other cases have the same adapters."""
+    return [pytest.param(x, marks=pytest.mark.exhaustive) if x in PHYSICS else x for x in names]
+
+
+all_cases = pytest.mark.parametrize("name", marked(CASES))
 
 
 # --- time steps ----------------------------------------------------------------------------------
@@ -38,7 +47,11 @@ all_cases = pytest.mark.parametrize("name", CASES)
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if "breakout" in name else name for name in CASES],
+    [
+        "gymnasium-mujoco-limit",
+        *marked(name for name in CASES if name not in ("gymnasium-mujoco-limit", *BREAKOUT)),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in BREAKOUT),
+    ],
 )
 def test_the_check_for_adapters_passes(name):
     jaxrl.check_env(CASES[name].make(), CASES[name].num_steps)
@@ -109,7 +122,7 @@ def test_box_actions_are_clipped(id):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in CASES if name not in ("probe-time-limit", "envpool-minigrid")]
+    "name", marked(name for name in CASES if name not in ("probe-time-limit", "envpool-minigrid"))
 )
 def test_keys_and_environments_of_a_batch_differ(name):
     other = jit_play(CASES[name].make(), jax.random.key(7), actions_of(name))
