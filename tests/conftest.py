@@ -64,6 +64,17 @@ def optimized():
 
 
 @pytest.fixture
+def toy_for_ppo(monkeypatch):
+    """Let code of the documentation train an algorithm that compiles fast."""
+    from toy_algorithm import ToyConfig, toy
+
+    import jaxrl
+
+    monkeypatch.setattr(jaxrl, "ppo", toy)
+    monkeypatch.setattr(jaxrl, "PPOConfig", ToyConfig)
+
+
+@pytest.fixture
 def no_pictures(monkeypatch):
     """Draw none of the pictures of a sweep's page."""
     monkeypatch.setattr("jaxrl.analysis.sweep_report.plot", lambda *_: [])

@@ -12,20 +12,20 @@ import jax
 import numpy as np
 import pytest
 from small_algorithms import same
-from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.algos import ALGORITHMS
 from jaxrl.distributed.spread import spread
 
 ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "README.md", *(ROOT / "docs").rglob("*.md")
+TEXT = "\n".join(path.read_text() for path in PAGES)
 
 
 def read_snippet(name):
     """Return the code that follows the comment `snippet: name` in the README or a page of docs/."""
-    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
     pattern = rf"<!-- snippet: {name} -->\n```python\n(.*?)```"
-    (code,) = re.findall(pattern, "\n".join(texts), re.DOTALL)
+    (code,) = re.findall(pattern, TEXT, re.DOTALL)
     return code
 
 
@@ -40,11 +40,10 @@ def run_snippet(name, *changes):
     return scope
 
 
-@pytest.fixture
-def toy_for_ppo(monkeypatch):
-    """Let snippets about the search itself train an algorithm that compiles fast."""
-    monkeypatch.setattr(jaxrl, "ppo", toy)
-    monkeypatch.setattr(jaxrl, "PPOConfig", ToyConfig)
+def test_every_snippet_is_run_by_a_test():
+    called = re.findall(r'\b(?:run|read)_snippet\(\s*"([^"]+)"', Path(__file__).read_text())
+    of_algorithms = [f"use {name}" for name in ALGORITHMS]
+    assert {*re.findall("<!-- snippet: (.+) -->", TEXT)} == {*called, *of_algorithms}
 
 
 @pytest.mark.slow
@@ -174,6 +173,16 @@ def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
     scope = run_snippet("own sink", ("50_000", "5_000"))
     assert f"best: {scope['sink'].best:.1f}" in capsys.readouterr().out
     assert scope["sink"].best > 10
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
+def test_the_callback_stops_the_run_when_the_return_is_good(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run_snippet("own callback", ("500_000", "80_000, 'log_every': 1"))["result"]
+    assert result.interrupted
+    assert 0 < result.summary["updates"] < 10_000
+    assert result.summary["mean_return"] > 50
 
 
 @pytest.mark.slow
