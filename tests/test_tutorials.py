@@ -102,13 +102,12 @@ def test_the_algorithms_keep_the_contract():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_population_trains_and_goes_on():
-    smaller = ("key, 100)", "key, 10)"), ("128, num_minibatches=4", "32, hidden_sizes=(8,)")
     scope = run_page(
         "a-population",
-        *smaller,
-        ("jaxrl.ppo(", "jaxrl.a2c("),
-        ("PPOConfig", "A2CConfig"),
+        ("key, 100)", "key, 10)"),
+        ("num_steps=128, num_minibatches=4", ""),
         (", 50, 50)", ", 2, 2)"),
         (":, -20:", ":, -4:"),
         ("for_evaluation(16)", "for_evaluation(2)"),
@@ -122,11 +121,11 @@ def test_the_population_trains_and_goes_on():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_search_finds_a_config_and_checks_it():
     scope = run_page(
         "a-search",
-        ("jaxrl.ppo(", "jaxrl.a2c("),
-        ("PPOConfig(num_steps=128, num_minibatches=4)", "A2CConfig(num_steps=64)"),
+        ("num_steps=128, num_minibatches=4", ""),
         ("scheduler, 8, 10)", "scheduler, 8, 1)"),
         ("repeats=5", "repeats=2"),
     )
