@@ -16,16 +16,26 @@ from faults.outcomes import SURVIVED, Kind, Outcome, Result, Verdict
 
 ROOT = Path(__file__).parents[2]
 KINDS = tuple(campaign.find_kinds())
-# Other tests do nearly the same: tests/envs/host/test_worker_pool.py, and of tuning/sweeps/
-# test_loop.py and test_workers.py.
-TESTED_ELSEWHERE = ("simulator-", "kill-sweep-static", "kill-workers-postgresql")
-TRIED = tuple(kind for kind in KINDS if not kind.startswith(TESTED_ELSEWHERE))
+# Other tests do nearly the same, case by case: tests/envs/host/test_worker_pool.py; of tuning/,
+# test_program.py, studies/test_damage.py, and of sweeps/ test_loop.py, test_workers.py and
+# test_best_agents.py; of training/, test_checkpoint.py and test_loggers.py; of files/,
+# test_intact.py and test_schema.py; distributed/test_processes.py and test_arguments.py.
+TESTED_ELSEWHERE = (
+    "simulator-", "kill-sweep-static", "kill-workers-postgresql", "kill-joined", "poison-search",
+    "damage-", "swap-", "input-",
+)  # fmt: skip
+EXAMPLES = ("damage-checkpoint", "input-command")
+"""Kinds that are tried nevertheless."""
+TRIED = tuple(k for k in KINDS if k in EXAMPLES or not k.startswith(TESTED_ELSEWHERE))
+IN_PROCESSES = tuple(k for k in TRIED if k.startswith(("kill-", "two-writers", "counters")))
+"""Half of the work. The other half has all kinds that share a warm process and its programs."""
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """The results of two campaigns side by side, each of half the kinds that are tried here."""
-    directory, halves = tmp_path_factory.mktemp("faults"), (TRIED[::2], TRIED[1::2])
+    """The results of two campaigns side by side, each of some of the kinds that are tried here."""
+    directory = tmp_path_factory.mktemp("faults")
+    halves = IN_PROCESSES, tuple(kind for kind in TRIED if kind not in IN_PROCESSES)
     command = sys.executable, "-m", "tests.faults", "--once"
     # Without these tests' own flags, for which the campaign has faster ones to compile.
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
