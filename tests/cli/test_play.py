@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -17,12 +18,17 @@ from jaxrl.training.evaluate import Evaluation
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    algo, run_dir = jaxrl.ppo(jaxrl.make("CartPole-v1", 2)), tmp_path_factory.mktemp("run")
+    jaxrl.run(algo, CONFIG, seed=0, total_steps=256, run_dir=run_dir, num_evaluations=0)
+    return run_dir
+
+
 @pytest.fixture
-def run_dir(tmp_path):
-    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 2))
-    return jaxrl.run(
-        algo, CONFIG, seed=0, total_steps=256, run_dir=tmp_path / "run", num_evaluations=0
-    ).run_dir
+def run_dir(trained, tmp_path):
+    """The directory of a run, in which a test may write."""
+    return shutil.copytree(trained, tmp_path / "run")
 
 
 def test_an_agent_is_evaluated_filmed_and_compared(jaxrl_command, run_dir):

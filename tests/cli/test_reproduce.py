@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from written_runs import write_run
 
 import jaxrl
 from jaxrl.analysis.records import describe_scores
@@ -23,8 +24,16 @@ def greedy_evaluation(run_dir, episodes):
 
 
 @pytest.fixture
-def record(tmp_path):
-    """Write the record of two short runs; return its path and content."""
+def path(tmp_path):
+    """Return the path of a record."""
+    path = tmp_path / "experiments" / "results" / "short.json"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def content(tmp_path):
+    """Return the record of two short runs."""
     algo, entries = jaxrl.ppo(jaxrl.make("CartPole-v1", 4)), []
     for seed in (1, 2):
         run_dir = tmp_path / f"recorded-{seed}"
@@ -40,16 +49,14 @@ def record(tmp_path):
                 "evaluation": {"greedy": True} | evaluation,
             }
         )
-    content = {"random_policy": {"mean_return": 22.0}, "runs": entries}
-    path = tmp_path / "experiments" / "results" / "short.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
-    return path, content
+    return {"random_policy": {"mean_return": 22.0}, "runs": entries}
 
 
 @pytest.mark.slow
-def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_command, tmp_path):
-    path, content = record
+def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(
+    path, content, jaxrl_command, tmp_path
+):
+    path.write_text(json.dumps(content))
     repeated = jaxrl_command("reproduce", "short")
     assert repeated.returncode == 0, repeated.stderr
     assert repeated.stdout.count(": reproduced") == 2
@@ -72,9 +79,12 @@ def test_a_record_is_repeated_exactly_and_a_false_one_is_refused(record, jaxrl_c
     assert "with other versions or another commit, so its score is not today's" in older.stderr
 
 
-def test_damaged_records_are_refused_by_name(record, jaxrl_command):
-    path, content = record
-    path.write_text(json.dumps(content | {"runs": content["runs"][:1] * 2}))
+def test_damaged_records_are_refused_by_name(path, jaxrl_command, tmp_path):
+    run_dir = write_run(tmp_path / "run")
+    others = {"log_every": 1, "num_evaluations": 0, "eval_episodes": 1}
+    run = {"manifest": manifests.read(run_dir) | others, "summary": {"mean_return": 20.0}}
+    content = {"random_policy": {"mean_return": 22.0}, "runs": [run, run]}
+    path.write_text(json.dumps(content))
     twice = jaxrl_command("reproduce", path)
     assert "two of its runs have the seed 1" in twice.stderr
     del content["runs"][0]["manifest"]["env"]

@@ -1,15 +1,14 @@
 """Evaluation: whole episodes, as many of each environment; the best agent by it."""
 
-import functools
 import time
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_algorithms import CONFIGS
+from sweep_runs import toy_algorithm
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
@@ -19,8 +18,6 @@ from jaxrl.rollouts.simulation import start
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import BestAgent, Evaluation, frames
-
-CONFIG = CONFIGS["ppo"]
 
 
 def test_each_environment_counts_the_same_number_of_episodes():
@@ -67,38 +64,39 @@ def test_the_simulator_of_pictures_is_closed():
 def evaluated(tmp_path, monkeypatch):
     """`evaluated(scores)`: a run of 12 updates whose evaluations have these mean returns."""
 
-    def make(scores, algo=None, config=None, total_steps=12 * 16, **arguments):
+    def make(scores, algo=None, config=None, num_updates=12, **arguments):
         left = iter(scores)
 
         def evaluate(*_):
             return Evaluation(jnp.full(1, next(left)), jnp.ones(1))
 
         monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+        algo, config = algo or toy_algorithm(), config or ToyConfig()
         return jaxrl.run(
-            algo or make_ppo(), config or CONFIG, total_steps=total_steps, run_dir=tmp_path / "run",
-            num_evaluations=len(scores), progress_bar=False, **arguments,
+            algo, config, total_steps=num_updates * algo.env.num_envs * algo.num_steps(config),
+            run_dir=tmp_path / "run", num_evaluations=len(scores), progress_bar=False, **arguments,
         )  # fmt: skip
 
     return make
 
 
-@functools.cache
-def make_ppo():
-    return jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+def load(result, which="best"):
+    make_algorithm = lambda env, network: toy(env)  # noqa: E731
+    return jaxrl.load_policy(result.run_dir, which=which, make_algorithm=make_algorithm)
 
 
 def test_the_best_agent_is_kept_and_of_equal_ones_the_last(evaluated):
     params = {}
 
     def note(update, state, row):
-        params[update] = jax.tree.map(np.array, state.params)
+        params[update] = np.array(state.params)
 
     result = evaluated([1.0, 5.0, 5.0, 3.0], callbacks=[note])
-    policy = jaxrl.load_policy(result.run_dir, which="best")
+    policy = load(result)
     assert policy.state.num_updates == 9
-    chex.assert_trees_all_equal(policy.state.params, params[9])
+    np.testing.assert_array_equal(policy.state.params, params[9])
     assert policy(np.zeros((3, 4))).shape == (3,)
-    assert jaxrl.load_policy(result.run_dir).state.num_updates == 12
+    assert load(result, "newest").state.num_updates == 12
 
 
 def test_a_resumed_run_forgets_best_agents_of_updates_that_it_repeats(evaluated):
@@ -108,7 +106,7 @@ def test_a_resumed_run_forgets_best_agents_of_updates_that_it_repeats(evaluated)
     before.offer(8, result.state, 0.5)
     before.save()
     before.close()
-    assert jaxrl.load_policy(result.run_dir, which="best").state.num_updates == 4
+    assert load(result).state.num_updates == 4
     before = BestAgent(result.run_dir, identity, update=7)
     before.offer(8, result.state, 1.5)
     before.save()
@@ -135,10 +133,10 @@ def test_a_killed_run_keeps_the_best_agent_before_its_checkpoint(evaluated):
         if update == 12:
             raise InterruptedError
 
-    result = evaluated([3.0], total_steps=4 * 16)
+    result = evaluated([3.0], num_updates=4)
     with pytest.raises(InterruptedError):
         evaluated([1.0, 4.0, 5.0], resume=True, callbacks=[fail], checkpoint_seconds=1e9)
-    assert jaxrl.load_policy(result.run_dir, which="best").state.num_updates == 4
+    assert load(result).state.num_updates == 4
 
 
 def test_an_agent_plays_in_environments_of_its_spaces_only():
@@ -155,7 +153,7 @@ def test_damaged_best_agents_are_moved_and_do_not_stop_a_run(evaluated):
     for path in (result.run_dir / "best").rglob("metadata"):
         path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"no checkpoint in .*best is intact"):
-        jaxrl.load_policy(result.run_dir, which="best")
+        load(result)
     with pytest.warns(UserWarning, match=r"the best agent is lost.*damaged-best"):
         evaluated([2.0] * 2, resume=True)
     assert len([*(result.run_dir / "damaged-best").iterdir()]) == 2
@@ -174,6 +172,6 @@ def test_a_best_agent_has_no_replay(evaluated):
 def test_a_run_that_was_not_evaluated_has_no_best_agent(evaluated):
     result = evaluated([])
     with pytest.raises(FileNotFoundError, match=r"no best agent in .*not evaluated"):
-        jaxrl.load_policy(result.run_dir, which="best")
+        load(result)
     with pytest.raises(ValueError, match="which must be one of"):
-        jaxrl.load_policy(result.run_dir, which="last")
+        load(result, "last")

@@ -19,13 +19,29 @@ from jaxrl.tuning.studies.storage import open_storage
 from jaxrl.tuning.studies.study import SharedStudy
 
 
-def prepare(url):
-    """Make a study of which one trial ended and one runs, and no worker is left."""
-    study = open_study(url, "a")
-    study.claim(())
-    end(study, 0)
-    study.claim(())
-    study.close()
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Files of studies of which one trial ended and one runs, and no worker is left."""
+    directory = tmp_path_factory.mktemp("studies")
+    for url in (f"sqlite:///{directory}/s.db", f"journal:///{directory}/s.log"):
+        study = open_study(url, "a")
+        study.claim(())
+        end(study, 0)
+        study.claim(())
+        study.close()
+    return directory
+
+
+@pytest.fixture
+def database(prepared, tmp_path):
+    """A database that a test may damage."""
+    return Path(shutil.copy(prepared / "s.db", tmp_path))
+
+
+@pytest.fixture
+def journal(prepared, tmp_path):
+    """A journal that a test may damage."""
+    return Path(shutil.copy(prepared / "s.log", tmp_path))
 
 
 def change(path, *statements):
@@ -65,12 +81,10 @@ def reopen(url):
          " values (2, 'failed_trial', '7')", "trial 1 has the index .*, but trial 7"),
     ],
 )  # fmt: skip
-def test_damaged_content_of_a_database_is_one_error(tmp_path, statement, message):
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    prepare(url)
-    change(tmp_path / "s.db", statement)
+def test_damaged_content_of_a_database_is_one_error(database, statement, message):
+    change(database, statement)
     with pytest.raises(ValueError, match=message):
-        reopen(url)
+        reopen(f"sqlite:///{database}")
 
 
 @pytest.mark.parametrize(
@@ -82,34 +96,28 @@ def test_damaged_content_of_a_database_is_one_error(tmp_path, statement, message
         (-1, "[" * 100_000 + "\n", "RecursionError"),
     ],
 )
-def test_damaged_lines_of_a_journal_are_one_error(tmp_path, number, line, message):
-    path = tmp_path / "s.log"
-    prepare(f"journal:///{path}")
-    lines = path.read_text().splitlines()
+def test_damaged_lines_of_a_journal_are_one_error(journal, number, line, message):
+    lines = journal.read_text().splitlines()
     lines[number] = line
-    path.write_text("\n".join(lines) + "\n")
+    journal.write_text("\n".join(lines) + "\n")
     with pytest.raises(DamagedStudyError, match=message):
-        reopen(f"journal:///{path}")
+        reopen(f"journal:///{journal}")
 
 
-def test_attributes_of_another_type_are_one_error(tmp_path):
-    path = tmp_path / "s.log"
-    prepare(f"journal:///{path}")
-    text = path.read_text()
+def test_attributes_of_another_type_are_one_error(journal):
+    text = journal.read_text()
     assert '"system_attrs":{}' in text
-    path.write_text(text.replace('"system_attrs":{}', '"system_attrs":[]'))
+    journal.write_text(text.replace('"system_attrs":{}', '"system_attrs":[]'))
     with pytest.raises(DamagedStudyError, match="AttributeError"):
-        reopen(f"journal:///{path}")
+        reopen(f"journal:///{journal}")
 
 
-def test_what_a_full_disk_left_at_the_end_of_a_journal_is_removed(tmp_path):
-    path = tmp_path / "s.log"
-    prepare(f"journal:///{path}")
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"op_code":7,"worker_id":"5958')
-    reopen(f"journal:///{path}")
-    assert path.read_bytes().startswith(whole + b'{"op_code":')
-    reopen(f"journal:///{path}")
+def test_what_a_full_disk_left_at_the_end_of_a_journal_is_removed(journal):
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code":7,"worker_id":"5958')
+    reopen(f"journal:///{journal}")
+    assert journal.read_bytes().startswith(whole + b'{"op_code":')
+    reopen(f"journal:///{journal}")
 
 
 def test_the_error_names_the_study_and_the_way_out_but_no_password():
@@ -129,15 +137,13 @@ def test_a_foreign_study_of_several_objectives_is_refused(tmp_path):
         SharedStudy(url, "s", {}, 1, lambda index: {}, search={"env": "x"})
 
 
-def test_the_connection_is_closed_if_a_study_cannot_be_opened(tmp_path, monkeypatch):
+def test_the_connection_is_closed_if_a_study_cannot_be_opened(database, monkeypatch):
     closed = []
     monkeypatch.setattr(studies_module, "close_storage", closed.append)
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    prepare(url)
-    change(tmp_path / "s.db", "delete from trials where number = 0")
+    change(database, "delete from trials where number = 0")
     with pytest.raises(DamagedStudyError):
-        open_study(url, "a")
-    assert len(closed) == 2  # with that of `prepare`
+        open_study(f"sqlite:///{database}", "a")
+    assert len(closed) == 1
 
 
 def test_errors_of_jaxrl_are_not_taken_for_damage(tmp_path):
