@@ -1,9 +1,7 @@
 """Samplers: they learn from trials, and values that are chosen again are the same."""
 
 import math
-import pickle
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import optuna
@@ -104,35 +102,3 @@ def test_values_chosen_again_after_a_kill_are_the_same(tmp_path, monkeypatch, sa
     assert claims[0] == claims[1] == claims[2]
     assert claims[0] is not None
     assert len(set(claims[0][1].values())) == 3
-
-
-class Attack:
-    """An object that writes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
-def test_an_optimizer_that_a_study_holds_is_not_unpickled(tmp_path):
-    space = {"gamma": Uniform(0, 1), "rate": Uniform(0, 1)}
-    url = f"sqlite:///{tmp_path / 'study.db'}"
-    study = optuna.create_study(storage=url, study_name="s", direction="maximize")
-    study.set_user_attr("search", {})
-    numbers: dict[str, Any] = {n: optuna.distributions.FloatDistribution(0, 1) for n in space}
-    ran = tmp_path / "ran"
-    attack = {"cma:optimizer:0": pickle.dumps(Attack(ran)).hex(), "cma:generation": 0}
-    for _ in range(3):
-        study.add_trial(
-            optuna.create_trial(
-                value=1.0, params=dict.fromkeys(space, 0.5), distributions=numbers,
-                system_attrs=attack, user_attrs=attack,
-            )
-        )  # fmt: skip
-    shared = SharedStudy(url, "s", space, 9, lambda index: {}, "cmaes")
-    claimed = shared.claim(())
-    shared.close()
-    assert claimed is not None
-    assert not ran.exists()
