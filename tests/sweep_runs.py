@@ -1,4 +1,4 @@
-"""Small sweeps of the toy algorithm, and ways to stop them, for tests of sweeps."""
+"""Small sweeps and searches of the toy algorithm, and ways to stop sweeps, for tests."""
 
 import functools
 import math
@@ -15,6 +15,7 @@ from jaxrl.tuning import (
     Phase,
     QLogUniform,
     Uniform,
+    search,
     sweep,
     trial_key,
     trial_values,
@@ -25,6 +26,7 @@ SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
 STATIC = SPACE | {"num_steps": QLogUniform(1, 8, rungs=3), "activation": Choice(("tanh", "relu"))}
 
 UPDATES = 3  # of a phase
+SEED = 5
 
 
 @functools.cache
@@ -39,7 +41,7 @@ def run(directory, scheduler, space=SPACE, algo=None, config=None, **arguments):
     defaults: dict[str, Any] = {
         "num_lanes": 4,
         "phase": Phase(UPDATES),
-        "seed": 5,
+        "seed": SEED,
         "strategy": "vmap",
         "progress_bar": False,
         "checkpoint_seconds": 1e9,
@@ -47,6 +49,20 @@ def run(directory, scheduler, space=SPACE, algo=None, config=None, **arguments):
         "storage": f"journal:///{directory.parent / (directory.name + '.log')}",
     }
     return sweep(algo, config, space, scheduler, run_dir=directory, **defaults | arguments)
+
+
+def search_of(scheduler, num_lanes=4, space=SPACE, algo=None, **arguments):
+    """Return a search in one program, as a function of a key and further arguments."""
+    algo = algo or toy_algorithm()
+    return functools.partial(
+        search, algo, ToyConfig(), space, scheduler, num_lanes, UPDATES, **arguments
+    )
+
+
+@functools.cache
+def searched(scheduler, num_lanes=4, **arguments):
+    """Return what one program finds with the seed of `run`."""
+    return jax.jit(search_of(scheduler, num_lanes, **arguments))(jax.random.key(SEED))
 
 
 def outcome(result):

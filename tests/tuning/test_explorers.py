@@ -1,30 +1,17 @@
 """Explorers in a search: one program, whose copies are exact and follow their schedule."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sweep_runs import SPACE, UPDATES, toy_algorithm
+from sweep_runs import SEED, UPDATES, search_of, searched, toy_algorithm
 from toy_algorithm import ToyConfig
 
-from jaxrl.tuning import MFPBT, PB2, PBT, Finals, ancestors, search, trial_key
+from jaxrl.tuning import MFPBT, PB2, PBT, Finals, ancestors, trial_key
 
-KEY = jax.random.key(5)
+KEY = jax.random.key(SEED)
 N, P = 8, 5
 EXPLORERS = [PBT(N, P), PB2(N, P, candidates=16), MFPBT(N, P, periods=(1, 2))]
-
-
-def search_of(explorer, strategy="vmap"):
-    return functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, explorer, N, UPDATES, strategy=strategy
-    )
-
-
-@functools.cache
-def searched(explorer, strategy="vmap"):
-    return jax.jit(search_of(explorer, strategy))(KEY)
 
 
 def test_ancestors_are_who_trained_the_agents():
@@ -49,7 +36,7 @@ def test_ancestors_are_who_trained_the_agents():
 )
 def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule(explorer):
     """The toy's parameters are their initial values plus all learning rates."""
-    result = searched(explorer)
+    result = searched(explorer, N)
     own, parent = np.arange(N)[:, None], np.asarray(result.parent)
     is_copy = parent != own
     assert is_copy[:, :-1].any(axis=0).all()
@@ -71,8 +58,7 @@ def test_copies_are_exact_and_go_on_with_the_values_of_their_schedule(explorer):
 
 def test_an_agent_brings_its_scores_with_it():
     """The late scores are of the agents with which trials ended, not of replaced ones."""
-    program = functools.partial(search_of(EXPLORERS[0]), finals=Finals(4, 1, share=0.5))
-    result = jax.jit(program)(KEY)
+    result = searched(EXPLORERS[0], N, finals=Finals(4, 1, share=0.5))
     scores, parent = np.asarray(result.ledger.scores), np.asarray(result.parent)
     assert (parent[:, -2] != np.arange(N)).any()
     expected = (scores[:, -1] + scores[parent[:, -2], -2]) / 2
@@ -83,20 +69,12 @@ def test_an_agent_brings_its_scores_with_it():
     np.testing.assert_array_equal(result.finals.trial, finalists)
 
 
-@pytest.mark.parametrize(
-    "strategy", [pytest.param("map", marks=pytest.mark.exhaustive), "shard-vmap"]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("strategy", ["map", "shard-vmap"])
 def test_the_strategy_does_not_matter(strategy):
-    expected, result = searched(EXPLORERS[0]), searched(EXPLORERS[0], strategy)
+    expected, result = searched(EXPLORERS[0], N), searched(EXPLORERS[0], N, strategy=strategy)
     np.testing.assert_array_equal(result.parent, expected.parent)
     np.testing.assert_allclose(result.ledger.scores, expected.ledger.scores, rtol=1e-5)
-
-
-def test_a_search_is_one_program_without_callbacks():
-    (pb2,) = (explorer for explorer in EXPLORERS if isinstance(explorer, PB2))  # the most code
-    program = str(jax.make_jaxpr(search_of(pb2))(KEY))
-    assert "while" in program
-    assert "callback" not in program
 
 
 def test_the_parents_of_earlier_phases_are_known_to_an_explorer():
@@ -111,6 +89,6 @@ def test_the_parents_of_earlier_phases_are_known_to_an_explorer():
             generation = super().evolve(key, phase, scores, values, parents, space)
             return generation._replace(parent=parent.astype(jnp.int32))
 
-    result = jax.jit(search_of(Records(N, P)))(KEY)
+    result = jax.jit(search_of(Records(N, P), N))(KEY)
     expected = np.where(np.arange(P) < P - 1, np.arange(P) + 1, np.arange(N)[:, None])
     np.testing.assert_array_equal(result.parent, expected)

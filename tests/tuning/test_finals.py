@@ -1,12 +1,10 @@
 """Finals: which settings train again, that their seeds are new, and that they choose the winner."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sweep_runs import SPACE, UPDATES, toy_algorithm
+from sweep_runs import SEED, UPDATES, search_of, searched, toy_algorithm
 from toy_algorithm import ToyConfig
 
 import jaxrl
@@ -17,23 +15,14 @@ from jaxrl.tuning import (
     RandomSearch,
     SuccessiveHalving,
     objectives,
-    search,
     trial_key,
 )
 from jaxrl.tuning.finals import mean_of_last_two, retrain
 from jaxrl.tuning.objectives import Scores
 from jaxrl.tuning.search_result import FinalScores
 
-KEY = jax.random.key(5)
+KEY = jax.random.key(SEED)
 FINALS = Finals(top=2, repeats=3, share=0.5)
-
-
-@functools.cache
-def searched(scheduler, finals, num_lanes=4, **arguments):
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, num_lanes, UPDATES, finals=finals
-    )
-    return jax.jit(functools.partial(run, **arguments))(KEY)
 
 
 def trained(values, key, num_phases):
@@ -64,7 +53,7 @@ def late_scores(ledger):
     ids=lambda scheduler: type(scheduler).__name__,
 )
 def test_the_best_settings_train_again_with_new_seeds(scheduler):
-    result, without = searched(scheduler, FINALS), searched(scheduler, None)
+    result, without = searched(scheduler, finals=FINALS), searched(scheduler)
     for found, expected in zip(result.ledger, without.ledger, strict=True):
         np.testing.assert_array_equal(found, expected)  # finals change nothing before them
     expected = np.argsort(-late_scores(result.ledger), kind="stable")[:2]
@@ -91,7 +80,7 @@ def test_the_best_settings_train_again_with_new_seeds(scheduler):
 @pytest.mark.slow
 def test_finals_take_as_many_rounds_as_their_lanes_need():
     scheduler = HyperTrick(14, 4)
-    extra = searched(scheduler, FINALS).num_rounds - searched(scheduler, None).num_rounds
+    extra = searched(scheduler, finals=FINALS).num_rounds - searched(scheduler).num_rounds
     assert extra == 2 * 4  # six runs of four phases on four lanes
 
 
@@ -99,9 +88,9 @@ def test_finals_that_cost_more_than_their_share_are_refused():
     with pytest.raises(
         ValueError, match=r"20 runs, 0.4 times the 50 trials .*, more than share=0.2"
     ):
-        searched(RandomSearch(50, 2), Finals())
+        searched(RandomSearch(50, 2), finals=Finals())
     with pytest.raises(ValueError, match="top must be at most 8, all trials, got 9"):
-        searched(RandomSearch(8, 2), Finals(top=9, repeats=1, share=9))
+        searched(RandomSearch(8, 2), finals=Finals(top=9, repeats=1, share=9))
 
 
 def test_their_share_is_of_the_steps_that_a_cap_allows():
@@ -113,9 +102,7 @@ def test_their_share_is_of_the_steps_that_a_cap_allows():
         0,
     ]
     phase_steps = 3 * 2 * 2  # updates, steps and environments of a phase
-    capped = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, RandomSearch(50, 2), 4, 3
-    )
+    capped = search_of(RandomSearch(50, 2))
     with pytest.raises(
         ValueError, match=r"4 runs, 0\.4 times the 10 whole trials that max_steps allows, more than"
     ):
@@ -128,8 +115,8 @@ def test_their_share_is_of_the_steps_that_a_cap_allows():
 def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):
     scheduler = SuccessiveHalving(9, 9)  # its trials pause, and resume with all their agents
     result = searched(
-        scheduler, Finals(1, 2, 0.5), seeds_per_trial=3, objective=objectives.lowest_return,
-        strategy=strategy,
+        scheduler, finals=Finals(1, 2, 0.5), seeds_per_trial=3,
+        objective=objectives.lowest_return, strategy=strategy,
     )  # fmt: skip
     reported = np.asarray(result.ledger.reported)
     assert len(set(reported)) > 1
@@ -150,7 +137,7 @@ def test_a_trial_of_several_seeds_scores_by_the_objective_over_them(strategy):
 
 def test_an_agent_trains_again_with_a_schedule():
     algo, config = toy_algorithm(), ToyConfig()
-    result, key = searched(RandomSearch(3, 4), None), trial_key(KEY, 2)
+    result, key = searched(RandomSearch(3, 4)), trial_key(KEY, 2)
     schedule: dict[str, jax.Array] = {name: x[2] for name, x in result.schedule.items()}
     scores = retrain(algo, config, UPDATES, schedule, key)
     np.testing.assert_allclose(scores, result.ledger.scores[2], rtol=1e-4)

@@ -1,17 +1,24 @@
 """A whole search as one program: the same trials and decisions as on the host, and it learns."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sweep_runs import SPACE, scores_of_full_trials, toy_algorithm
+from sweep_runs import (
+    SEED,
+    SPACE,
+    scores_of_full_trials,
+    search_of,
+    searched,
+    toy_algorithm,
+)
 from toy_algorithm import ToyConfig, quality, toy
 
 import jaxrl
 from jaxrl.tuning import (
     ASHA,
+    PB2,
+    ExpectedImprovement,
     Finals,
     HyperBand,
     HyperTrick,
@@ -26,6 +33,7 @@ from jaxrl.tuning import (
     search,
     simulate,
     trial_key,
+    trial_values,
 )
 
 SCHEDULERS = [
@@ -35,16 +43,7 @@ SCHEDULERS = [
     HyperBand(9),
     ASHA(12, 9),
 ]
-SEED = 5
 KEY = jax.random.key(SEED)
-
-
-@functools.cache
-def searched(scheduler, num_lanes=4, strategy="vmap"):
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, num_lanes, 3, strategy=strategy
-    )
-    return jax.jit(run)(KEY)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +66,9 @@ def test_the_program_decides_what_the_host_decides(scheduler):
         assert result.lane[span.trial, span.phase] == span.lane
     assert (np.asarray(result.lane) >= 0).sum() == len(spans)
     assert result.num_rounds == max(span.end for span in spans)
+    last = trial_values(SPACE, KEY, scheduler.num_trials - 1)
+    for name, values in result.values.items():
+        np.testing.assert_allclose(values[-1], last[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,8 @@ def test_a_trial_does_not_depend_on_the_number_of_lanes():
     ids=str,
 )
 def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3,
-        max_steps=10 * 3 * 4, finals=Finals(1, 2, 2.0),
-    )  # fmt: skip
-    result = jax.jit(run)(KEY)  # a phase has three updates of two steps of two environments
+    # A phase has three updates of two steps of two environments.
+    result = searched(scheduler, max_steps=10 * 3 * 4, finals=Finals(1, 2, 2.0))
     spent = int(result.ledger.reported.sum())
     assert 10 <= spent < 10 + 4
     whole = searched(scheduler)
@@ -112,20 +111,16 @@ def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
     assert np.isfinite(result.finals.scores).all()  # finals follow
 
 
-@pytest.mark.parametrize("seeds_per_trial", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seeds_per_trial", [1, 2])
 def test_keys_without_a_type_give_the_same_search(seeds_per_trial):
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[0], 4, 3,
-        seeds_per_trial=seeds_per_trial,
-    )  # fmt: skip
+    run = search_of(SCHEDULERS[0], seeds_per_trial=seeds_per_trial)
     typed, raw = jax.jit(run)(jax.random.key(5)), jax.jit(run)(jax.random.PRNGKey(5))
     np.testing.assert_array_equal(raw.ledger.scores, typed.ledger.scores)
 
 
 def test_a_cap_may_be_any_number_of_steps():
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[0], 4, 3, max_steps=2**63 - 1
-    )
+    run = search_of(SCHEDULERS[0], max_steps=2**63 - 1)
     assert jax.eval_shape(run, KEY).ledger.scores.shape == (7, 3)
 
 
@@ -144,10 +139,7 @@ def test_the_best_agent_is_the_one_that_scored_best():
 
 def test_diverged_trials_and_those_without_episodes_are_told_apart():
     space = {"learning_rate": LogUniform(1e-2, 50.0), "gamma": Uniform(0.0, 0.4)}
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), space, HyperTrick(16, 2, 0.25), 4, 3
-    )
-    result = jax.jit(run)(KEY)
+    result = jax.jit(search_of(HyperTrick(16, 2, 0.25), space=space))(KEY)
     scores = np.asarray(result.ledger.scores[:, 0])
     diverged = np.asarray(result.values["learning_rate"]) >= 0.5
     silent = np.asarray(result.values["gamma"]) < 0.2
@@ -170,10 +162,7 @@ def test_a_score_may_be_that_of_greedy_episodes(strategy):
         return memory, right if greedy else 1 - right
 
     algo = toy(jaxrl.make("probe/Contextual-v0", num_envs=2))._replace(act=act)
-    program = functools.partial(
-        search, algo, ToyConfig(), SPACE, RandomSearch(3, 2), 2, 3, strategy=strategy,
-        evaluation_episodes=4,
-    )  # fmt: skip
+    program = search_of(RandomSearch(3, 2), 2, algo=algo, strategy=strategy, evaluation_episodes=4)
     np.testing.assert_array_equal(jax.jit(program)(jax.random.key(0)).ledger.scores, 1.0)
 
 
@@ -187,9 +176,22 @@ def test_one_program_takes_traced_fields_only_and_says_so():
 
 @pytest.mark.slow
 def test_a_search_is_vmapped_over_seeds():
-    run = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, SCHEDULERS[1], 4, 3)
-    results = jax.jit(jax.vmap(run))(jnp.stack([jax.random.key(6), KEY]))
+    results = jax.jit(jax.vmap(search_of(SCHEDULERS[1])))(jnp.stack([jax.random.key(6), KEY]))
     np.testing.assert_array_equal(results.ledger.status[1], searched(SCHEDULERS[1]).ledger.status)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        search_of(PB2(8, 5, candidates=16), 8),
+        search_of(RandomSearch(12, 2), sampler=ExpectedImprovement(4, candidates=32)),
+    ],
+    ids=["explorer", "sampler"],  # those with the most code
+)
+def test_a_search_is_one_program_without_callbacks(program):
+    text = str(jax.make_jaxpr(program)(KEY))
+    assert "while" in text
+    assert "callback" not in text
 
 
 @pytest.mark.exhaustive
@@ -197,10 +199,8 @@ def test_hypertrick_finds_more_than_random_search_of_the_same_budget():
     """Random search runs as many full trials as HyperTrick's phases cost, with 128 seeds each."""
 
     def search_with_seeds(scheduler):
-        run = functools.partial(
-            search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 16, 3, strategy="vmap"
-        )
-        return jax.device_get(jax.jit(jax.vmap(run))(jax.random.split(KEY, 128)).ledger)
+        run = jax.vmap(search_of(scheduler, 16))
+        return jax.device_get(jax.jit(run)(jax.random.split(KEY, 128)).ledger)
 
     found = search_with_seeds(HyperTrick(64, 8))
     budget = round(found.reported.sum(1).mean() / 8)
@@ -215,11 +215,8 @@ def test_several_objectives_are_stored_and_the_first_one_decides():
     rule, finals = HyperTrick(10, 3), Finals(top=2, repeats=2, share=0.5)
 
     def outcome(scheduler, objective, finals=None):
-        program = functools.partial(
-            search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3, seeds_per_trial=2,
-            objective=objective, finals=finals,
-        )  # fmt: skip
-        return jax.jit(program)(KEY)
+        scoring = {"seeds_per_trial": 2, "objective": objective, "finals": finals}
+        return jax.jit(search_of(scheduler, **scoring))(KEY)
 
     result = outcome(rule, several, finals)
     lowest = outcome(rule, objectives.lowest_return, finals)

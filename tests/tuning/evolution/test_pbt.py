@@ -8,22 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_runs import SPACE, UPDATES, toy_algorithm
+from sweep_runs import SEED, UPDATES, search_of, searched, toy_algorithm
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl.tuning import PBT, Choice, Finals, LogUniform, search, trial_key
+from jaxrl.tuning import PBT, Choice, Finals, LogUniform, trial_key
 
-KEY = jax.random.key(5)
+KEY = jax.random.key(SEED)
 N, P = 10, 5
-
-
-def searched(finals=None):
-    run = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), N, UPDATES, finals=finals,
-        strategy="vmap",
-    )  # fmt: skip
-    return jax.jit(run)(KEY)
 
 
 def initial_params(key):
@@ -74,8 +66,8 @@ def test_explored_values_are_moved_or_drawn_again():
 
 @pytest.mark.slow
 def test_finals_replay_the_schedule_with_new_seeds():
-    result = searched(finals=Finals(2, 2, 0.5))
-    for found, expected in zip(result.ledger, searched().ledger, strict=True):
+    result = searched(PBT(N, P), N, finals=Finals(2, 2, 0.5))
+    for found, expected in zip(result.ledger, searched(PBT(N, P), N).ledger, strict=True):
         np.testing.assert_array_equal(found, expected)
     winner = int(np.argmax(result.finals.score))
     trial = int(result.finals.trial[winner])
@@ -88,7 +80,7 @@ def test_finals_replay_the_schedule_with_new_seeds():
 @pytest.mark.slow
 def test_agents_with_host_environments_copy_what_was_learned():
     algo = toy(jaxrl.make("envpool/CartPole-v1", num_envs=2))
-    run = jax.jit(functools.partial(search, algo, ToyConfig(), SPACE, PBT(5, 4), 5, UPDATES))
+    run = jax.jit(search_of(PBT(5, 4), 5, algo=algo))
     num_copied = 0
     for seed in range(8):
         key = jax.random.key(seed)
@@ -107,12 +99,12 @@ def test_agents_with_host_environments_copy_what_was_learned():
 
 def test_a_population_trains_side_by_side():
     with pytest.raises(ValueError, match=r"num_lanes must be at least 10, got 4: PBT compares"):
-        search(toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), 4, UPDATES, KEY)
+        search_of(PBT(N, P), 4)(KEY)
 
 
 def test_a_population_is_not_capped():
     with pytest.raises(ValueError, match="max_steps must be left out, got 100: PBT stops no"):
-        search(toy_algorithm(), ToyConfig(), SPACE, PBT(N, P), N, UPDATES, KEY, max_steps=100)
+        search_of(PBT(N, P), N)(KEY, max_steps=100)
 
 
 @pytest.mark.parametrize(

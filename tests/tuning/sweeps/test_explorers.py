@@ -18,6 +18,7 @@ from sweep_runs import (
     kill_after_reports,
     outcome,
     run,
+    searched,
     stop_after,
     toy_algorithm,
 )
@@ -38,7 +39,6 @@ from jaxrl.tuning import (
     Uniform,
     When,
     read_study,
-    search,
     sweep,
 )
 from jaxrl.tuning.studies.heartbeat import requeue
@@ -61,13 +61,6 @@ def explore(directory, explorer=PLAIN, space=SPACE, **arguments):
     return run(directory, explorer, space, **{"num_lanes": N} | arguments)
 
 
-def searched(explorer, **arguments):
-    program = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, explorer, N, UPDATES, **arguments
-    )
-    return jax.jit(program)(jax.random.key(5))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("explorer", "arguments"),
@@ -79,7 +72,7 @@ def searched(explorer, **arguments):
     ids=["pbt, finals", "pb2", "mfpbt, seeds"],
 )
 def test_a_sweep_decides_as_one_program_and_the_study_has_all_of_it(tmp_path, explorer, arguments):
-    expected, url = searched(explorer, **arguments), f"sqlite:///{tmp_path / 'study.db'}"
+    expected, url = searched(explorer, N, **arguments), f"sqlite:///{tmp_path / 'study.db'}"
     result = explore(tmp_path / "x", explorer, storage=url, **arguments)
     trials = outcome(result)
     assert {trial["status"] for trial in trials} == {"completed"}

@@ -1,19 +1,16 @@
 """Finals of a sweep: those of one program, after kills too, and shared by workers."""
 
-import functools
 import shutil
 from typing import Any
 
-import jax
 import numpy as np
 import optuna
 import pytest
-from sweep_runs import SPACE, UPDATES, KilledError, outcome, run, stop_after, toy_algorithm
-from toy_algorithm import ToyConfig
+from sweep_runs import UPDATES, KilledError, outcome, run, searched, stop_after
 
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.tuning import Finals, HyperTrick, LogUniform, RandomSearch, search
+from jaxrl.tuning import Finals, HyperTrick, LogUniform, RandomSearch
 from jaxrl.tuning.sweeps import final_runs, loop, sweep_file
 
 FINALS = Finals(top=2, repeats=3, share=0.5)
@@ -23,10 +20,7 @@ RULE = HyperTrick(12, 2)
 @pytest.mark.exhaustive
 def test_they_are_those_of_one_program(tmp_path):
     result = run(tmp_path / "x", RULE, finals=FINALS, keep_best=1)
-    program = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, RULE, 4, UPDATES, finals=FINALS
-    )
-    expected = jax.jit(program)(jax.random.key(5))
+    expected = searched(RULE, finals=FINALS)
     finals = expected.finals
     order = np.argsort(-np.asarray(finals.score))
     rows = result.summary["finals"]
@@ -66,6 +60,7 @@ def test_a_sweep_that_is_killed_in_its_finals_resumes_there(tmp_path, monkeypatc
     for finals in (FINALS, None):  # those that a sweep has stay
         later = run(tmp_path / "without", RULE, finals=finals, resume=True)
         assert later.summary["finals"] == expected.summary["finals"]
+        assert outcome(later) == outcome(expected)
     assert sweep_file.read(tmp_path / "without")["finals"] == expected.summary["finals"]
     with monkeypatch.context() as patch:
         stop_after(patch, 0)
@@ -148,16 +143,6 @@ def test_they_follow_a_capped_search(tmp_path):
     spent = sum(row["valid_steps"] for row in read_jsonl(tmp_path / "x" / "metrics.jsonl"))
     assert 100 <= spent < 100 + 4 * 2 * 2 * UPDATES  # a phase of each lane
     assert [len(row["scores"]) for row in result.summary["finals"]] == [3, 3]
-
-
-@pytest.mark.slow
-def test_a_sweep_that_ended_without_finals_gets_them_when_it_is_resumed(tmp_path):
-    before = run(tmp_path / "x", RULE, storage=None)
-    assert "finals" not in before.summary
-    after = run(tmp_path / "x", RULE, finals=FINALS, resume=True, storage=None)
-    at_once = run(tmp_path / "y", RULE, finals=FINALS, storage=None)
-    assert outcome(after) == outcome(before)
-    assert after.summary["finals"] == at_once.summary["finals"]
 
 
 def test_trials_without_a_score_are_no_finalists(tmp_path):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import functools
 import io
 import itertools
 import json
@@ -13,7 +12,6 @@ import shutil
 import signal
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optuna
@@ -27,6 +25,7 @@ from sweep_runs import (
     kill_after_reports,
     outcome,
     run,
+    searched,
     stop_after,
     stop_after_reports,
     toy_algorithm,
@@ -56,20 +55,11 @@ from jaxrl.tuning import (
     Uniform,
     objectives,
     read_study,
-    search,
 )
 from jaxrl.tuning.studies.study import SharedStudy
 from jaxrl.tuning.sweeps import display, loop, sweep_file
 from jaxrl.tuning.sweeps.lanes import Lanes
 from jaxrl.tuning.sweeps.trials import Trials
-
-
-def searched(scheduler, **scoring):
-    program = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 4, 3, **scoring
-    )
-    return jax.jit(program)(jax.random.key(5))
-
 
 THREE_SEEDS = {"seeds_per_trial": 3, "objective": objectives.lowest_return}
 
@@ -116,8 +106,7 @@ def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(
     ids=str,
 )
 def test_points_of_sobol_are_those_of_one_program(tmp_path, scheduler):
-    program = functools.partial(search, toy_algorithm(), ToyConfig(), SPACE, scheduler, 5, UPDATES)
-    expected = jax.jit(functools.partial(program, sampler=Sobol()))(jax.random.key(5))
+    expected = searched(scheduler, 5, sampler=Sobol())
     trials = outcome(run(tmp_path / "x", scheduler, num_lanes=5, sampler="sobol"))
     for name, values in expected.values.items():
         np.testing.assert_allclose([t["values"][name] for t in trials], values, rtol=1e-6)
@@ -140,7 +129,11 @@ def test_phases_are_counted_in_updates_steps_or_episodes(tmp_path, phase, update
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", [HyperTrick(12, 4), SuccessiveHalving(9, 9)], ids=str)
+@pytest.mark.parametrize(
+    "scheduler",
+    [pytest.param(HyperTrick(12, 4), marks=pytest.mark.exhaustive), SuccessiveHalving(9, 9)],
+    ids=str,
+)
 def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
     """An update has four steps, and a chunk of four lanes at most a phase of three updates."""
     whole = outcome(run(tmp_path / "whole", scheduler))
@@ -186,7 +179,11 @@ def test_the_best_agents_of_a_sweep_that_resumes_with_other_threads_are_the_same
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint_seconds", [1e9, 0.0], ids=["unsaved", "saved"])
+@pytest.mark.parametrize(
+    "checkpoint_seconds",
+    [1e9, pytest.param(0.0, marks=pytest.mark.exhaustive)],
+    ids=["unsaved", "saved"],
+)
 def test_a_sweep_that_was_capped_within_a_phase_goes_on_with_new_trials(
     tmp_path, checkpoint_seconds
 ):
@@ -380,7 +377,10 @@ def test_a_killed_sweep_resumes_to_the_same_outcome(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "space"),
-    [(HyperTrick(5, 2), SPACE), (ASHA(4, 4, 2), STATIC)],
+    [
+        pytest.param(HyperTrick(5, 2), SPACE, marks=pytest.mark.exhaustive),
+        (ASHA(4, 4, 2), STATIC),
+    ],
     ids=["one", "many"],
 )
 def test_a_sweep_killed_within_a_phase_repeats_no_update(tmp_path, monkeypatch, scheduler, space):

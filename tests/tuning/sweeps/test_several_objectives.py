@@ -1,7 +1,6 @@
 """Several objectives in a sweep: as in one program, after kills, of other workers, in the study."""
 
 import contextlib
-import functools
 import sqlite3
 
 import jax
@@ -9,16 +8,14 @@ import numpy as np
 import optuna
 import pytest
 from sweep_runs import (
-    SPACE,
-    UPDATES,
+    SEED,
     KilledError,
     kill_after_reports,
     outcome,
     run,
+    search_of,
     stop_after,
-    toy_algorithm,
 )
-from toy_algorithm import ToyConfig
 
 from jaxrl.tuning import (
     Finals,
@@ -27,7 +24,6 @@ from jaxrl.tuning import (
     objectives,
     pareto_front,
     read_study,
-    search,
 )
 from jaxrl.tuning.ranking import front
 from jaxrl.tuning.studies.heartbeat import requeue
@@ -42,10 +38,7 @@ RULE = HyperTrick(10, 3)
 @pytest.mark.slow
 def test_they_are_those_of_one_program(tmp_path):
     finals = Finals(top=2, repeats=2, share=0.5)
-    program = functools.partial(
-        search, toy_algorithm(), ToyConfig(), SPACE, RULE, 4, UPDATES, finals=finals, **SCORING
-    )
-    expected = jax.jit(program)(jax.random.key(5))
+    expected = jax.jit(search_of(RULE, finals=finals, **SCORING))(jax.random.key(SEED))
     url = f"sqlite:///{tmp_path / 'study.db'}"
     result = run(tmp_path / "x", RULE, storage=url, study_name="s", finals=finals, **SCORING)
     stored = optuna.load_study(study_name="s", storage=url).trials
@@ -89,7 +82,7 @@ def test_a_killed_sweep_resumes_with_them_and_refuses_others(tmp_path, monkeypat
     assert outcome(result) == outcome(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_worker_knows_those_of_the_trials_that_it_continues(tmp_path, monkeypatch):
     scheduler, shared = SuccessiveHalving(6, 4, 2), f"sqlite:///{tmp_path / 'study.db'}"
     arguments = SCORING | {"num_lanes": 2, "storage": shared, "study_name": "s"}
