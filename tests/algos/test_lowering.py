@@ -4,7 +4,7 @@ import re
 
 import jax
 import pytest
-from small_algorithms import CONFIGS, algorithm
+from small_algorithms import CONFIGS, algorithm, few_in_every_run
 
 import jaxrl
 from jaxrl.algos import ALGORITHMS
@@ -35,13 +35,6 @@ def programs(name, env_id, num_members=None, platforms=("cuda", "tpu")):
     return {name: traced.lower(lowering_platforms=(name,)).as_text() for name in platforms}
 
 
-def some_by_default(*names, of):
-    """Return parameters of a test; only those with these names are not exhaustive."""
-    return [
-        name if name in names else pytest.param(name, marks=pytest.mark.exhaustive) for name in of
-    ]
-
-
 def check_calls(texts):
     """Check that no program calls anything but what its platform has, such as Python."""
     for platform, text in texts.items():
@@ -50,7 +43,7 @@ def check_calls(texts):
             assert f"stablehlo.{transfer}" not in text
 
 
-@pytest.mark.parametrize("name", some_by_default("ppo", "r2d2", of=ALGORITHMS))
+@few_in_every_run("ppo", "r2d2", of=ALGORITHMS)
 def test_training_on_pictures_has_a_program_for_every_platform(name):
     texts = programs(name, "frames")
     check_calls(texts)
@@ -68,9 +61,7 @@ def test_a_population_has_a_program_for_every_platform():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", some_by_default("impala-lstm", "dqn-prioritized", "pqn-lstm", of=VARIANTS)
-)
+@few_in_every_run("impala-lstm", "dqn-prioritized", "pqn-lstm", of=VARIANTS)
 def test_variants_have_a_program_for_every_platform(name):
     check_calls(programs(name, "CartPole-v1"))
 
