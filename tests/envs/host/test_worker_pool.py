@@ -171,10 +171,11 @@ def same_memory():
 @pytest.mark.usefixtures("same_memory")
 @pytest.mark.parametrize("deed", ERRORS)
 def test_an_error_of_every_kind_is_sent_as_text(deed):
+    do: Any = bad_simulators.DEEDS[deed]
     theirs, ours = socket.socketpair()
     with ours:
         with theirs:
-            assert not worker._answer(theirs, "step", bad_simulators.DEEDS[deed])
+            assert not worker._answer(theirs, "step", do)
         answer = ours.makefile("rb").read()
     kind, length = worker.ANSWER.unpack(answer[: worker.ANSWER.size])
     content = answer[worker.ANSWER.size :]
