@@ -1,4 +1,4 @@
-"""Most kinds of fault once; and the parts of the campaign that need no damage."""
+"""Kinds of fault that other tests do not try, once; and what of the campaign needs no damage."""
 
 import itertools
 import json
