@@ -1,10 +1,16 @@
 """What tests of clusters submit."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import fast_compile
+
+from jaxrl.cli import submit
 
 ROOT = Path(__file__).parents[1]
 SEARCHED = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -33,6 +39,35 @@ SWEEP = (
     "--trials", "6", "--lanes", "1", "--phases", "1", "--phase-length", "2", "--phase-unit",
     "updates", "--cpu-devices", "1", "--strategy", "vmap",
 )  # fmt: skip
+
+
+def enter_place(directory: Path, environment: Mapping[str, str], monkeypatch: Any) -> None:
+    """Work in a directory with a script to submit, and in the environment of a cluster."""
+    monkeypatch.chdir(directory)
+    (directory / "train.py").write_text(TRAIN)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    variables = {**environment, "PYTHONPATH": path, "XLA_FLAGS": fast_compile.FLAG}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def write_script(argv: Iterable[str], changes: Iterable[tuple[str, str]]) -> Path:
+    """Write the script of a job named pong, whose lines may be changed; return its path."""
+    submit.main(["--name", "pong", "--dry-run", *argv])
+    script = Path("runs/pong.sh")
+    for before, after in changes:
+        assert before in script.read_text()
+        script.write_text(script.read_text().replace(before, after))
+    return script
+
+
+def processes_of(run_dir: str | Path) -> list[int]:
+    """Return the ids of the processes that train in a directory, named as in their commands."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout
+    trains = rf"^\s*(\d+) \S*python\S* .*--run-dir {run_dir}(?: |$)"
+    found = [int(number) for number in re.findall(trains, listed, re.MULTILINE)]
+    # Others on this machine may train in a directory of this name.
+    return [number for number in found if Path(f"/proc/{number}/cwd").resolve() == Path.cwd()]
 
 
 def starts() -> list[str]:

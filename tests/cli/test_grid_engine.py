@@ -4,13 +4,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-import fast_compile
 import pytest
-from cluster_jobs import ROOT, SWEEP, TRAIN, starts
+from cluster_jobs import SWEEP, enter_place, processes_of, starts, write_script
 from grid_engine_cluster import MISSING, running_grid_engine
 from waiting import wait_until
 
@@ -18,7 +16,7 @@ from jaxrl.cli import submit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 
-OPTIONS = "--name", "pong", "--scheduler", "sge", "--extra", "V"  # V: jobs get the environment
+OPTIONS = "--scheduler", "sge", "--extra", "V"  # V: jobs get the environment
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +54,7 @@ class Job:
 @pytest.fixture
 def place(engine, tmp_path, monkeypatch):
     """Work in a directory with a script to submit."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(TRAIN)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    variables = engine.environment | {"PYTHONPATH": path, "XLA_FLAGS": fast_compile.FLAG}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    enter_place(tmp_path, engine.environment, monkeypatch)
 
 
 @pytest.fixture
@@ -70,12 +63,7 @@ def submit_job(engine, place):
     jobs = []
 
     def make(*argv, changes=()):
-        submit.main([*OPTIONS, "--dry-run", *argv])
-        script = Path("runs/pong.sh")
-        for before, after in changes:
-            assert before in script.read_text()
-            script.write_text(script.read_text().replace(before, after))
-        printed = engine.call("qsub", "-terse", script)
+        printed = engine.call("qsub", "-terse", write_script([*OPTIONS, *argv], changes))
         number = printed.strip().split(".")[0]
         assert number.isdigit(), printed
         jobs.append(Job(engine, number))
@@ -87,17 +75,8 @@ def submit_job(engine, place):
         job.wait_for_end()
 
 
-def training_processes(directory):
-    """Return the processes that train in a directory of this one's working directory."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout
-    trains = rf"^\s*(\d+) \S*python\S* .*--run-dir {directory}(?: |$)"
-    found = re.findall(trains, listed, re.MULTILINE)
-    # Others on this machine may train in a directory of this name.
-    return [number for number in found if Path(f"/proc/{number}/cwd").resolve() == Path.cwd()]
-
-
 def test_jaxrl_submits_to_grid_engine(engine, place, capfd):
-    submit.main([*OPTIONS, "--", "train.py"])
+    submit.main(["--name", "pong", *OPTIONS, "--", "train.py"])
     number = re.search(r"Your job (\d+) ", capfd.readouterr().out)
     assert number is not None
     engine.call("qdel", number[1])
@@ -135,10 +114,10 @@ def test_a_deleted_job_writes_a_checkpoint_and_does_not_come_back(submit_job, en
 def test_a_job_whose_training_is_killed_does_not_come_back(submit_job):
     job = submit_job("--", "train.py")
     wait_until(starts, 30)
-    numbers = training_processes("runs/pong")
+    numbers = processes_of("runs/pong")
     assert numbers
     for number in numbers:
-        os.kill(int(number), signal.SIGKILL)
+        os.kill(number, signal.SIGKILL)
     job.wait_for_end()
     assert job.field("exit_status") == ["137"]
     assert len(starts()) == 1

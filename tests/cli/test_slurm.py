@@ -5,13 +5,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import fast_compile
 import pytest
-from cluster_jobs import ROOT, SWEEP, TRAIN, starts
+from cluster_jobs import SWEEP, enter_place, processes_of, starts, write_script
 from slurm_cluster import MISSING, NODES, running_cluster
 from waiting import wait_until
 
@@ -74,21 +71,11 @@ class Job:
 @pytest.fixture
 def submit_job(cluster, tmp_path, monkeypatch):
     """`submit_job(*argv, **changes)` submits a job whose lines may be changed; it is cancelled."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(TRAIN)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    variables = cluster.environment | {"PYTHONPATH": path, "XLA_FLAGS": fast_compile.FLAG}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    enter_place(tmp_path, cluster.environment, monkeypatch)
     jobs = []
 
     def make(*argv, changes=()):
-        submit.main(["--name", "pong", "--dry-run", *argv])
-        script = Path("runs/pong.sh")
-        for before, after in changes:
-            assert before in script.read_text()
-            script.write_text(script.read_text().replace(before, after))
-        printed = cluster.call("sbatch", script)
+        printed = cluster.call("sbatch", write_script(argv, changes))
         number = printed.split()[-1]
         assert number.isdigit(), printed
         jobs.append(number)
@@ -155,13 +142,6 @@ def test_an_array_of_two_workers_shares_a_study(submit_job, tmp_path, cluster):
     trials = [trial["trial"] for summary in summaries for trial in summary["trials"]]
     assert sorted(trials) == list(range(6))
     assert [summary["study"] for summary in summaries] == ["pong", "pong"]
-
-
-def processes_of(run_dir):
-    """Return the ids of the Python processes that train in a directory."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout
-    training = rf"^\s*(\d+) {re.escape(sys.executable)} .*-m jaxrl train .*--run-dir {run_dir}"
-    return [int(found[1]) for found in re.finditer(training, listed, re.MULTILINE)]
 
 
 def test_a_run_on_two_nodes_survives_a_killed_process_and_the_end_of_its_time(submit_job, cluster):
