@@ -14,6 +14,7 @@ import jaxrl
 from jaxrl.algos.q_learning import QLearningConfig
 from jaxrl.networks import build
 from jaxrl.training.compilation import train_chunk
+from jaxrl.types import is_key
 
 # A large epsilon: Adam and RMSProp divide by gradients that are rounding noise otherwise.
 SMALL: dict[str, Any] = {
@@ -124,12 +125,13 @@ def learn(name, config, state, num_updates=10) -> tuple[Any, dict[str, np.ndarra
     return state, {key: np.asarray(x)[:num_updates] for key, x in metrics.items()}
 
 
-def as_numpy(tree):
-    def convert(x):
-        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return np.asarray(jax.random.key_data(x) if is_key else x)
+def without_keys(tree):
+    """Return a tree whose random keys are numbers."""
+    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree)
 
-    return [convert(x) for x in jax.tree.leaves(tree)]
+
+def as_numpy(tree):
+    return [np.asarray(x) for x in jax.tree.leaves(without_keys(tree))]
 
 
 def same(a, b):

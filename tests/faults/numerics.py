@@ -77,6 +77,7 @@ def train_lanes(name: str, strategy: str, place: str, lane: int, value: float) -
     """Train four lanes, one of them poisoned; return each lane's digest and the traced fields."""
     import jax
     import jax.numpy as jnp
+    from small_algorithms import without_keys
 
     train, usual = _lanes(name, strategy)
     zeros = jnp.zeros(LANES)
@@ -84,17 +85,9 @@ def train_lanes(name: str, strategy: str, place: str, lane: int, value: float) -
     if place:
         arguments[place] = arguments[place].at[lane].set(value)
     reward, obs = (arguments.pop(name) for name in PLACES)
-    result = jax.device_get(_without_keys(train(arguments, reward, obs)))
+    result = jax.device_get(without_keys(train(arguments, reward, obs)))
     digests = [digest(jax.tree.map(lambda x, i=i: x[i], result)) for i in range(LANES)]
     return {"lanes": digests, "places": [*PLACES, *usual]}
-
-
-def _without_keys(tree: Any) -> Any:
-    import jax
-
-    from jaxrl.types import is_key
-
-    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree)
 
 
 def run_search(name: str, strategy: str, directory: Path | None, *arguments: Any) -> Any:

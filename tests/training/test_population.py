@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_algorithms import without_keys
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
@@ -17,7 +18,6 @@ from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import advance
 from jaxrl.training import population as populations
 from jaxrl.training.population import FRESH, KEEP, RESUME, STRATEGIES, Strategy, population
-from jaxrl.types import is_key
 
 CONFIGS = {
     "toy": ToyConfig(),
@@ -57,10 +57,6 @@ def alone(name, lane):
 
 def lane_of(tree, lane):
     return jax.tree.map(lambda x: x[lane], tree)
-
-
-def without_keys(states):
-    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, states)
 
 
 @pytest.mark.parametrize(

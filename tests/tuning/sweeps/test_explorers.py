@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optuna
 import pytest
+from small_algorithms import as_numpy
 from sweep_runs import (
     SPACE,
     STATIC,
@@ -111,12 +112,7 @@ def small_ppo(env):
 
 def arrays(tree):
     """Return copies of the leaves as NumPy's arrays."""
-
-    def array(x):
-        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return np.array(jax.random.key_data(x) if is_key else x)
-
-    return [array(x) for x in jax.tree.leaves(tree)]
+    return [x.copy() for x in as_numpy(tree)]
 
 
 @pytest.mark.slow
