@@ -101,7 +101,7 @@ def test_values_are_discounted(name):
     assert value(algo, config, state, [[0.0]]) == pytest.approx([0.5], abs=tolerance)
 
 
-@few_in_every_run("impala", "dqn", "pqn", of=LEARNERS)
+@few_in_every_run("a2c", "impala", "dqn", "pqn", of=LEARNERS)
 def test_the_policy_uses_the_observation(name):
     algo, config, state, _ = solve(name, "probe/Contextual-v0")
     assert greedy(algo, config, state, [[-1.0], [1.0]]).tolist() == [0, 1]
