@@ -446,7 +446,7 @@ def test_an_error_of_one_process_ends_the_others(monkeypatch, error):
         raise error
 
     class Others:
-        def fail(self, after_seconds):
+        def fail(self):
             raise SystemExit(75)
 
     monkeypatch.setattr(loop.TrainingLoop, "run", raise_error)
