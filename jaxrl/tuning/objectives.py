@@ -219,6 +219,8 @@ def mean_minus_deviations(number: float) -> Objective:
 
     It prefers settings that work for most seeds to those that are better on average.
     """
+    if isinstance(number, Mapping):  # metrics: the function itself was given as the objective
+        raise ValueError("objective must be mean_minus_deviations(1.0), with its number")
     number = checks.number("number", number, checks.NOT_NEGATIVE)
 
     def objective(metrics: Metrics) -> Array:

@@ -10,7 +10,7 @@ import jax
 
 from jaxrl import checks
 from jaxrl.files.urls import file_url, storage_file
-from jaxrl.training.population import Strategy, as_strategy
+from jaxrl.training.population import STRATEGIES, Strategy, as_strategy
 from jaxrl.tuning.explorers import Explorer, check_room
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import Objectives, check_score
@@ -124,7 +124,9 @@ def check_settings(
         _check_explorer(scheduler, config, space, settings)
     programs = StaticPrograms(algo, config, space)
     programs.check(space)
-    if not (isinstance(settings.strategy, str) and settings.strategy == "auto"):
+    if isinstance(settings.strategy, str):
+        checks.choice("strategy", settings.strategy, ("auto", *STRATEGIES))
+    if settings.strategy != "auto":
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
     require_sampler(settings.sampler, space)

@@ -58,7 +58,7 @@ def score_of_agents(metrics):
             r"keep_best_per must be one of \(.*\), got 'learning_rate'",
         ),
         ({"strategy": "pmap", "space": STATIC}, "strategy must be one of .*, got 'pmap'"),
-        ({"strategy": "pmap"}, "strategy must be one of .*, got 'pmap'"),
+        ({"strategy": "pmap"}, r"strategy must be one of \('auto', .*, got 'pmap'"),
         ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
         (
             {"objective": functools.partial(objectives.mean_return)},
@@ -73,6 +73,7 @@ def score_of_agents(metrics):
             r"must return one number, but .* an array \[2, 1\]",
         ),
         ({"keep_best": -1}, "keep_best must be an integer >= 0, got -1"),
+        ({"objective": objectives.mean_minus_deviations}, r"mean_minus_deviations\(1.0\), with"),
         ({"objective": lambda metrics: metrics["loss"].mean()}, "must be a function with a name"),
         ({"storage": "study.db"}, r"^the storage study.db cannot be read .* as sqlite:///runs/stu"),
     ],
