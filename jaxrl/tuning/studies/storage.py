@@ -60,17 +60,13 @@ def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> A
     Raises:
       ImportError: if a database's driver is not installed.
       ValueError: if the URL cannot be parsed, or the storage cannot be opened.
-      OSError: if a journal's folder cannot be written to.
+      OSError: if a file's folder is not there, or a journal's cannot be written to.
       DamagedStudyError: if a journal is damaged; raised by all calls of the storage too.
     """
     storages, shown = import_optuna().storages, redact_url(url)
     if url.startswith(JOURNAL):
         path = Path(url.removeprefix(JOURNAL))
-        if not path.parent.is_dir():
-            raise OSError(
-                f"the study's journal {path} cannot be made: there is no folder {path.parent} "
-                "(after journal:// a path from the root begins with a slash of its own)"
-            )
+        check_folder(path, "journal")
         if not (read_only or os.access(path.parent, os.W_OK)):
             # Optuna would wait without end for the lock that a killed process left.
             raise OSError(
@@ -84,6 +80,8 @@ def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> A
         with find_damage():
             return guard(storages.JournalStorage(backend), check_trial, trial_id)
     parsed = parse_url(url)
+    if (file := storage_file(url)) and not file.startswith("file:"):
+        check_folder(Path(file), "database")
     if parsed.drivername == "postgresql":  # the driver that the extra `tune` installs
         parsed = parsed.set(drivername="postgresql+psycopg")
     # Rendered, it has no braces, which Optuna would take for a template's.
@@ -118,6 +116,16 @@ def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> A
                 ) from error
             time.sleep(0.5)
     raise AssertionError
+
+
+def check_folder(path: Path, kind: str) -> None:
+    """Raise `OSError` if the folder of a study's file is not there."""
+    if not path.parent.is_dir():
+        scheme = "journal" if kind == "journal" else "sqlite"
+        raise OSError(
+            f"the study's {kind} {path} cannot be made: there is no folder {path.parent} (after "
+            f"{scheme}:/// a path from the root begins with a slash of its own)"
+        )
 
 
 def check_journal(path: Path) -> None:

@@ -261,6 +261,13 @@ def test_an_intact_study_resumes(stopped, tmp_path):
     assert outcome(resume(stopped, tmp_path, "select 1")) == outcome(expected)
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "journal"])
+def test_a_folder_that_is_not_there_is_named(tmp_path, scheme):
+    url = f"{scheme}:///{tmp_path / 'typo' / 'study.db'}"
+    with pytest.raises(OSError, match=rf"there is no folder .*typo \(after {scheme}:/// a path"):
+        open_storage(url, 60)
+
+
 def test_a_journal_in_a_folder_that_is_read_only_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(OSError, match=r"study.log cannot be written: its folder is read-only"):
