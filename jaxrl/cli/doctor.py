@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxrl.algos.ppo import PPOConfig, ppo
+from jaxrl.cli.flags.arguments import is_terminal
 from jaxrl.envs import make
 from jaxrl.training import compilation
 from jaxrl.training.manifest import version_of
@@ -65,8 +66,7 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
 
 def check_machine() -> int:
     """Check whether this machine can train: versions, devices, optional parts, self-tests."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    console, broken = Console(highlight=False, soft_wrap=not is_terminal), 0
+    console, broken = Console(highlight=False, soft_wrap=not is_terminal()), 0
     for finding in examine():
         broken += finding.mark == "broken"
         console.print(format_finding(finding))

@@ -16,7 +16,7 @@ from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.sweep_tables import TextTable
-from jaxrl.cli import sweep, train
+from jaxrl.cli import sweep, sweep_result, train
 from jaxrl.cli.flags import arguments
 from jaxrl.cli.flags import autotune as autotune_flags
 from jaxrl.cli.flags import sweep as sweep_flags
@@ -195,7 +195,7 @@ def test_flags_name_one_objective_or_several():
 def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
     held = sweep_of([trial(0, [None, None])], elsewhere=0)
     result = tuning.SweepResult(held, False, tmp_path)
-    sweep.report_result(sweep_flags.SweepArguments(), result)
+    sweep_result.report_result(sweep_flags.SweepArguments(), result)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "no winner: no trial has a finite score", f"report: {tmp_path / 'report.html'}"
     ]  # fmt: skip
@@ -219,11 +219,11 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
 def test_a_sweep_without_finals_says_what_its_best_trial_is(
     tmp_path, monkeypatch, capsys, interrupted, elsewhere, flags, line
 ):
-    monkeypatch.setattr(sweep, "format_command", lambda *_: "jaxrl train")
+    monkeypatch.setattr(sweep_result, "format_command", lambda *_: "jaxrl train")
     held = sweep_of([trial(0, [2.0]), trial(1, [3.0], "stopped")], elsewhere=elsewhere)
     held["scheduler"]["num_trials"] = 5
     result = tuning.SweepResult(held, interrupted, tmp_path)
-    sweep.report_result(sweep_flags.SweepArguments(**flags), result)
+    sweep_result.report_result(sweep_flags.SweepArguments(**flags), result)
     text = capsys.readouterr().out
     assert f"\n{line}" in text
     assert ("best config" in text) == (not interrupted)
@@ -231,18 +231,18 @@ def test_a_sweep_without_finals_says_what_its_best_trial_is(
 
 def test_tables_in_a_file_are_not_cut(capsys):
     names = [f"a_long_name_of_a_field_{n}" for n in range(6)]
-    sweep.print_table(TextTable(names, [["0.123456"] * 6]), "trials")
+    sweep_result.print_table(TextTable(names, [["0.123456"] * 6]), "trials")
     text = capsys.readouterr().out
     assert all(name in text for name in names)
 
 
 def test_tables_are_printed_from_their_first_rows(capsys):
     rows = [[str(n), "[red]"] for n in range(12)]
-    sweep.print_table(TextTable(["trial", "value"], rows), "trials", 10)
+    sweep_result.print_table(TextTable(["trial", "value"], rows), "trials", 10)
     text = capsys.readouterr().out
     assert "trials, the first 10 of 12" in text
     assert text.count("[red]") == 10
-    sweep.print_table(TextTable(["trial"], []), "none")
+    sweep_result.print_table(TextTable(["trial"], []), "none")
     assert not capsys.readouterr().out
 
 
@@ -273,7 +273,7 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
         "trials": [best], "env_options": env.options, "config": config,
         "phase": {"length": 10, "unit": "episodes"}, "scheduler": {"num_phases": 3},
     }  # fmt: skip
-    line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
+    line = sweep_result.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     train_words, command_algo, *flags = shlex.split(line)[1:]
     assert (train_words, command_algo) == ("train", algo)
     trained = train.parse(algo, flags)
@@ -294,7 +294,7 @@ def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
         "trials": [best], "env_options": options, "config": config,
         "phase": {"length": 10, "unit": "updates"}, "scheduler": {"num_phases": 3},
     }  # fmt: skip
-    line = sweep.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
+    line = sweep_result.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     trained = train.parse("ppo", shlex.split(line)[3:])
     assert (trained.env_id, trained.num_envs, trained.config.gamma) == (args.env_id, 4, 0.9)
     assert (trained.anneal, trained.config.anneal_updates) == (True, 100)

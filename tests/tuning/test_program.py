@@ -111,8 +111,7 @@ def test_a_capped_search_is_the_beginning_of_the_whole_one(scheduler):
     assert np.isfinite(result.finals.scores).all()  # finals follow
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seeds_per_trial", [1, 2])
+@pytest.mark.parametrize("seeds_per_trial", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_keys_without_a_type_give_the_same_search(seeds_per_trial):
     run = search_of(SCHEDULERS[0], seeds_per_trial=seeds_per_trial)
     typed, raw = jax.jit(run)(jax.random.key(5)), jax.jit(run)(jax.random.PRNGKey(5))

@@ -26,8 +26,12 @@ WIDE = 200
 
 def table_console() -> Console:
     """Return where tables are printed: as wide as the terminal, or `WIDE` where there is none."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
-    return Console(width=None if is_terminal else WIDE)
+    return Console(width=None if is_terminal() else WIDE)
+
+
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
 
 
 def find_own_modules() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import importlib
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from jaxrl.files.changes import changed_settings
 from jaxrl.files.urls import JOURNAL, parse_url, redact_url, storage_file
 from jaxrl.tuning.samplers.optional_optuna import ignore_experimental_warnings, import_optuna
 from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage, guard
+from jaxrl.tuning.studies.journal import open_journal
 from jaxrl.tuning.studies.stored_trials import check_trial
 
 OPENING_ATTEMPTS = 5
@@ -27,9 +27,6 @@ them succeeds at first."""
 SQLITE_OPTIONS = {"connect_args": {"isolation_level": None, "timeout": 60}}
 """Options of SQLite's driver: it begins no transactions itself (see `make_sqlite_atomic`), and
 waits so many seconds for other workers."""
-
-JOURNAL_BEGINS = b'{"op_code":'
-"""The first bytes of each line of Optuna's journals."""
 
 SEARCH = "search"
 """User attribute of a study: what all its workers must have in common."""
@@ -51,6 +48,17 @@ def is_missing(url: str) -> bool:
     return path is not None and not Path(path).is_file()
 
 
+def check_folder(url: str) -> None:
+    """Raise `OSError` if the storage is a file whose folder is not there."""
+    file = storage_file(url)
+    if file and not file.startswith("file:") and not Path(file).parent.is_dir():
+        scheme = url.partition(":")[0]
+        raise OSError(
+            f"the study {file} cannot be made: there is no folder {Path(file).parent} (after "
+            f"{scheme}:/// a path from the root begins with a slash of its own)"
+        )
+
+
 def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> Any:
     """Open the storage at `sqlite:///study.db`, `postgresql://...` or `journal:///study.log`.
 
@@ -64,24 +72,12 @@ def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> A
       DamagedStudyError: if a journal is damaged; raised by all calls of the storage too.
     """
     storages, shown = import_optuna().storages, redact_url(url)
+    check_folder(url)
     if url.startswith(JOURNAL):
-        path = Path(url.removeprefix(JOURNAL))
-        check_folder(path, "journal")
-        if not (read_only or os.access(path.parent, os.W_OK)):
-            # Optuna would wait without end for the lock that a killed process left.
-            raise OSError(
-                f"the study's journal {path} cannot be written: its folder is read-only; make it "
-                "writable, or use another storage"
-            )
-        check_journal(path)
-        backend = storages.journal.JournalFileBackend(str(path))
-        if not read_only:
-            cut_unfinished_line(path)
         with find_damage():
-            return guard(storages.JournalStorage(backend), check_trial, trial_id)
+            journal = open_journal(Path(url.removeprefix(JOURNAL)), read_only)
+            return guard(journal, check_trial, trial_id)
     parsed = parse_url(url)
-    if (file := storage_file(url)) and not file.startswith("file:"):
-        check_folder(Path(file), "database")
     if parsed.drivername == "postgresql":  # the driver that the extra `tune` installs
         parsed = parsed.set(drivername="postgresql+psycopg")
     # Rendered, it has no braces, which Optuna would take for a template's.
@@ -116,44 +112,6 @@ def open_storage(url: str, heartbeat_seconds: int, read_only: bool = False) -> A
                 ) from error
             time.sleep(0.5)
     raise AssertionError
-
-
-def check_folder(path: Path, kind: str) -> None:
-    """Raise `OSError` if the folder of a study's file is not there."""
-    if not path.parent.is_dir():
-        scheme = "journal" if kind == "journal" else "sqlite"
-        raise OSError(
-            f"the study's {kind} {path} cannot be made: there is no folder {path.parent} (after "
-            f"{scheme}:/// a path from the root begins with a slash of its own)"
-        )
-
-
-def check_journal(path: Path) -> None:
-    """Raise ValueError if a file holds something else than a journal, which must not be changed."""
-    if path.exists():
-        with path.open("rb") as file:
-            first = file.read(len(JOURNAL_BEGINS))
-        if not JOURNAL_BEGINS.startswith(first):
-            raise DamagedStudyError(f"{path} is no journal of a study: it begins with {first!r}")
-
-
-def cut_unfinished_line(path: Path) -> None:
-    """Remove the beginning of a line at a journal's end, which a full disk or a kill left.
-
-    Optuna would append the next line to it.
-    """
-
-    def whole_lines() -> int:
-        return path.read_bytes().rfind(b"\n") + 1
-
-    if whole_lines() == path.stat().st_size:
-        return
-    lock = import_optuna().storages.journal.JournalFileSymlinkLock(str(path))
-    lock.acquire()  # what is unfinished may be what another process writes now
-    try:
-        os.truncate(path, whole_lines())
-    finally:
-        lock.release()
 
 
 def make_sqlite_atomic(engine: Any, begin: str) -> None:
