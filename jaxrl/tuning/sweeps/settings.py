@@ -126,7 +126,7 @@ def check_settings(
     programs.check(space)
     if isinstance(settings.strategy, str):
         checks.choice("strategy", settings.strategy, ("auto", *STRATEGIES))
-    if settings.strategy != "auto":
+    if not isinstance(settings.strategy, str) or settings.strategy != "auto":
         num_lanes = min(settings.num_lanes, scheduler.num_trials)
         as_strategy(settings.strategy, num_lanes * settings.seeds_per_trial)
     require_sampler(settings.sampler, space)
