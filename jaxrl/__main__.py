@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
     except OSError as error:  # stdout cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(end := error.__context__, SystemExit) and end.code:
+            raise end from None  # the command's own error, which came first
         if not isinstance(error, BrokenPipeError):  # as in `jaxrl envs | head`
             print(f"error: stdout: {error}", file=sys.stderr)
         return 1

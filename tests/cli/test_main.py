@@ -1,6 +1,8 @@
 """The command `jaxrl` as a whole."""
 
+import errno
 import importlib.metadata
+import io
 import os
 import subprocess
 import sys
@@ -47,6 +49,19 @@ def test_a_reader_that_is_gone_and_a_full_disk_end_with_status_1(unbuffered):
             ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=env)
             assert (ended.returncode, ended.stderr) == (1, error)
     os.close(write)
+
+
+def test_an_error_of_the_command_comes_before_one_of_stdout(monkeypatch):
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def fileno(self):
+            return os.open(os.devnull, os.O_WRONLY)
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    with pytest.raises(SystemExit, match="error: nowhere is not a sweep's directory"):
+        main(["report", "nowhere"])
 
 
 @pytest.mark.process
