@@ -64,7 +64,8 @@ def _prepared(
             manifest = manifests.resumed(saved, manifest)
         else:  # it begins now, with whatever settings
             check_can_begin(directory)
-            manifest["label"] = manifest.get("label") or saved.get("label")
+            if resume:
+                manifest["label"] = manifest.get("label") or saved.get("label")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):
         manifests.write(directory, manifest)

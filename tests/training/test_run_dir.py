@@ -39,9 +39,10 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
 
 
 def test_a_run_that_failed_before_its_first_row_begins_anew(tmp_path):
-    for _ in range(2):
-        with open_run_dir(tmp_path, manifest(), False, 16):
+    for label in ("first", None):
+        with open_run_dir(tmp_path, manifest() | {"label": label}, False, 16):
             (tmp_path / "metrics.jsonl").touch()
+        assert manifests.read(tmp_path)["label"] == label
     (tmp_path / "metrics.jsonl").write_text("{}")
     refused("already holds a run; resume it", tmp_path, manifest(), False)
 
