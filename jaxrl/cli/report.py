@@ -1,7 +1,7 @@
 """Show a study on one HTML page: the trials of all its workers together.
 
 jaxrl report runs/sweep-a2c-Pong-v5-seed1                 # a sweep's directory
-jaxrl report runs/pong/worker-3 --out runs/pong/study     # one worker's is enough
+jaxrl report runs/pong/worker-3 --out runs/pong/study     # of one worker
 jaxrl report postgresql://user@host/database --study pong # or the storage itself
 """
 

@@ -29,6 +29,7 @@ from jaxrl.cli.flags.sweep import SweepArguments, make_environment
 from jaxrl.cli.play import play_command, play_episodes
 from jaxrl.envs import make
 from jaxrl.files.json_values import values_from_json
+from jaxrl.files.urls import storage_file
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import load_policy
@@ -44,10 +45,11 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     sweep, finals = result.summary, finals_table(result.summary)
     print_table(leaderboard_table(sweep), str(result.run_dir), SHOWN_TRIALS)
     if elsewhere := sweep["elsewhere"]:
-        print(
-            f"the study has {elsewhere} more trials of other workers; jaxrl report "
-            f"{shlex.quote(str(result.run_dir))} shows all"
-        )
+        storage = sweep["storage"]
+        is_server = storage is not None and storage_file(storage) is None
+        command = ["jaxrl", "report", str(result.run_dir), *(("--storage", storage) * is_server)]
+        shown = f"{shlex.join(command)} shows all"
+        print(f"the study has {elsewhere} more trials of other workers; {shown}")
     print_table(front_table(sweep), "Pareto front of the last two scores", SHOWN_TRIALS)
     what = "schedules" if result.best is not None and "schedule" in result.best else "settings"
     print_table(finals, f"finals: the same {what} with new seeds")

@@ -222,11 +222,14 @@ def test_a_sweep_without_finals_says_what_its_best_trial_is(
     monkeypatch.setattr(sweep_result, "format_command", lambda *_: "jaxrl train")
     held = sweep_of([trial(0, [2.0]), trial(1, [3.0], "stopped")], elsewhere=elsewhere)
     held["scheduler"]["num_trials"] = 5
+    held["storage"] = "postgresql://user@host/db"
     result = tuning.SweepResult(held, interrupted, tmp_path)
     sweep_result.report_result(sweep_flags.SweepArguments(**flags), result)
     text = capsys.readouterr().out
     assert f"\n{line}" in text
     assert ("best config" in text) == (not interrupted)
+    advice = f"jaxrl report {tmp_path} --storage postgresql://user@host/db shows all"
+    assert (advice in text) == (elsewhere > 0)
 
 
 def test_tables_in_a_file_are_not_cut(capsys):
