@@ -276,6 +276,7 @@ class Algorithm(NamedTuple):
         you replace a function needs another `make`, too.
       lane_axis: name of the mesh axis over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads
         the members of a population, set by `jaxrl.distributed.spread.spread`; None otherwise.
+      num_devices: devices over which `spread` spreads an agent and the members.
     """
 
     init: Callable[..., Any]
@@ -289,6 +290,7 @@ class Algorithm(NamedTuple):
     num_steps: Callable[[Any], int] = lambda config: config.num_steps
     make: Callable[..., Algorithm] | None = None
     lane_axis: str | None = None
+    num_devices: int = 1
 
 
 def remake(algo: Algorithm, env: Any) -> Algorithm:
@@ -327,4 +329,11 @@ def check_agent(algo: Any, config: Any, has_lanes: bool = False) -> None:
         checks.instance(name, config, algo.config_class, f"a config of {algo.name}, a {kind}")
     if not has_lanes:
         checks.one_agent(config)
-        checks.integer("the config's number of steps", algo.num_steps(config))
+        try:
+            num_steps = algo.num_steps(config)
+        except AttributeError as error:
+            raise ValueError(
+                f"the num_steps of {algo.name!r} fails ({error}): give the Algorithm one that "
+                "returns the steps of each environment in an update"
+            ) from error
+        checks.integer("the config's number of steps", num_steps)

@@ -27,7 +27,8 @@ DEVICE_AXIS, LANE_AXIS = "devices", "lanes"
 def split_cpu(num_devices: int | None = None) -> None:
     """Let JAX see the CPU as several devices, so that lanes of a population use all cores.
 
-    Call it before JAX's first computation. Other devices, such as GPUs, stay as they are.
+    Call it before `jaxrl.make` and before JAX's first computation. Other devices, such as GPUs,
+    stay as they are.
 
     Args:
       num_devices: None for one a core.
@@ -120,7 +121,9 @@ def spread(algo: Algorithm, num_devices: int | None = None, num_lane_devices: in
     def make_spread(env: Env, network: Any = None) -> Algorithm:
         return spread(make(env, network), size, num_lane_devices)
 
-    return algo._replace(init=init, update=update, make=make_spread, lane_axis=LANE_AXIS)
+    return algo._replace(
+        init=init, update=update, make=make_spread, lane_axis=LANE_AXIS, num_devices=used.size
+    )
 
 
 def _check_can_be_spread(algo: Algorithm, num_devices: int) -> Any:

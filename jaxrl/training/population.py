@@ -71,7 +71,7 @@ class Population(NamedTuple):
 
 def pools_of_map(algo: Algorithm, num_lanes: int) -> int:
     """Return how many pools of host environments the lanes of strategy "map" may open at once."""
-    devices_of_agent = 1 if algo.lane_axis is None else jax.local_device_count()
+    devices_of_agent = min(algo.num_devices, jax.local_device_count())
     return 0 if algo.env.checkpointable else num_lanes * devices_of_agent
 
 

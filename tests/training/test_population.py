@@ -17,7 +17,15 @@ from jaxrl.distributed.spread import spread
 from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import advance
 from jaxrl.training import population as populations
-from jaxrl.training.population import FRESH, KEEP, RESUME, STRATEGIES, Strategy, population
+from jaxrl.training.population import (
+    FRESH,
+    KEEP,
+    RESUME,
+    STRATEGIES,
+    Strategy,
+    pools_of_map,
+    population,
+)
 
 CONFIGS = {
     "toy": ToyConfig(),
@@ -225,3 +233,4 @@ def test_bad_strategies_are_refused():
     assert population(host, num_lanes, "map").num_lanes == num_lanes
     with pytest.raises(ValueError, match=rf"needs {2 * num_lanes} pools"):
         population(spread(host, 2), num_lanes, "map")
+    assert pools_of_map(spread(host, 1), num_lanes) == num_lanes

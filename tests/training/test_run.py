@@ -427,6 +427,10 @@ def test_algorithms_that_break_the_contract_are_refused(tmp_path):
             algo._replace(num_steps=lambda config: 0),
             CONFIG,
         ),
+        r"the num_steps of 'toy' fails \(.*'horizon'\)": (
+            algo._replace(num_steps=lambda config: config.horizon),
+            CONFIG,
+        ),
         r"update lack episode_count, .* valid_steps": (algo._replace(update=lacking), CONFIG),
     }
     for message, (own, config) in wrong.items():
