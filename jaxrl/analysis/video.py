@@ -122,10 +122,14 @@ def film(
       max_steps: longest video, in environment steps.
 
     Raises:
-      ValueError, ImportError, OSError: as `check_video` and `write_video`.
+      ValueError: if the environment cannot be drawn.
+      ValueError, ImportError, OSError: as `write_video`.
+      jax.errors.JaxRuntimeError: if the simulator fails.
     """
-    path = Path(path)
-    env = policy.algo.env.for_rendering()
+    path, undrawn = Path(path), policy.algo.env
+    if not all(hasattr(undrawn, name) for name in ("for_rendering", "render")):
+        raise ValueError(f"{undrawn!r} cannot be drawn: it lacks for_rendering or render")
+    env = undrawn.for_rendering()
     key = jax.random.key(seed)
     scores: list[float] = []  # at each picture
 

@@ -80,10 +80,11 @@ def _check_shapes(env: Env, seed: int) -> Iterator[str]:
         return
     if jax.tree.structure((state, start)) != jax.tree.structure(outcome):
         before, after = _leaf_names(state, start), _leaf_names(*outcome)
-        found = ", ".join(sorted(before ^ after)) or "containers of the same type"
+        names = ", ".join(sorted(before ^ after))
+        found = f"only one of them has {names}" if names else "their containers or constants differ"
         yield (
-            "step must return a state and a TimeStep of the structure that init returns, but only "
-            f"one of them has {found}"
+            "step must return a state and a TimeStep of the structure that init returns, but "
+            + found
         )
         return
     after, _ = outcome

@@ -193,3 +193,6 @@ def test_an_agent_with_a_network_of_its_own_is_filmed(tmp_path):
     path, score, length = film(policy, tmp_path / "own.gif", greedy=True)
     assert path.exists()
     assert score == length > 1
+    policy.algo = algo._replace(env=object())
+    with pytest.raises(ValueError, match="cannot be drawn: it lacks for_rendering or render"):
+        film(policy, tmp_path / "own.gif")

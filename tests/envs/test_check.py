@@ -76,6 +76,8 @@ class Corridor:
         state = (place.astype(jnp.float32) if self.breaks == "state" else place, there)
         if self.breaks == "structure":
             state = (place,)
+        if self.breaks == "container":
+            state = [place, there]
         return state, TimeStep(self.observe(place), reward, there, cut, shown)
 
     def observe(self, place):
@@ -113,6 +115,7 @@ def test_a_user_environment_passes():
         ("parts", "init: obs must have the parts of"),
         ("state", r"the state's leaf \[0\] is int32\[3\] after init, float32\[3\] after step"),
         ("structure", r"of the structure that init returns, but only one of them has state\.1$"),
+        ("container", "init returns, but their containers or constants differ$"),
         ("init", "init must set `first`"),
         ("both", "are both set"),
         ("never first", "the step after an end must begin the next episode"),
