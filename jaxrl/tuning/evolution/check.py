@@ -12,6 +12,7 @@ from jaxrl import checks
 from jaxrl.tuning.explorers import Explorer, Generation
 from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.schedulers.check import (
+    UNTRACEABLE,
     explain_tracing,
     raise_for,
     random_scores,
@@ -69,7 +70,7 @@ def _check_program(explorer: Explorer, space: spaces.PlainSpace, seed: int) -> I
     arguments = (jax.random.key(seed), np.int32(0), scores, values, parents)
     try:
         generation = jax.eval_shape(_evolution(explorer, space), *arguments)
-    except Exception as error:
+    except UNTRACEABLE as error:
         yield explain_tracing("evolve", error)
         return
     if not isinstance(generation, Generation) or set(generation.values) != set(space):

@@ -18,6 +18,9 @@ from jaxrl.tuning.schedulers import ledger as ledgers
 from jaxrl.tuning.schedulers.contract import MEMBERS, Ledger, Scheduler, Status
 from jaxrl.types import Array
 
+UNTRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+"""What JAX raises if NumPy or Python's `if` meets an array that is traced."""
+
 
 def check_scheduler(scheduler: Scheduler, seed: int = 0) -> None:
     """Check the decisions of a scheduler in searches with random scores.
@@ -71,7 +74,7 @@ def wrong_judge(scheduler: Scheduler) -> Iterator[str]:
     ledger = ledgers.start(scheduler)
     try:
         status = jax.eval_shape(scheduler.judge, ledger, jnp.int32(0))
-    except Exception as error:
+    except UNTRACEABLE as error:
         yield explain_tracing("judge(ledger, trial)", error)
         return
     yield from wrong_arrays("judge", {"the status": (status, ledger.status)})

@@ -71,6 +71,11 @@ def test_bad_decisions_are_named(change, message):
         check_scheduler(judged(change))
 
 
+def test_other_errors_of_judge_keep_their_traceback():
+    with pytest.raises(AttributeError, match="statuss"):
+        check_scheduler(judged(lambda ledger, trial: ledger.statuss))
+
+
 def test_decisions_that_differ_from_trace_to_trace_are_named():
     traces = []
 
