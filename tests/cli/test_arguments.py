@@ -43,7 +43,10 @@ def test_values_are_python_literals_or_strings():
     assert arguments.parse_pairs(texts, "--set") == expected
 
 
-@pytest.mark.parametrize("value", ["1", "None", "2.0", "plain text", 1, None, True, [1, "2"], "'"])
+@pytest.mark.parametrize(
+    "value",
+    ["1", "None", "2.0", "plain text", 1, None, True, [1, "2"], "'", math.inf, -math.inf, "inf"],
+)
 def test_pairs_are_read_as_they_were_written(value):
     assert parse_pairs([write_pair("x", value)], "--x") == {"x": value}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import sys
@@ -91,13 +92,29 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, Any]:
 
     def parse(text: str) -> Any:
         try:
-            return ast.literal_eval(text)
+            return evaluate_literal(ast.parse(text.lstrip(" \t"), mode="eval").body)
         except (ValueError, SyntaxError, TypeError):
             return text
         except (RecursionError, MemoryError) as error:
             raise ValueError(f"{flag}: {text[:40]!r}... is nested too deep") from error
 
     return {name: parse(value) for name, value in split_pairs(texts, flag).items()}
+
+
+def evaluate_literal(node: ast.expr) -> Any:
+    """Return the value of a Python literal, in which `inf` is the number.
+
+    Raises:
+      ValueError: if it is no literal.
+    """
+    return ast.literal_eval(_InfinityAsNumber().visit(node))
+
+
+class _InfinityAsNumber(ast.NodeTransformer):
+    """Writes `inf`, for which Python has no literal, as a number that is infinite."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
 
 
 def write_pair(name: str, value: Any) -> str:

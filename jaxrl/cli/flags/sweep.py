@@ -14,6 +14,7 @@ import tyro
 from jaxrl import tuning
 from jaxrl.cli.flags.arguments import (
     LargeInteger,
+    evaluate_literal,
     find_own_modules,
     parse_env_options,
     split_pairs,
@@ -244,14 +245,7 @@ def _argument(node: ast.expr) -> Any:
     """Return an argument of a distribution: a literal value, or the distribution of `When`."""
     if isinstance(node, ast.Call):
         return parse_distribution(ast.unparse(node))
-    return ast.literal_eval(_InfinityAsNumber().visit(node))
-
-
-class _InfinityAsNumber(ast.NodeTransformer):
-    """Writes `inf`, for which Python has no literal, as a number that is infinite."""
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(math.inf) if node.id == "inf" else node
+    return evaluate_literal(node)
 
 
 def make_objective(args: SweepArguments) -> objectives.Objectives:
