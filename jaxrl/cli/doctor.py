@@ -178,7 +178,8 @@ def accelerator() -> Finding:
 def compilation_cache() -> Finding:
     """Check that compiled programs can be written to the cache."""
     subject = "compiled programs"
-    if not jax.config.values["jax_enable_compilation_cache"]:
+    is_on = jax.config.values["jax_enable_compilation_cache"]
+    if not is_on or os.environ.get("JAX_COMPILATION_CACHE_DIR") == "":
         return Finding(subject, "not cached, as the cache is off", "absent")
     try:
         return Finding(subject, str(_writable_cache()))
@@ -189,7 +190,7 @@ def compilation_cache() -> Finding:
 
 def _writable_cache() -> Path:
     """Return the directory of compiled programs; raise `OSError` if it cannot be written to."""
-    if not (chosen := os.environ.get("JAX_COMPILATION_CACHE_DIR")):
+    if (chosen := os.environ.get("JAX_COMPILATION_CACHE_DIR")) is None:
         if (made := compilation.make_cache()) is None:
             raise FileNotFoundError("there is no home directory for the cache")
         return made

@@ -96,6 +96,16 @@ def test_a_gpu_that_is_not_used_is_broken(monkeypatch):
     assert doctor.accelerator().advice == "unset JAX_PLATFORMS=cpu"
 
 
+@pytest.fixture
+def cache_is_on():
+    """Let JAX keep what it compiles, and restore what was set, also if the test fails."""
+    was_on = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", True)
+    yield
+    jax.config.update("jax_enable_compilation_cache", was_on)
+
+
+@pytest.mark.usefixtures("cache_is_on")
 def test_a_cache_that_cannot_be_written_or_has_no_place_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "a" / "b"))
     assert doctor.compilation_cache().mark == "ok"
@@ -110,10 +120,10 @@ def test_a_cache_that_cannot_be_written_or_has_no_place_is_named(monkeypatch, tm
     assert doctor.compilation_cache()[1:3] == (str(tmp_path / "own" / "xla"), "ok")
     monkeypatch.setattr(os, "getuid", lambda: -1)
     assert "another user's" in doctor.compilation_cache().found
-    was_on = jax.config.values["jax_enable_compilation_cache"]
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # which JAX takes for no cache
+    assert doctor.compilation_cache().mark == "absent"
     jax.config.update("jax_enable_compilation_cache", False)
     assert doctor.compilation_cache().mark == "absent"
-    jax.config.update("jax_enable_compilation_cache", was_on)
 
 
 def test_a_check_that_fails_is_a_finding():
