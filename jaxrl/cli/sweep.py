@@ -127,7 +127,8 @@ def search(args: SweepArguments) -> tuning.SweepResult:
     scheduler, storage = make_scheduler(args), args.storage
     phase = check_phase(tuning.Phase(args.phase_length, args.phase_unit))
     steps_per_update = env.num_envs * algo.num_steps(config)
-    note_exploring(config, space, scheduler.num_phases * phase.num_steps(steps_per_update))
+    if not {"num_envs", "num_steps"} & set(space):  # with which the steps of a trial vary
+        note_exploring(config, space, scheduler.num_phases * phase.num_steps(steps_per_update))
     max_steps = math.inf if args.max_steps is None else args.max_steps
     allowed = whole_trials(
         max_steps, phase, args.seeds_per_trial, scheduler.num_phases, steps_per_update

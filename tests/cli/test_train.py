@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from jaxrl.cli.flags.train import read_env_options
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.run_dir import directory_lock
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -336,6 +338,11 @@ def test_wandb_gets_the_rows_and_the_settings(jaxrl_command, monkeypatch):
     assert calls[1:] == [8, "end"]
     refused = jaxrl_command("train", "ppo", *SMALL, *TINY["ppo"], "--wandb")
     assert "already holds a run" in refused.stderr
+    shutil.rmtree("run")
+    Path("run").mkdir()
+    with directory_lock(Path("run")):  # as while another process compiles
+        refused = jaxrl_command("train", "ppo", *SMALL, *TINY["ppo"], "--wandb")
+    assert "another process works in" in refused.stderr
     assert len(calls) == 3  # no run was begun on the server
 
 
