@@ -1,5 +1,6 @@
 """Set-up that every test shares; the environment variables must be set before JAX starts."""
 
+import dataclasses
 import gc
 import importlib
 import math
@@ -70,8 +71,15 @@ def toy_for_ppo(monkeypatch):
 
     import jaxrl
 
+    ppo_config = jaxrl.PPOConfig
+
+    def make_config(**changes):
+        ppo_config(**changes)  # the code's own fields must exist
+        known = {field.name for field in dataclasses.fields(ToyConfig)}
+        return ToyConfig(**{name: x for name, x in changes.items() if name in known})
+
     monkeypatch.setattr(jaxrl, "ppo", toy)
-    monkeypatch.setattr(jaxrl, "PPOConfig", ToyConfig)
+    monkeypatch.setattr(jaxrl, "PPOConfig", make_config)
 
 
 @pytest.fixture

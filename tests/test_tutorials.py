@@ -107,7 +107,6 @@ def test_the_population_trains_and_goes_on():
     scope = run_page(
         "a-population",
         ("key, 100)", "key, 10)"),
-        ("num_steps=128, num_minibatches=4", ""),
         (", 50, 50)", ", 2, 2)"),
         (":, -20:", ":, -4:"),
         ("for_evaluation(16)", "for_evaluation(2)"),
@@ -125,7 +124,6 @@ def test_the_population_trains_and_goes_on():
 def test_the_search_finds_a_config_and_checks_it():
     scope = run_page(
         "a-search",
-        ("num_steps=128, num_minibatches=4", ""),
         ("scheduler, 8, 10)", "scheduler, 8, 1)"),
         ("repeats=5", "repeats=2"),
     )

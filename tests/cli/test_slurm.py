@@ -144,7 +144,7 @@ def test_an_array_of_two_workers_shares_a_study(submit_job, tmp_path, cluster):
     assert [summary["study"] for summary in summaries] == ["pong", "pong"]
 
 
-def test_a_run_on_two_nodes_survives_a_killed_process_and_the_end_of_its_time(submit_job, cluster):
+def test_a_run_on_two_nodes_survives_a_killed_process_and_stops_at_a_signal(submit_job, cluster):
     run_dir = Path.cwd() / "run"
     job = submit_job("--nodes", "2", *PPO, "--run-dir", str(run_dir))
 

@@ -293,15 +293,18 @@ def test_strangers_that_say_nothing_hold_nobody_up(monkeypatch, host):
         pytest.skip("this machine has no IPv6")
     store, given_up = Store(), []
     monkeypatch.setattr(liveness, "PING_SECONDS", 0.1)
-    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(liveness, "SILENCE_SECONDS", 3.0)
     monkeypatch.setattr(liveness.atexit, "register", lambda _: None)
     monkeypatch.setattr(liveness.Liveness, "_give_up", lambda *end: given_up.append(end[1:]))
     first = liveness.Liveness(store, host, 0)
     address = (host, int(store[liveness.KEY].split()[0]))
-    with socket.create_connection(address), socket.create_connection(address) as talks:
+    with (
+        socket.create_connection(address, 30) as silent,
+        socket.create_connection(address) as talks,
+    ):
         talks.sendall("é 1\n".encode())
         other = liveness.Liveness(store, host, 1)
-        time.sleep(1.5)
+        assert silent.recv(1) == b""  # it is closed, after so long a silence
         assert given_up == []
     for process in (other, first):
         process.leave()

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import pickle
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -109,7 +108,7 @@ DEEDS = {
 }
 ERRORS = (
     "unpicklable", "unprintable", "chained", "base", "system-exit", "long-text", "surrogate",
-    "recursion", "allocates", "prints-and-raises",
+    "recursion",
 )  # fmt: skip
 """Deeds that differ from others by the error only, so that no process needs to do them."""
 FEW = ("two-arguments", "killed", "sleep", "children-dies")
@@ -160,15 +159,6 @@ def run(env):
     group.close()
 
 
-@pytest.fixture
-def same_memory():
-    """Restore the memory that this process may have."""
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-@pytest.mark.usefixtures("same_memory")
 @pytest.mark.parametrize("deed", ERRORS)
 def test_an_error_of_every_kind_is_sent_as_text(deed):
     do: Any = bad_simulators.DEEDS[deed]
