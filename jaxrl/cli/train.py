@@ -56,7 +56,7 @@ from jaxrl.training.loggers import Sink, WandbSink
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy
 from jaxrl.training.run import count_updates, run
-from jaxrl.training.run_dir import check_unused, directory_lock, has_checkpoint
+from jaxrl.training.run_dir import check_unused, has_checkpoint
 from jaxrl.types import Algorithm, Env
 
 
@@ -191,9 +191,6 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
 
     def add_wandb() -> None:
         check_unused(run_dir, args.resume)  # or each refused start would leave a run on the server
-        if run_dir.exists():
-            with directory_lock(run_dir):
-                pass
         settings = manifests.describe(algo, config, {"seed": args.seed})
         project = os.environ.get("WANDB_PROJECT", "jaxrl")
         sinks.append(WandbSink(project=project, name=args.label or run_dir.name, config=settings))

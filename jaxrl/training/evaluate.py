@@ -6,7 +6,7 @@ import functools
 import math
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ MAX_ENVS = 16
 MAX_EPISODE_STEPS = 100_000
 """Mean steps of the episodes of an evaluation, at most."""
 EVALUATION_SEED = 2**31 - 1
+PIECE_STEPS = 200
+"""Steps between which an evaluation can be stopped."""
 BEST = "best"
 """Folder of a run with the agent that was evaluated best."""
 
@@ -88,18 +90,57 @@ def evaluate(
         raise checks.refuse("state", "a training state, as algo.init returns it", type(state))
     episodes_per_env = checks.integer("episodes_per_env", episodes_per_env)
     greedy, max_steps = checks.flag("greedy", greedy), checks.integer("max_steps", max_steps)
-    start_key, key = jax.random.split(checks.random_key("key", key))
+    games = _begin(algo, config, env, checks.random_key("key", key), episodes_per_env, simulation)
+    limit = jnp.int32(min(max_steps * episodes_per_env, checks.MAX_COUNT))
+    games = _play(algo, config, state, env, games, episodes_per_env, greedy, limit)
+    return _scores(games)
+
+
+class _Games(NamedTuple):
+    """Episodes that are played for an evaluation."""
+
+    key: Array
+    simulation: Simulation
+    scores: Evaluation
+    """Of `[num_envs, episodes_per_env + 1]`; the last column takes what does not count."""
+    step: Array
+    """Steps of each environment so far."""
+
+
+def _begin(
+    algo: Algorithm,
+    config: Any,
+    env: Env,
+    key: Array,
+    episodes_per_env: int,
+    simulation: Simulation | None = None,
+) -> _Games:
+    """Return games at the start of their first episodes, in `simulation` if it is given."""
+    start_key, key = jax.random.split(key)
     simulation = start(env, start_key, algo.initial_core(config, env.num_envs), simulation)
-    rows = jnp.arange(env.num_envs)
     no_scores = jnp.full((env.num_envs, episodes_per_env + 1), jnp.nan)
-    limit = min(max_steps * episodes_per_env, checks.MAX_COUNT)
+    return _Games(key, simulation, Evaluation(no_scores, no_scores), jnp.int32(0))
 
-    def unfinished(carry: tuple[Any, ...]) -> Array:
-        _, simulation, _, step = carry
-        return (simulation.episodes.count < episodes_per_env).any() & (step < limit)
 
-    def play(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        key, simulation, scores, step = carry
+def _play(
+    algo: Algorithm,
+    config: Any,
+    state: Any,
+    env: Env,
+    games: _Games,
+    episodes_per_env: int,
+    greedy: bool,
+    limit: Array,
+) -> _Games:
+    """Play until each environment has ended its episodes or done `limit` steps."""
+    rows = jnp.arange(env.num_envs)
+
+    def unfinished(games: _Games) -> Array:
+        too_few = games.simulation.episodes.count < episodes_per_env
+        return too_few.any() & (games.step < limit)
+
+    def play_step(games: _Games) -> _Games:
+        key, simulation, scores, step = games
         before = simulation.episodes
         # A sum of all episodes would lose digits of the newest ones.
         none = before._replace(return_sum=jnp.zeros_like(before.return_sum))
@@ -114,11 +155,14 @@ def evaluate(
             scores.episode_return.at[rows, column].set(now.return_sum),
             scores.episode_length.at[rows, column].set(now.length_sum - before.length_sum),
         )
-        return key, simulation, scores, step + 1
+        return _Games(key, simulation, scores, step + 1)
 
-    carry = (key, simulation, Evaluation(no_scores, no_scores), jnp.int32(0))
-    _, _, scores, _ = jax.lax.while_loop(unfinished, play, carry)
-    return jax.tree.map(lambda x: x[:, :episodes_per_env].reshape(-1), scores)
+    return jax.lax.while_loop(unfinished, play_step, games)
+
+
+def _scores(games: _Games) -> Evaluation:
+    """Return the scores of the episodes that count."""
+    return jax.tree.map(lambda x: x[:, :-1].reshape(-1), games.scores)
 
 
 def _check_spaces(own: Env, env: Env) -> None:
@@ -143,24 +187,34 @@ def evaluate_separately(
     num_episodes: int,
     seed: int = EVALUATION_SEED,
     greedy: bool = False,
+    stop: Callable[[int], bool] = lambda num_ended: False,
 ) -> Evaluation:
     """Evaluate on separate environments, and close their simulators.
+
+    Args:
+      stop: called every `PIECE_STEPS` steps with the number of episodes that have ended; if it
+        returns True, the evaluation ends, and all scores are NaN: the episodes that have ended are
+        the short ones.
 
     Returns:
       NumPy arrays `[num_episodes]`: the scores of `evaluate` with the key of this seed.
     """
     num_envs, episodes_per_env = split_episodes(num_episodes)
-    env = algo.env.for_evaluation(num_envs)
-    key, simulation = jax.random.key(seed), None
-    if isinstance(env, HostEnv):  # made here, so that its simulators can be closed here
-        start_key, _ = jax.random.split(key)
-        core = algo.initial_core(config, num_envs)
-        simulation = jax.jit(start, static_argnums=0)(env, start_key, core)
-    with callback.closing(simulation):
-        scores = jax.jit(evaluate, static_argnums=(0, 3, 5, 6))(
-            algo, config, state, env, key, episodes_per_env, greedy, simulation=simulation
-        )
-        return jax.tree.map(lambda x: np.asarray(x)[:num_episodes], scores)
+    env, limit = algo.env.for_evaluation(num_envs), MAX_EPISODE_STEPS * episodes_per_env
+    play = jax.jit(_play, static_argnums=(0, 3, 5, 6))
+    games = jax.jit(_begin, static_argnums=(0, 2, 4))(
+        algo, config, env, jax.random.key(seed), episodes_per_env
+    )
+    with callback.closing(games.simulation if isinstance(env, HostEnv) else None):
+        for step in range(0, limit, PIECE_STEPS):
+            until = jnp.int32(min(step + PIECE_STEPS, limit))
+            games = play(algo, config, state, env, games, episodes_per_env, greedy, until)
+            num_ended = np.minimum(games.simulation.episodes.count, episodes_per_env).sum()
+            if num_ended == num_envs * episodes_per_env:
+                break
+            if stop(min(int(num_ended), num_episodes)):
+                return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
+        return jax.tree.map(lambda x: np.asarray(x)[:num_episodes], _scores(games))
 
 
 def split_episodes(num_episodes: int) -> tuple[int, int]:

@@ -24,11 +24,17 @@ from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
 from jaxrl.envs.host.callback import closing_on_error
 from jaxrl.envs.host.pools import HostTime
+from jaxrl.files import rows as files
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compile_chunk
-from jaxrl.training.evaluate import BestAgent, agent_on_one_device, evaluate_separately
+from jaxrl.training.evaluate import (
+    EVALUATION_SEED,
+    BestAgent,
+    agent_on_one_device,
+    evaluate_separately,
+)
 from jaxrl.training.loggers import (
     JsonlSink,
     ProgressBar,
@@ -49,7 +55,7 @@ from jaxrl.training.progress import (
     throughput_text,
     waiting_shares,
 )
-from jaxrl.training.run_dir import check_can_begin
+from jaxrl.training.run_dir import check_can_begin, has_begun
 from jaxrl.types import Algorithm, Array, PyTree
 
 Callback = Callable[[int, Any, Row], None]
@@ -125,11 +131,18 @@ class TrainingLoop:
 
         An error closes the environments on the host, since the state is lost.
         """
+        self.evaluation_seed = EVALUATION_SEED - seed  # other episodes for each seed
         state, interrupted = self.first_state(init, seed), False
         with closing_on_error(state):
             if self.run_dir is not None:
                 processes.call_on_first(self.open_files)
-            if self.progress.update < self.settings.num_updates:
+            if self.lacks_evaluation():  # a signal ended it
+                with Interrupt() as interrupt:
+                    self.evaluate(state, interrupt)
+                    interrupted = processes.any_process(interrupt.requested)
+                if self.best is not None:
+                    self.best.save()
+            if self.progress.update < self.settings.num_updates and not interrupted:
                 state, interrupted = self.train(state)
             summary = self.summarize(interrupted)
         return RunResult(state, summary, interrupted, self.run_dir)
@@ -167,6 +180,8 @@ class TrainingLoop:
                 simulation = None if self.algo.env.checkpointable else state.simulation
                 del state  # there may be no room for two replays
                 state = self.restore(like, simulation)
+            elif self.run_dir is not None and has_begun(self.run_dir):
+                self.bar.announce("there is no checkpoint: the run begins anew")
         return state
 
     def restore(self, like: Any, simulation: Any) -> Any:
@@ -209,7 +224,7 @@ class TrainingLoop:
                 seconds_per_update = seconds / updates
                 with processes.failing_together(Exception):
                     if progress.update == evaluate_at:
-                        self.evaluate(state)
+                        self.evaluate(state, interrupt)
                     for callback in self.callbacks:
                         answer = callback(progress.update, state, self.newest_row)
                         if answer is not None:
@@ -227,7 +242,8 @@ class TrainingLoop:
             self.save(state)  # here, where the first signal does not end it
             if self.checkpoints is not None:
                 self.checkpoints.latest()  # waits for its seal, by which the rows are verified
-        return state, progress.update < settings.num_updates
+            interrupted = processes.any_process(interrupt.requested) and self.lacks_evaluation()
+        return state, interrupted or progress.update < settings.num_updates
 
     def compile(self, state: Any) -> jax.stages.Compiled:
         """Return the program of a chunk."""
@@ -302,13 +318,28 @@ class TrainingLoop:
                 "Checkpoints before it are kept"
             )
 
-    def evaluate(self, state: Any) -> None:
-        """Evaluate on separate environments of the first process, and write the scores."""
+    def lacks_evaluation(self) -> bool:
+        """Return whether an evaluation of the last update has no scores, and a directory is kept.
+
+        A signal ended it, or no episode did.
+        """
+        update, lacks = self.progress.update, False
+        is_due = update > 0 and self.settings.next_evaluation(update - 1) == update
+        if self.run_dir is not None and is_due and processes.is_first():
+            found = files.read(self.run_dir / "metrics.jsonl").rows
+            lacks = not any(row["update"] == update and "eval_return" in row for row in found)
+        return bool(processes.broadcast(np.bool_(lacks)))
+
+    def evaluate(self, state: Any, interrupt: Interrupt) -> None:
+        """Evaluate on separate environments of the first process, and write the scores.
+
+        A signal ends it without scores.
+        """
         self.bar.say("evaluating")
         agent = agent_on_one_device(state)
         scores = np.full(len(EVALUATED), np.nan, np.float32)
         if processes.is_first():
-            scores[:] = self.scores_of(agent)
+            scores[:] = self.scores_of(agent, interrupt)
         mean_return, *_ = scores = processes.broadcast(scores)
         if np.isfinite(mean_return):
             self.evaluation = dict(zip(EVALUATED, map(float, scores), strict=True))
@@ -320,12 +351,22 @@ class TrainingLoop:
                 self.best.offer(self.progress.update, agent, float(mean_return))
         self.bar.say("training")
 
-    def scores_of(self, agent: Any) -> tuple[float, float, float]:
+    def scores_of(self, agent: Any, interrupt: Interrupt) -> tuple[float, float, float]:
         """Return the scores `EVALUATED` of an agent on one device; NaN if no episode ended."""
         num_episodes = self.settings.eval_episodes
-        returns, lengths = evaluate_separately(self.algo, self.config, agent, num_episodes)
+
+        def stop(num_ended: int) -> bool:
+            self.bar.say(f"evaluating, {num_ended} of {num_episodes} episodes")
+            return interrupt.requested
+
+        returns, lengths = evaluate_separately(
+            self.algo, self.config, agent, num_episodes, self.evaluation_seed, stop=stop
+        )
         ended = np.isfinite(returns)
-        if not ended.all():
+        if interrupt.requested and not ended.any():
+            later = "; --resume repeats it" if self.run_dir is not None else ""
+            self.bar.announce(f"the evaluation was stopped{later}")
+        elif not ended.all():
             self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
         if not ended.any():
             return np.nan, np.nan, np.nan

@@ -274,7 +274,7 @@ def check_names_no_code(env_id: str, options: dict[str, Any]) -> None:
     if found := code_named_by(env_id, options):
         raise ValueError(
             f"the environment of this run, {env_id}, {found}. A run directory may come from "
-            "someone else, so jaxrl runs no code that it names: pass the environment yourself as "
-            "env=..., or, if you trust who wrote the directory, pass trust_imports=True "
-            "(--trust-imports)"
+            "someone else, so jaxrl runs no code that it names: pass the environment yourself, as "
+            "env=jaxrl.make(your_function, 1), or, if you trust who wrote the directory, pass "
+            "trust_imports=True (--trust-imports)"
         )

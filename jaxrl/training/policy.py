@@ -17,7 +17,7 @@ from jaxrl.spaces import Box, Dict, ObservationSpace, zeros
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.evaluate import BEST, without_training
-from jaxrl.types import Algorithm, Array, Env, PyTree, check_agent
+from jaxrl.types import Algorithm, Array, Env, PyTree, check_agent, check_environments
 
 
 class LoadedPolicy:
@@ -101,7 +101,10 @@ def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:
     lead = jnp.shape(jax.tree.leaves(obs)[0])[:1]
     if lead != (0,) and shape == jax.tree.map(jnp.shape, zeros(space, *lead)):
         return obs, False
-    raise ValueError(f"the policy takes observations of shape {expected} or [B, ...], got {shape}")
+    raise ValueError(
+        f"the policy takes observations of shape {expected} or [B, ...], with integers as one-hot "
+        f"vectors, got {shape}"
+    )
 
 
 def _for_each(name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> Array:
@@ -190,6 +193,7 @@ def load_policy(
     is_best = checks.choice("which", which, ("newest", BEST)) == BEST
     manifest = manifests.read(run_dir)
     if env is not None:
+        check_environments(env)
         env = _with_number(env, manifest["env"]["num_envs"])
     algo, config = manifests.rebuild(manifest, network, make_algorithm, env, trust_imports, run_dir)
     like = state_shapes(algo, config, run_dir)

@@ -73,15 +73,17 @@ def run(
       algo: an algorithm with its environments, such as `jaxrl.ppo(jaxrl.make("CartPole-v1", 8))`.
       config: its config, such as `jaxrl.PPOConfig(learning_rate=1e-3)`.
       seed: of all randomness, an integer from 0 to 2^32 - 1.
-      total_steps: steps of all environments together, counted from the run's first start, rounded
-        up to whole updates; an integer, or a float such as 1e6.
+      total_steps: steps of all environments together, with those that only reset an episode,
+        counted from the run's first start, rounded up to whole updates; an integer, or a float
+        such as 1e6.
       run_dir: directory for `manifest.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`,
         `best/` (the agent that was evaluated best), `summary.json` and `curve.png`; None writes
         nothing.
       resume: continue the run in `run_dir`, if there is one.
       num_evaluations: number of evaluations, evenly spaced, the last one at the end; 0 for none.
-      eval_episodes: whole episodes of an evaluation. They run in separate environments with fixed
-        seeds, with actions sampled from the policy.
+      eval_episodes: whole episodes of an evaluation. They run in separate environments, with
+        actions sampled from the policy; their keys follow from `seed`, and are the same in all
+        evaluations of the run.
       log_every: updates that make one row, at most 1,024; None keeps the resumed run's value, and
         gives a new run about 1,000 rows.
       chunk_updates, chunk_seconds: length of a call of the compiled program, by time if

@@ -73,7 +73,13 @@ def _prepared(
 
 
 def check_unused(directory: Path, resume: bool) -> None:
-    """Raise `ValueError` if a directory holds a run that is not to be resumed, or other files."""
+    """Raise `ValueError` if a directory holds a run that is not to be resumed, or other files.
+
+    It is first looked whether another process works in it, which may be about to write the run.
+    """
+    if directory.exists():
+        with directory_lock(directory):
+            pass
     if (directory / manifests.NAME).exists():
         if not resume and has_begun(directory):
             raise ValueError(

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ from jaxrl.files import seal
 from jaxrl.rollouts.simulation import start
 from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
-from jaxrl.training.evaluate import BestAgent, Evaluation, frames
+from jaxrl.training.evaluate import BestAgent, Evaluation, evaluate_separately, frames
 
 
 def test_each_environment_counts_the_same_number_of_episodes():
@@ -60,6 +61,25 @@ def test_the_simulator_of_pictures_is_closed():
     assert set(callback._groups) <= before
 
 
+def test_an_evaluation_in_pieces_has_the_same_scores_and_can_be_stopped(monkeypatch):
+    monkeypatch.setattr("jaxrl.training.evaluate.PIECE_STEPS", 7)
+    algo, config = toy_algorithm(), ToyConfig()
+    state = algo.init(config, jax.random.key(0))
+    ended = []
+
+    def stop(num_ended):
+        ended.append(num_ended)
+        return False
+
+    scores = evaluate_separately(algo, config, state, 20, 5, stop=stop)
+    whole = jaxrl.evaluate(algo, config, state, algo.env.for_evaluation(16), jax.random.key(5), 2)
+    chex.assert_trees_all_equal(scores, jax.tree.map(lambda x: np.asarray(x)[:20], whole))
+    assert len(ended) > 1
+    assert ended == sorted(ended)
+    stopped = evaluate_separately(algo, config, state, 20, 5, stop=lambda num_ended: True)
+    assert np.isnan(stopped.episode_return).all()
+
+
 @pytest.fixture
 def evaluated(tmp_path, monkeypatch):
     """`evaluated(scores)`: a run of 12 updates whose evaluations have these mean returns."""
@@ -67,7 +87,7 @@ def evaluated(tmp_path, monkeypatch):
     def make(scores, algo=None, config=None, num_updates=12, **arguments):
         left = iter(scores)
 
-        def evaluate(*_):
+        def evaluate(*_, **__):
             return Evaluation(jnp.full(1, next(left)), jnp.ones(1))
 
         monkeypatch.setattr(loop, "evaluate_separately", evaluate)

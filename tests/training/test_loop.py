@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import shutil
+import signal
 import types
 from typing import Any
 
@@ -19,7 +21,7 @@ from jaxrl.training import loop
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import train_chunk
-from jaxrl.training.evaluate import Evaluation
+from jaxrl.training.evaluate import EVALUATION_SEED, Evaluation
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.progress import LoopSettings, Progress, chunk_length
 
@@ -191,11 +193,65 @@ def test_an_evaluation_has_the_scores_of_the_episodes_that_ended(
     tmp_path, monkeypatch, returns, lengths, expected
 ):
     scores = Evaluation(jnp.array(returns), jnp.array(lengths))
-    monkeypatch.setattr(loop, "evaluate_separately", lambda *_: scores)
+    monkeypatch.setattr(loop, "evaluate_separately", lambda *_, **__: scores)
     arguments = QUIET | {"num_evaluations": 1, "run_dir": tmp_path}
     result = jaxrl.run(toy(), CONFIG, total_steps=4, **arguments)
     assert {name: result.summary[name] for name in expected} == expected
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypatch, capsys):
+    seeds = []
+
+    def evaluate(algo, config, agent, num_episodes, seed, stop):
+        seeds.append(seed)
+        assert not stop(1)
+        if len(seeds) == 1:
+            signal.raise_signal(signal.SIGTERM)
+            assert stop(1)
+            return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
+        return Evaluation(*jnp.ones((2, num_episodes)))
+
+    monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+    arguments: dict[str, Any] = {
+        "num_evaluations": 2, "run_dir": tmp_path, "total_steps": 16, "seed": 3,
+        "checkpoint_seconds": 0.0,
+    }  # fmt: skip
+    for is_stopped, score in ((True, None), (False, 1.0)):
+        result = jaxrl.run(toy(), CONFIG, resume=not is_stopped, **arguments)
+        assert (result.interrupted, result.summary["eval_return"]) == (is_stopped, score)
+        shown = capsys.readouterr().err
+        assert ("the evaluation was stopped; --resume repeats it" in shown) == is_stopped
+    rows = read_jsonl(tmp_path / "metrics.jsonl")
+    assert [row["update"] for row in rows if "eval_return" in row] == [2, 4]
+    assert set(seeds) == {EVALUATION_SEED - 3}
+
+
+def test_a_signal_in_the_last_evaluation_stops_it_and_saves_the_agent(tmp_path, monkeypatch):
+    def evaluate(algo, config, agent, num_episodes, seed, stop):
+        signal.raise_signal(signal.SIGINT)
+        return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
+
+    arguments: dict[str, Any] = QUIET | {"num_evaluations": 1, "total_steps": 16}
+    arguments |= {"run_dir": tmp_path}
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "evaluate_separately", evaluate)
+        stopped = jaxrl.run(toy(), CONFIG, **arguments)
+    assert (stopped.interrupted, stopped.summary["updates"]) == (True, 4)
+    ended = jaxrl.run(toy(), CONFIG, resume=True, **arguments)
+    assert not ended.interrupted
+    assert ended.summary["eval_return"] is not None
+    assert (tmp_path / "best" / "4").is_dir()
+
+
+def test_a_resumed_run_without_a_checkpoint_says_that_it_begins_anew(tmp_path, capsys):
+    arguments: dict[str, Any] = QUIET | {"total_steps": 16, "progress_bar": True}
+    jaxrl.run(toy(), CONFIG, run_dir=tmp_path, **arguments)
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "summary.json").unlink()  # as after a kill
+    capsys.readouterr()
+    jaxrl.run(toy(), CONFIG, run_dir=tmp_path, resume=True, **arguments)
+    assert "there is no checkpoint: the run begins anew" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_checkpoints(tmp_path):

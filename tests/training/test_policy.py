@@ -34,9 +34,13 @@ def test_a_loaded_policy_acts_on_one_or_many_observations(tmp_path):
     assert set(policy(obs, jax.random.key(1)).tolist()) == {0, 1}
     same = jaxrl.load_policy(tmp_path, env=jaxrl.make("CartPole-v1", 1))
     assert same(obs).tolist() == batch.tolist()
-    one = SimpleNamespace(num_envs=1)
+    four = jaxrl.make("CartPole-v1", 4)
+    members = ("observation_space", "action_space", "init", "step")
+    one = SimpleNamespace(num_envs=1, **{name: getattr(four, name) for name in members})
     with pytest.raises(ValueError, match="env must be 4 environments, as the run had"):
         jaxrl.load_policy(tmp_path, env=one)
+    with pytest.raises(ValueError, match=r"env must be environments, such as jaxrl\.make"):
+        jaxrl.load_policy(tmp_path, env=SimpleNamespace(num_envs=4))
     with pytest.raises(ValueError, match=r"network or environment: params.*there and .* here"):
         jaxrl.load_policy(tmp_path, env=jaxrl.make("Acrobot-v1", 4))
     with pytest.raises(ValueError, match="trained by 'ppo', but make_algorithm makes 'dqn'"):

@@ -116,7 +116,8 @@ def test_a_path_that_checkpoints_cannot_be_read_from_is_refused(tmp_path, name):
 def test_a_directory_in_use_is_refused(tmp_path):
     begin(tmp_path)
     with directory_lock(tmp_path):
-        refused(r"another process works in .*; wait until", tmp_path, manifest(), True)
+        for resume in (True, False):  # a run that is not to be resumed is advised no resume
+            refused(r"another process works in .*; wait until", tmp_path, manifest(), resume)
     assert "resumptions" not in manifests.read(tmp_path)
 
 

@@ -24,7 +24,7 @@ class TrainArguments:
     env_id: str
     """Id of the environment; a prefix such as envpool/ or gymnax/ forces the backend."""
     total_steps: LargeInteger
-    """Environment steps over all environments."""
+    """Steps of all environments together, with those that only reset an episode."""
     num_envs: int
     """Environments stepped together."""
     env_options: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class TrainArguments:
     host_id: int | None = None
     """The number of this process, from 0."""
     seed: int = 1
-    """Seed of all randomness: network, environments, actions and minibatches."""
+    """Seed of all randomness: network, environments, actions, minibatches and evaluations."""
     run_dir: Path | None = None
     """Directory of all output; runs/<algorithm>-<env>-seed<seed> by default. It holds one run."""
     label: str | None = None

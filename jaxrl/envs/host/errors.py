@@ -67,4 +67,7 @@ def cannot_draw(reason: object) -> ValueError:
 
 def lacks_pictures() -> ValueError:
     """Return the error that an environment was made without pictures."""
-    return ValueError("this environment was made without pictures; use env.for_rendering()")
+    return ValueError(
+        "this environment draws no pictures: make it by env.for_rendering(); if a function of your "
+        "own makes it, let the function take render_mode and hand it on"
+    )

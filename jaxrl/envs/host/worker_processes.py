@@ -112,7 +112,8 @@ class Workers:
                 raise
             raise SimulatorError(
                 f"{id}: the worker processes could not be started; their error is above. A script "
-                "whose environments run in processes needs `if __name__ == '__main__':`"
+                "whose environments run in processes is a file, and has `if __name__ == "
+                "'__main__':`"
             ) from error
         try:
             self.first_answers = self.receive(range(num_envs))
