@@ -187,14 +187,13 @@ def evaluate_separately(
     num_episodes: int,
     seed: int = EVALUATION_SEED,
     greedy: bool = False,
-    stop: Callable[[int], bool] = lambda num_ended: False,
+    watch: Callable[[int], None] = lambda num_ended: None,
 ) -> Evaluation:
     """Evaluate on separate environments, and close their simulators.
 
     Args:
-      stop: called every `PIECE_STEPS` steps with the number of episodes that have ended; if it
-        returns True, the evaluation ends, and all scores are NaN: the episodes that have ended are
-        the short ones.
+      watch: called at the start and after each `PIECE_STEPS` steps with the number of episodes
+        that have ended; an error that it raises ends the evaluation.
 
     Returns:
       NumPy arrays `[num_episodes]`: the scores of `evaluate` with the key of this seed.
@@ -202,9 +201,12 @@ def evaluate_separately(
     num_envs, episodes_per_env = split_episodes(num_episodes)
     env, limit = algo.env.for_evaluation(num_envs), MAX_EPISODE_STEPS * episodes_per_env
     play = jax.jit(_play, static_argnums=(0, 3, 5, 6))
-    games = jax.jit(_begin, static_argnums=(0, 2, 4))(
-        algo, config, env, jax.random.key(seed), episodes_per_env
-    )
+    watch(0)
+    key, some = jax.random.key(seed), next(iter(jax.tree.leaves(state)), None)
+    if isinstance(some, jax.Array) and some.committed:
+        # Else the second piece, whose games lie where the agent does, would be compiled again.
+        key = jax.device_put(key, some.sharding)
+    games = jax.jit(_begin, static_argnums=(0, 2, 4))(algo, config, env, key, episodes_per_env)
     with callback.closing(games.simulation if isinstance(env, HostEnv) else None):
         for step in range(0, limit, PIECE_STEPS):
             until = jnp.int32(min(step + PIECE_STEPS, limit))
@@ -212,8 +214,7 @@ def evaluate_separately(
             num_ended = np.minimum(games.simulation.episodes.count, episodes_per_env).sum()
             if num_ended == num_envs * episodes_per_env:
                 break
-            if stop(min(int(num_ended), num_episodes)):
-                return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
+            watch(min(int(num_ended), num_episodes))
         return jax.tree.map(lambda x: np.asarray(x)[:num_episodes], _scores(games))
 
 

@@ -24,7 +24,6 @@ from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
 from jaxrl.envs.host.callback import closing_on_error
 from jaxrl.envs.host.pools import HostTime
-from jaxrl.files import rows as files
 from jaxrl.files import schema
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
@@ -87,6 +86,10 @@ class RunResult(NamedTuple):
         return f"RunResult({shown}, interrupted={self.interrupted}, run_dir={where!r})"
 
 
+class EvaluationStopped(Exception):
+    """A signal came during an evaluation."""
+
+
 @jax.jit
 def are_finite(params: PyTree) -> Array:
     """Return whether all numbers are finite."""
@@ -136,13 +139,7 @@ class TrainingLoop:
         with closing_on_error(state):
             if self.run_dir is not None:
                 processes.call_on_first(self.open_files)
-            if self.lacks_evaluation():  # a signal ended it
-                with Interrupt() as interrupt:
-                    self.evaluate(state, interrupt)
-                    interrupted = processes.any_process(interrupt.requested)
-                if self.best is not None:
-                    self.best.save()
-            if self.progress.update < self.settings.num_updates and not interrupted:
+            if self.progress.update < self.settings.num_updates:
                 state, interrupted = self.train(state)
             summary = self.summarize(interrupted)
         return RunResult(state, summary, interrupted, self.run_dir)
@@ -223,8 +220,9 @@ class TrainingLoop:
                 state, seconds = self.do_chunk(program, state, updates)
                 seconds_per_update = seconds / updates
                 with processes.failing_together(Exception):
-                    if progress.update == evaluate_at:
-                        self.evaluate(state, interrupt)
+                    if progress.update == evaluate_at and not self.evaluate(state, interrupt):
+                        # Without a checkpoint of this update, so that a resume repeats it.
+                        return state, True
                     for callback in self.callbacks:
                         answer = callback(progress.update, state, self.newest_row)
                         if answer is not None:
@@ -242,8 +240,7 @@ class TrainingLoop:
             self.save(state)  # here, where the first signal does not end it
             if self.checkpoints is not None:
                 self.checkpoints.latest()  # waits for its seal, by which the rows are verified
-            interrupted = processes.any_process(interrupt.requested) and self.lacks_evaluation()
-        return state, interrupted or progress.update < settings.num_updates
+        return state, progress.update < settings.num_updates
 
     def compile(self, state: Any) -> jax.stages.Compiled:
         """Return the program of a chunk."""
@@ -318,29 +315,23 @@ class TrainingLoop:
                 "Checkpoints before it are kept"
             )
 
-    def lacks_evaluation(self) -> bool:
-        """Return whether an evaluation of the last update has no scores, and a directory is kept.
-
-        A signal ended it, or no episode did.
-        """
-        update, lacks = self.progress.update, False
-        is_due = update > 0 and self.settings.next_evaluation(update - 1) == update
-        if self.run_dir is not None and is_due and processes.is_first():
-            found = files.read(self.run_dir / "metrics.jsonl").rows
-            lacks = not any(row["update"] == update and "eval_return" in row for row in found)
-        return bool(processes.broadcast(np.bool_(lacks)))
-
-    def evaluate(self, state: Any, interrupt: Interrupt) -> None:
+    def evaluate(self, state: Any, interrupt: Interrupt) -> bool:
         """Evaluate on separate environments of the first process, and write the scores.
 
-        A signal ends it without scores.
+        Returns:
+          False if a signal stopped it.
         """
         self.bar.say("evaluating")
         agent = agent_on_one_device(state)
-        scores = np.full(len(EVALUATED), np.nan, np.float32)
+        scores, is_whole = np.full(len(EVALUATED), np.nan, np.float32), np.bool_(True)
         if processes.is_first():
-            scores[:] = self.scores_of(agent, interrupt)
-        mean_return, *_ = scores = processes.broadcast(scores)
+            try:
+                scores[:] = self.scores_of(agent, interrupt)
+            except EvaluationStopped:
+                self.bar.announce("the evaluation was stopped")
+                is_whole = np.bool_(False)
+        scores, is_whole = processes.broadcast((scores, is_whole))
+        mean_return = float(scores[0])
         if np.isfinite(mean_return):
             self.evaluation = dict(zip(EVALUATED, map(float, scores), strict=True))
             now = {"update": self.progress.update, "steps": self.progress.steps}
@@ -348,25 +339,28 @@ class TrainingLoop:
             self.write(now | self.evaluation)
             self.newest_row = trained | self.newest_row
             if self.best is not None:
-                self.best.offer(self.progress.update, agent, float(mean_return))
+                self.best.offer(self.progress.update, agent, mean_return)
         self.bar.say("training")
+        return bool(is_whole)
 
     def scores_of(self, agent: Any, interrupt: Interrupt) -> tuple[float, float, float]:
-        """Return the scores `EVALUATED` of an agent on one device; NaN if no episode ended."""
+        """Return the scores `EVALUATED` of an agent on one device; NaN if no episode ended.
+
+        Raises:
+          EvaluationStopped: after a signal.
+        """
         num_episodes = self.settings.eval_episodes
 
-        def stop(num_ended: int) -> bool:
+        def watch(num_ended: int) -> None:
             self.bar.say(f"evaluating, {num_ended} of {num_episodes} episodes")
-            return interrupt.requested
+            if interrupt.requested:
+                raise EvaluationStopped
 
         returns, lengths = evaluate_separately(
-            self.algo, self.config, agent, num_episodes, self.evaluation_seed, stop=stop
+            self.algo, self.config, agent, num_episodes, self.evaluation_seed, watch=watch
         )
         ended = np.isfinite(returns)
-        if interrupt.requested and not ended.any():
-            later = "; --resume repeats it" if self.run_dir is not None else ""
-            self.bar.announce(f"the evaluation was stopped{later}")
-        elif not ended.all():
+        if not ended.all():
             self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
         if not ended.any():
             return np.nan, np.nan, np.nan
@@ -414,7 +408,9 @@ class TrainingLoop:
             **{name: value for name, value in evaluation.items() if name.startswith("eval_")},
             "interrupted": interrupted,
         }
-        if self.run_dir is not None and processes.is_first():
+        lost = interrupted and self.checkpoints is not None and self.checkpoints.latest() is None
+        # Without a checkpoint, a resume begins anew; a summary would be that of a run that ended.
+        if self.run_dir is not None and processes.is_first() and not lost:
             schema.write(self.run_dir / SUMMARY, summary)
             plot_run(self.run_dir, f"{self.algo.name} on {self.algo.env.id}")
         return summary

@@ -26,7 +26,11 @@ import jaxrl
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
 from jaxrl.distributed.spread import describe_unused, spread
 from jaxrl.training import population as populations
-from jaxrl.training.evaluate import agent_on_one_device, evaluate_separately
+from jaxrl.training.evaluate import (
+    EVALUATION_SEED,
+    agent_on_one_device,
+    evaluate_separately,
+)
 from jaxrl.training.population import population
 
 D = len(jax.devices())
@@ -150,7 +154,7 @@ def test_a_run_resumes_on_another_number_of_devices(tmp_path):
     result = run(spread(algo), 5, resume=True)
     state, _ = together("a2c-sums")  # five updates
     close(learner(result.state), learner(state))
-    scores = evaluate_separately(algo, SAME["a2c-sums"], state, 2)
+    scores = evaluate_separately(algo, SAME["a2c-sums"], state, 2, EVALUATION_SEED - 1)
     assert result.summary["eval_return"] == pytest.approx(float(scores.episode_return.mean()))
 
 

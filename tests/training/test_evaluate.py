@@ -64,20 +64,20 @@ def test_the_simulator_of_pictures_is_closed():
 def test_an_evaluation_in_pieces_has_the_same_scores_and_can_be_stopped(monkeypatch):
     monkeypatch.setattr("jaxrl.training.evaluate.PIECE_STEPS", 7)
     algo, config = toy_algorithm(), ToyConfig()
-    state = algo.init(config, jax.random.key(0))
-    ended = []
-
-    def stop(num_ended):
-        ended.append(num_ended)
-        return False
-
-    scores = evaluate_separately(algo, config, state, 20, 5, stop=stop)
+    state = jax.device_put(algo.init(config, jax.random.key(0)), jax.devices()[1])
+    ended: list[int] = []
+    scores = evaluate_separately(algo, config, state, 20, 5, watch=ended.append)
     whole = jaxrl.evaluate(algo, config, state, algo.env.for_evaluation(16), jax.random.key(5), 2)
     chex.assert_trees_all_equal(scores, jax.tree.map(lambda x: np.asarray(x)[:20], whole))
-    assert len(ended) > 1
+    assert len(ended) > 2
     assert ended == sorted(ended)
-    stopped = evaluate_separately(algo, config, state, 20, 5, stop=lambda num_ended: True)
-    assert np.isnan(stopped.episode_return).all()
+
+    def stop(num_ended):
+        if num_ended:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_separately(algo, config, state, 20, 5, watch=stop)
 
 
 @pytest.fixture

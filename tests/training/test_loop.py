@@ -200,48 +200,34 @@ def test_an_evaluation_has_the_scores_of_the_episodes_that_ended(
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypatch, stopped):
     seeds = []
 
-    def evaluate(algo, config, agent, num_episodes, seed, stop):
+    def evaluate(algo, config, agent, num_episodes, seed, watch):
         seeds.append(seed)
-        assert not stop(1)
-        if len(seeds) == 1:
+        watch(0)
+        if len(seeds) == stopped:
             signal.raise_signal(signal.SIGTERM)
-            assert stop(1)
-            return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
-        return Evaluation(*jnp.ones((2, num_episodes)))
+            watch(1)
+        return Evaluation(*jnp.full((2, num_episodes), len(seeds)))
 
     monkeypatch.setattr(loop, "evaluate_separately", evaluate)
-    arguments: dict[str, Any] = {
+    arguments: dict[str, Any] = QUIET | {
         "num_evaluations": 2, "run_dir": tmp_path, "total_steps": 16, "seed": 3,
         "checkpoint_seconds": 0.0,
     }  # fmt: skip
-    for is_stopped, score in ((True, None), (False, 1.0)):
-        result = jaxrl.run(toy(), CONFIG, resume=not is_stopped, **arguments)
-        assert (result.interrupted, result.summary["eval_return"]) == (is_stopped, score)
-        shown = capsys.readouterr().err
-        assert ("the evaluation was stopped; --resume repeats it" in shown) == is_stopped
+    begun = jaxrl.run(toy(), CONFIG, **arguments)
+    assert (begun.interrupted, begun.summary["updates"]) == (True, 2 * stopped)
+    saved = {path.name for path in (tmp_path / "checkpoints").glob("*")}
+    assert saved == ({"2"} if stopped == 2 else set())
+    for _ in range(2):  # nothing is left for the second one
+        ended = jaxrl.run(toy(), CONFIG, resume=True, **arguments)
+        assert (ended.interrupted, ended.summary["eval_return"]) == (False, 3.0)
     rows = read_jsonl(tmp_path / "metrics.jsonl")
     assert [row["update"] for row in rows if "eval_return" in row] == [2, 4]
-    assert set(seeds) == {EVALUATION_SEED - 3}
-
-
-def test_a_signal_in_the_last_evaluation_stops_it_and_saves_the_agent(tmp_path, monkeypatch):
-    def evaluate(algo, config, agent, num_episodes, seed, stop):
-        signal.raise_signal(signal.SIGINT)
-        return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
-
-    arguments: dict[str, Any] = QUIET | {"num_evaluations": 1, "total_steps": 16}
-    arguments |= {"run_dir": tmp_path}
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "evaluate_separately", evaluate)
-        stopped = jaxrl.run(toy(), CONFIG, **arguments)
-    assert (stopped.interrupted, stopped.summary["updates"]) == (True, 4)
-    ended = jaxrl.run(toy(), CONFIG, resume=True, **arguments)
-    assert not ended.interrupted
-    assert ended.summary["eval_return"] is not None
     assert (tmp_path / "best" / "4").is_dir()
+    assert seeds == [EVALUATION_SEED - 3] * 3
 
 
 def test_a_resumed_run_without_a_checkpoint_says_that_it_begins_anew(tmp_path, capsys):
