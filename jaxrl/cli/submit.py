@@ -65,8 +65,8 @@ class SubmitArguments:
     hours: float = 24.0
     """Until the job is stopped with a checkpoint and queued again."""
     margin: int = 120
-    """Seconds before that end at which the run is told to stop. More for long evaluations, which
-    it completes first, and for large replays on a slow disk."""
+    """Seconds before that end at which the run is told to stop. More for large replays on a slow
+    disk."""
     container: str | None = None
     """Apptainer image; without one, the interpreter that runs `jaxrl submit`."""
     workers: int | None = None
