@@ -276,7 +276,7 @@ class Algorithm(NamedTuple):
         you replace a function needs another `make`, too.
       lane_axis: name of the mesh axis over which `jax.vmap(..., spmd_axis_name=lane_axis)` spreads
         the members of a population, set by `jaxrl.distributed.spread.spread`; None otherwise.
-      num_devices: devices over which `spread` spreads an agent and the members.
+      num_devices: how many devices `spread` uses for an agent and for the members of a population.
     """
 
     init: Callable[..., Any]

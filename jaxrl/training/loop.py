@@ -87,7 +87,7 @@ class RunResult(NamedTuple):
 
 
 class EvaluationStopped(Exception):
-    """A signal came during an evaluation."""
+    """The end of an evaluation in which a signal came."""
 
 
 @jax.jit

@@ -75,7 +75,7 @@ def _prepared(
 def check_unused(directory: Path, resume: bool) -> None:
     """Raise `ValueError` if a directory holds a run that is not to be resumed, or other files.
 
-    It is first looked whether another process works in it, which may be about to write the run.
+    Another process that works in it is named first, since it may be the one that makes the run.
     """
     if directory.exists():
         with directory_lock(directory):
