@@ -64,7 +64,7 @@ def test_the_simulator_of_pictures_is_closed():
 def test_an_evaluation_in_pieces_has_the_same_scores_and_can_be_stopped(monkeypatch):
     monkeypatch.setattr("jaxrl.training.evaluate.PIECE_STEPS", 7)
     algo, config = toy_algorithm(), ToyConfig()
-    state = jax.device_put(algo.init(config, jax.random.key(0)), jax.devices()[1])
+    state = jax.device_put(algo.init(config, jax.random.key(0)), jax.devices()[-1])
     ended: list[int] = []
     scores = evaluate_separately(algo, config, state, 20, 5, watch=ended.append)
     whole = jaxrl.evaluate(algo, config, state, algo.env.for_evaluation(16), jax.random.key(5), 2)
