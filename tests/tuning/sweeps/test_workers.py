@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -112,8 +113,11 @@ class Outcome:
             killed.send_signal(signal.SIGKILL)
             self.codes = {worker: p.wait(90) for worker, p in processes.items()}
             self.trials = read_trials(url)
-            with pytest.MonkeyPatch.context() as patch:
+            with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
                 patch.setattr(Lanes, "_train_group", Lanes._train_group)  # undo what it sets
+                # It may be killed while it writes an agent or its own checkpoint.
+                warnings.filterwarnings("ignore", "the agent in .* is lost: it has no checkpoint")
+                warnings.filterwarnings("ignore", ".*; perhaps the process was killed while")
                 sweep_worker.main(url, directory / KILLED, KILLED, "hypertrick")
             self.trials_after = read_trials(url)
         finally:
