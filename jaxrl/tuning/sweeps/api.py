@@ -123,7 +123,8 @@ def sweep(
         `best/`, and `study.db` unless `storage` is given.
       sampler: "random" or "sobol" (from `seed` alone), or "tpe", "cmaes" and "gp", which learn
         from the trials that have ended; "gp" only from those that no scheduler stopped.
-      storage, study_name: workers with the same ones share the trials. `storage` is a database URL
+      storage, study_name: workers with the same ones share the trials, and must have the same
+        seed, sampler and other settings that results depend on. `storage` is a database URL
         (`sqlite:///study.db`, `postgresql://...`), or `journal:///study.log` for one worker at a
         time. A resumed sweep remembers its storage, except for secrets, which are written to no
         file: the password and the URL's query fields, but for harmless ones such as `sslmode`.

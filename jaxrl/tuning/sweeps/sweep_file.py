@@ -31,8 +31,8 @@ NAME = "sweep.json"
 SAME = ("algorithm", "env", "num_envs", "env_options", "config", "seed", "scheduler", "objective",
         "evaluation_episodes", "seeds_per_trial", "sampler", "lanes", "phase", "space")  # fmt: skip
 """What a resumed sweep must have in common with the one before it."""
-SHARED = ("algorithm", "env", "num_envs", "config", "scheduler", "objective",
-          "evaluation_episodes", "seeds_per_trial", "phase", "space")  # fmt: skip
+SHARED = ("algorithm", "env", "num_envs", "config", "seed", "scheduler", "objective",
+          "evaluation_episodes", "seeds_per_trial", "sampler", "phase", "space")  # fmt: skip
 """What all workers of a study must have in common, besides the environment's options."""
 
 
@@ -143,7 +143,7 @@ def _describe_part(part: spaces.Distribution) -> dict[str, Any]:
 
 
 def shared_settings(description: dict[str, Any]) -> dict[str, Any]:
-    """Return what all workers of a study must have in common: all that learning depends on."""
+    """Return what all workers of a study must have in common: all that results depend on."""
     options = learning_options(description["env_options"])
     return {name: description[name] for name in SHARED} | {"env_options": options}
 

@@ -144,10 +144,14 @@ def test_a_sweep_in_the_working_directory_names_its_study_after_it(tmp_path, mon
 def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path):
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
     run(tmp_path / "a", HyperTrick(4, 2), worker="a", **shared)
-    late = run(tmp_path / "b", HyperTrick(4, 2), worker="b", seed=6, **shared)
+    late = run(tmp_path / "b", HyperTrick(4, 2), worker="b", **shared)
     assert (late.summary["trials"], late.summary["elsewhere"]) == ([], 4)
     with pytest.raises(ValueError, match=r"(?s)'s' at .* of another search.*scheduler.num_trials"):
         run(tmp_path / "c", HyperTrick(5, 2), worker="c", **shared)
+    with pytest.raises(ValueError, match=r"(?s)of another search.* seed: 5 -> 6"):
+        run(tmp_path / "e", HyperTrick(4, 2), worker="e", seed=6, **shared)
+    with pytest.raises(ValueError, match=r"(?s)of another search.* sampler: 'random' -> 'sobol'"):
+        run(tmp_path / "f", HyperTrick(4, 2), worker="f", sampler="sobol", **shared)
     shorter = toy(jaxrl.make("CartPole-v1", num_envs=2, max_steps_in_episode=20))
     with pytest.raises(ValueError, match=r"(?s)of another search.*env_options\.\S+: None -> 20"):
         run(tmp_path / "d", HyperTrick(4, 2), algo=shorter, **shared)

@@ -113,7 +113,7 @@ def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
 def test_workers_share_them(tmp_path):
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
     first = run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
-    late = run(tmp_path / "b", RULE, worker="b", seed=6, finals=FINALS, **shared)
+    late = run(tmp_path / "b", RULE, worker="b", finals=FINALS, **shared)
     assert late.summary["trials"] == []
     assert late.summary["finals"] == first.summary["finals"]
     assert late.best is not None
