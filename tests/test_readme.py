@@ -29,13 +29,16 @@ def read_snippet(name):
     return code
 
 
-def run_snippet(name, *changes):
-    """Execute a snippet of the README, with some texts replaced, and return its variables."""
+def run_snippet(name, *changes, scope=None):
+    """Execute a snippet, with some texts replaced, and return its variables.
+
+    Those of an earlier snippet of its page may be its `scope`.
+    """
     source = read_snippet(name)
     for old, new in changes:
         assert old in source
         source = source.replace(old, new)
-    scope = {}
+    scope = {} if scope is None else dict(scope)
     exec(source, scope)
     return scope
 
@@ -92,10 +95,30 @@ def test_the_network_for_observations_of_several_parts_learns():
 
 
 @pytest.mark.slow
-def test_the_snippet_of_a_search_runs():
+@pytest.mark.usefixtures("toy_for_ppo", "no_pictures")
+def test_the_snippets_of_searches_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     smaller = ("num_trials=64, num_phases=8", "num_trials=4, num_phases=2"), ("16, 12)", "2, 1)")
     scope = run_snippet("search", *smaller)
     assert scope["result"].ledger.scores.shape == (4, 2)
+
+    smaller = ("(64, 8), 4, 12,", "(12, 2), 2, 1,")
+    informed = run_snippet("expected improvement", smaller, scope=scope)["search"]
+    assert jax.eval_shape(informed, jax.random.key(0)).ledger.scores.shape == (12, 2)
+
+    smaller = ("PBT(16, 8), 16, 10)", "PBT(4, 2), 4, 1)")
+    explored = run_snippet("population based", smaller, scope=scope)
+    assert {name: x.shape for name, x in explored["schedule"].items()} == {
+        "learning_rate": (2,), "gamma": (2,),
+    }  # fmt: skip
+
+    smaller = ("HyperTrick(20, 8)", "ASHA(4, 3)"), ("Finals(3, 3,", "Finals(2, 2,")
+    swept = run_snippet("sweep", *smaller, ("Phase(12,", "Phase(1,"), scope=scope)["result"]
+    assert swept.best["interval"][0] <= swept.best["score"] <= swept.best["interval"][1]
+    own = ("ASHA(64, 9)", "ASHA(4, 3)"), ("runs/study.db", "runs/sweep/study.db")
+    replayed = run_snippet("decisions", *own, ('"pong"', '"sweep"'), scope=scope)["ledger"]
+    best = max(score for trial in swept.summary["trials"] for score in trial["scores"])
+    np.testing.assert_allclose(np.nanmax(replayed.scores), best, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -256,6 +279,33 @@ def test_a_run_that_is_extended_equals_one_of_that_length(tmp_path, monkeypatch)
     evaluations = '"eval_episodes": 4', '"num_evaluations": 0'
     scope = run_snippet("resume", ("20_480", "1_024"), ("40_960", "2_048"), evaluations)
     assert scope["longer"].summary["updates"] == scope["once"].summary["updates"] == 4
+
+
+@pytest.mark.slow
+def test_a_new_run_begins_from_a_trained_agent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    algo, config = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=8)), jaxrl.PPOConfig()
+    arguments = {"total_steps": 1_024, "num_evaluations": 0}
+    jaxrl.run(algo, config, run_dir="runs/old", **arguments)
+    scope = run_snippet("from a trained agent", ("50_000", "1_024, num_evaluations=0"))
+    first = scope["algo"].init(scope["config"], jax.random.key(1))
+    assert same(first.params, scope["old"].state.params)
+    assert scope["policy"].algo.name == "tuned_ppo"
+    assert not same(scope["policy"].state.params, first.params)
+
+
+@pytest.mark.slow
+def test_a_saved_state_is_trained_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = run_snippet("save a state", ("key(0), 10", "key(0), 2"), ("length=10", "length=2"))
+    whole, _ = jaxrl.train(scope["algo"], scope["config"], jax.random.key(0), 4)
+    assert same(scope["state"].params, whole.params)
+
+
+@pytest.mark.slow
+def test_the_state_may_be_donated():
+    scope = run_snippet("donate", ("range(10)", "range(2)"))
+    assert scope["state"].num_updates == 2
 
 
 @pytest.mark.slow
