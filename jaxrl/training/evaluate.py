@@ -228,9 +228,9 @@ class BestAgent:
     """The agent of a run that was evaluated best; of equal ones the last.
 
     It is written right before the run's checkpoints. So if the run is killed and goes on from one,
-    the folder has the best agent of all updates before it. Agents of updates after `update`, from
-    which the run continues, are deleted. Damaged ones are named by a warning and moved into
-    `damaged-best`.
+    the folder has the best agent of all updates before it. Agents of updates after `update`, the
+    newest that may have been evaluated, are deleted. Damaged ones are named by a warning and
+    moved into `damaged-best`.
 
     Args:
       identity: of the run, as `jaxrl.training.manifest.identity` returns it.

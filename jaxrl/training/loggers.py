@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,12 +88,18 @@ def _lines_to_keep(path: Path, update: int, record: dict[str, Any] | None) -> by
             "away to go on without the rows before"
         )
     if record is not None and found.is_intact:
-        return found.data[: record["size"]]
+        recorded = found.data[: record["size"]]
+        later = found.rows[recorded.count(b"\n") :]  # an evaluation that a resume repeated
+        return recorded + _lines(row for row in later if row["update"] <= update)
     if found.report:
         kept = f"; a copy of it is {files.keep_copy(path, found.data)}" if found.data else ""
         warnings.warn(f"{found.report}. Its readable rows stay{kept}", stacklevel=4)
-    kept_rows = (row for row in found.rows if row["update"] <= update)
-    return "".join(json.dumps(row) + "\n" for row in kept_rows).encode()
+    return _lines(row for row in found.rows if row["update"] <= update)
+
+
+def _lines(rows: Iterable[Row]) -> bytes:
+    """Return the lines of a metrics file with these rows."""
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def read_jsonl(path: Path) -> list[Row]:

@@ -25,6 +25,7 @@ from jaxrl.distributed.spread import describe_unused
 from jaxrl.envs.host.callback import closing_on_error
 from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
+from jaxrl.files.rows import read as read_rows
 from jaxrl.training import manifest as manifests
 from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compile_chunk
@@ -116,6 +117,8 @@ class TrainingLoop:
         self.progress = Progress()
         self.evaluation: Row = {}  # of the newest evaluation
         self.row_simulated = NO_TIME  # since the last row
+        self.lacks_evaluation = False
+        """Whether the run resumes from a checkpoint whose evaluation was stopped."""
         self.rows: JsonlSink | None = None
         self.checkpoints: Checkpoints | None = None
         self.best: BestAgent | None = None
@@ -139,8 +142,9 @@ class TrainingLoop:
         with closing_on_error(state):
             if self.run_dir is not None:
                 processes.call_on_first(self.open_files)
-            if self.progress.update < self.settings.num_updates:
-                state, interrupted = self.train(state)
+            is_due = bool(processes.broadcast(np.bool_(self.lacks_evaluation)))
+            if is_due or self.progress.update < self.settings.num_updates:
+                state, interrupted = self.train(state, is_due)
             summary = self.summarize(interrupted)
         return RunResult(state, summary, interrupted, self.run_dir)
 
@@ -153,8 +157,12 @@ class TrainingLoop:
         tensorboard = TensorBoardSink(self.run_dir / "tensorboard", self.progress.steps)
         self.own_sinks = [self.rows, tensorboard]
         self.sinks += self.own_sinks
+        if self.settings.is_evaluated(self.progress.update):
+            newest = (row for row in read_rows(path).rows if row["update"] == self.progress.update)
+            self.lacks_evaluation = not any("eval_return" in row for row in newest)
         if self.settings.num_evaluations:
-            self.best = BestAgent(self.run_dir, self.identity, self.progress.update)
+            evaluated = self.progress.update - self.lacks_evaluation
+            self.best = BestAgent(self.run_dir, self.identity, evaluated)
 
     def first_state(self, init: jax.stages.Lowered, seed: int) -> Any:
         """Return the initial state, or the one of the newest checkpoint."""
@@ -201,8 +209,12 @@ class TrainingLoop:
         )
         return saved if whole else saved._replace(simulation=simulation)
 
-    def train(self, state: Any) -> tuple[Any, bool]:
-        """Do the remaining updates and save; return the state, and whether a signal came before."""
+    def train(self, state: Any, is_due: bool) -> tuple[Any, bool]:
+        """Do what is left and save; return the state, and whether a signal came before.
+
+        Args:
+          is_due: whether it begins with an evaluation.
+        """
         settings, progress = self.settings, self.progress
         if self.run_dir is not None and processes.is_first():
             (self.run_dir / SUMMARY).unlink(missing_ok=True)  # one of a shorter run is outdated
@@ -211,18 +223,20 @@ class TrainingLoop:
         seconds_per_update: float | None = None
         saved_at, save_every = time.perf_counter(), settings.checkpoint_seconds
         with Interrupt() as interrupt:
-            while progress.update < settings.num_updates:
+            while is_due or progress.update < settings.num_updates:
                 if processes.any_process(interrupt.requested):
                     break
-                length = chunk_length(settings, progress, seconds_per_update)
-                evaluate_at = settings.next_evaluation(progress.update)
-                updates = int(processes.broadcast(np.int32(length)))
-                state, seconds = self.do_chunk(program, state, updates)
-                seconds_per_update = seconds / updates
+                if not is_due:
+                    length = chunk_length(settings, progress, seconds_per_update)
+                    evaluate_at = settings.next_evaluation(progress.update)
+                    updates = int(processes.broadcast(np.int32(length)))
+                    state, seconds = self.do_chunk(program, state, updates)
+                    seconds_per_update = seconds / updates
+                    is_due = progress.update == evaluate_at
                 with processes.failing_together(Exception):
-                    if progress.update == evaluate_at and not self.evaluate(state, interrupt):
-                        # Without a checkpoint of this update, so that a resume repeats it.
-                        return state, True
+                    if is_due and not self.evaluate(state, interrupt):
+                        break  # a resume repeats it
+                    is_due = False
                     for callback in self.callbacks:
                         answer = callback(progress.update, state, self.newest_row)
                         if answer is not None:
@@ -240,7 +254,7 @@ class TrainingLoop:
             self.save(state)  # here, where the first signal does not end it
             if self.checkpoints is not None:
                 self.checkpoints.latest()  # waits for its seal, by which the rows are verified
-        return state, progress.update < settings.num_updates
+        return state, is_due or progress.update < settings.num_updates
 
     def compile(self, state: Any) -> jax.stages.Compiled:
         """Return the program of a chunk."""
@@ -335,11 +349,14 @@ class TrainingLoop:
         if np.isfinite(mean_return):
             self.evaluation = dict(zip(EVALUATED, map(float, scores), strict=True))
             now = {"update": self.progress.update, "steps": self.progress.steps}
+            if self.best is not None:
+                self.best.offer(self.progress.update, agent, mean_return)
+                if self.lacks_evaluation:
+                    self.best.save()  # the checkpoint of its update exists
+                    self.lacks_evaluation = False
             trained = self.newest_row  # callbacks get both, which are of the same update
             self.write(now | self.evaluation)
             self.newest_row = trained | self.newest_row
-            if self.best is not None:
-                self.best.offer(self.progress.update, agent, mean_return)
         self.bar.say("training")
         return bool(is_whole)
 
@@ -408,9 +425,7 @@ class TrainingLoop:
             **{name: value for name, value in evaluation.items() if name.startswith("eval_")},
             "interrupted": interrupted,
         }
-        lost = interrupted and self.checkpoints is not None and self.checkpoints.latest() is None
-        # Without a checkpoint, a resume begins anew; a summary would be that of a run that ended.
-        if self.run_dir is not None and processes.is_first() and not lost:
+        if self.run_dir is not None and processes.is_first():
             schema.write(self.run_dir / SUMMARY, summary)
             plot_run(self.run_dir, f"{self.algo.name} on {self.algo.env.id}")
         return summary

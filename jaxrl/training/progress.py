@@ -225,6 +225,10 @@ class LoopSettings(NamedTuple):
         number = update * self.num_evaluations // self.num_updates + 1
         return -(-number * self.num_updates // self.num_evaluations)
 
+    def is_evaluated(self, update: int) -> bool:
+        """Return whether an evaluation follows an update; none follows update 0."""
+        return update > 0 and self.next_evaluation(update - 1) == update
+
 
 def chunk_length(
     settings: LoopSettings, progress: Progress, seconds_per_update: float | None

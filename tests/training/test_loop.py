@@ -220,7 +220,7 @@ def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypat
     begun = jaxrl.run(toy(), CONFIG, **arguments)
     assert (begun.interrupted, begun.summary["updates"]) == (True, 2 * stopped)
     saved = {path.name for path in (tmp_path / "checkpoints").glob("*")}
-    assert saved == ({"2"} if stopped == 2 else set())
+    assert saved == {str(2 * number) for number in range(1, stopped + 1)}  # no update is lost
     for _ in range(2):  # nothing is left for the second one
         ended = jaxrl.run(toy(), CONFIG, resume=True, **arguments)
         assert (ended.interrupted, ended.summary["eval_return"]) == (False, 3.0)
@@ -228,6 +228,36 @@ def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypat
     assert [row["update"] for row in rows if "eval_return" in row] == [2, 4]
     assert (tmp_path / "best" / "4").is_dir()
     assert seeds == [EVALUATION_SEED - 3] * 3
+
+
+def test_an_evaluation_that_a_resume_repeated_is_kept_if_the_run_is_killed_then(
+    tmp_path, monkeypatch
+):
+    seeds = []
+
+    def evaluate(algo, config, agent, num_episodes, seed, watch):
+        seeds.append(seed)
+        if len(seeds) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        watch(0)
+        return Evaluation(*jnp.full((2, num_episodes), len(seeds)))
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+    arguments: dict[str, Any] = QUIET | {
+        "num_evaluations": 2, "run_dir": tmp_path, "total_steps": 16, "resume": True,
+    }  # fmt: skip
+    assert jaxrl.run(toy(), CONFIG, **arguments).interrupted
+    with pytest.raises(KeyboardInterrupt):
+        jaxrl.run(toy(), CONFIG, callbacks=[die], **arguments)
+    assert (tmp_path / "best" / "2").is_dir()
+    ended = jaxrl.run(toy(), CONFIG, **arguments)
+    rows = read_jsonl(tmp_path / "metrics.jsonl")
+    scores = {row["update"]: row["eval_return"] for row in rows if "eval_return" in row}
+    assert scores == {2: 2.0, 4: 3.0}
+    assert ended.summary["eval_return"] == 3.0
 
 
 def test_a_resumed_run_without_a_checkpoint_says_that_it_begins_anew(tmp_path, capsys):
