@@ -63,10 +63,24 @@ def test_the_simulator_of_pictures_is_closed():
 
 def test_an_evaluation_in_pieces_has_the_same_scores_and_can_be_stopped(monkeypatch):
     monkeypatch.setattr("jaxrl.training.evaluate.PIECE_STEPS", 7)
-    algo, config = toy_algorithm(), ToyConfig()
+
+    def act(config, state, *arguments):  # of the parameters, so that it runs on their device
+        memory, action = toy_algorithm().act(config, state, *arguments)
+        return memory, action * (state.params[0] < jnp.inf)
+
+    algo, config = toy_algorithm()._replace(act=act), ToyConfig()
     state = jax.device_put(algo.init(config, jax.random.key(0)), jax.devices()[-1])
     ended: list[int] = []
-    scores = evaluate_separately(algo, config, state, 20, 5, watch=ended.append)
+    programs, jit = [], jax.jit
+
+    def record(function, *arguments, **options):
+        programs.append(jit(function, *arguments, **options))
+        return programs[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "jit", record)
+        scores = evaluate_separately(algo, config, state, 20, 5, watch=ended.append)
+    assert [program._cache_size() for program in programs] == [1, 1]  # play, begin
     whole = jaxrl.evaluate(algo, config, state, algo.env.for_evaluation(16), jax.random.key(5), 2)
     chex.assert_trees_all_equal(scores, jax.tree.map(lambda x: np.asarray(x)[:20], whole))
     assert len(ended) > 2
