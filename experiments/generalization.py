@@ -148,7 +148,7 @@ def train(
       States, leaves `[P, ...]`.
     """
     num_updates = count_updates(algo, config, total_steps)
-    config = config.replace(anneal_updates=num_updates)
+    config = annealed(algo, config, total_steps)
 
     def learn(seed: jax.Array, levels: jax.Array) -> Any:
         key, env_key = jax.random.split(jax.random.key(seed))
@@ -189,10 +189,11 @@ def study_maze(args: Maze) -> None:
     # levels too.
     training = jnp.stack([seeds * max(args.levels), numbers], 1)
     unseen = jnp.stack(jnp.broadcast_arrays(*unseen_levels(args, seeds)), 1)
+    manifest = describe(algo, args)
     states = train(algo, args.config, seeds, training, args.total_steps)
     sets = jnp.stack([training, unseen], 1)
     scores = mean_returns(algo, args.config, states, sets, args.episodes)
-    report("maze", algo, args, scores.reshape(len(args.levels), args.seeds, 2))
+    report("maze", manifest, args, scores.reshape(len(args.levels), args.seeds, 2))
 
 
 def unseen_levels(args: Maze | Simulated, seed: Any) -> tuple[Any, int]:
@@ -202,12 +203,12 @@ def unseen_levels(args: Maze | Simulated, seed: Any) -> tuple[Any, int]:
 
 def study_simulator(args: Procgen | Miniworld) -> None:
     """Train and test the agents of all K and seeds, one after another."""
+    manifest = describe(ALGORITHMS[agent_of(args)[0]](make_levels(args)), args)
     scores = [
         [scores_of_agent(args, number, seed) for seed in range(args.seeds)]
         for number in args.levels
     ]
-    make = ALGORITHMS[agent_of(args)[0]]
-    report(game_name(args), make(make_levels(args)), args, np.array(scores))
+    report(game_name(args), manifest, args, np.array(scores))
 
 
 def agent_of(args: Maze | Procgen | Miniworld) -> tuple[str, Any]:
@@ -216,6 +217,11 @@ def agent_of(args: Maze | Procgen | Miniworld) -> tuple[str, Any]:
         return "ppo", args.config
     config = IN_MINIWORLD[args.algorithm]
     return args.algorithm, config if args.memory else config.replace(core=None)
+
+
+def annealed(algo: jaxrl.Algorithm, config: Any, total_steps: int) -> Any:
+    """Return the config whose learning rate falls to 0 over the training."""
+    return config.replace(anneal_updates=count_updates(algo, config, total_steps))
 
 
 def game_name(args: Procgen | Miniworld) -> str:
@@ -234,7 +240,7 @@ def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[f
     training = (seed * max(args.levels), number)
     name, config = agent_of(args)
     algo = ALGORITHMS[name](make_levels(args, *training))
-    config = config.replace(anneal_updates=count_updates(algo, config, args.total_steps))
+    config = annealed(algo, config, args.total_steps)
     run_dir = args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
     print(run_dir)
     settings = {"seed": seed, "total_steps": args.total_steps, "num_evaluations": 0}
@@ -264,19 +270,17 @@ def make_levels(args: Procgen | Miniworld, first_level: int = 0, num_levels: int
 # --- results -------------------------------------------------------------------------------------
 
 
-def describe(
-    algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld, results: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return a study's record: its manifest and results."""
+def describe(algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld) -> dict[str, Any]:
+    """Return the manifest of a study that begins now."""
     flags = dataclasses.asdict(args)
     left_out = ("config", "results", "runs", "resume")  # the manifest has the config
     arguments = {name: flags[name] for name in flags if name not in left_out}
-    manifest = manifests.describe(algo, agent_of(args)[1], arguments)
-    return {"manifest": manifest, "settings": results}
+    config = annealed(algo, agent_of(args)[1], args.total_steps)
+    return manifests.describe(algo, config, arguments)
 
 
 def report(
-    name: str, algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld, scores: np.ndarray
+    name: str, manifest: dict[str, Any], args: Maze | Procgen | Miniworld, scores: np.ndarray
 ) -> None:
     """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels."""
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
@@ -288,8 +292,9 @@ def report(
     for row in results:
         table.add_row(str(row["num_levels"]), *(interval_text(row[name], 2) for name in SETS))
     Console().print(table)
-    picture = save_record(args.results, f"generalization-{name}", describe(algo, args, results))
-    draw(algo.env.id, args.seeds, results).savefig(picture)
+    record = {"manifest": manifest, "settings": results}
+    picture = save_record(args.results, f"generalization-{name}", record)
+    draw(manifest["env"]["id"], args.seeds, results).savefig(picture)
 
 
 def draw(env_id: str, num_seeds: int, results: list[dict[str, Any]]) -> Figure:

@@ -379,6 +379,7 @@ def run_cell(problem: Problem, name: str) -> dict[str, Any]:
     args, task, optimizer = problem.args, problem.task, OPTIMIZERS[name]
     log(args, f"{problem.name} {name} begins")
     problem.seconds.clear()
+    manifest = manifests.describe(problem.algo, problem.config, {"seeds": args.seeds})
     began = time.process_time()
     if isinstance(optimizer, Sampler):
         found = search_from_host(problem, optimizer.name)
@@ -402,7 +403,7 @@ def run_cell(problem: Problem, name: str) -> dict[str, Any]:
     returns = problem.train("evaluation", again, 2_000_000)[:, :, -1]
     phases = (found.round >= 0).sum((1, 2)) + finalists.shape[1] * args.phases
     return {
-        "manifest": manifests.describe(problem.algo, problem.config, {"seeds": args.seeds}),
+        "manifest": manifest,
         "steps": (phases * problem.phase_steps).tolist(),
         "trials": (found.round >= 0).any(2).sum(1).tolist(),
         "seconds": {part: round(x, 1) for part, x in problem.seconds.items()},

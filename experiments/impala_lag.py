@@ -45,17 +45,14 @@ class Args:
     """Directory of the JSON and the picture."""
 
 
-def learning_curves(args: Args, config: Any) -> np.ndarray:
+def learning_curves(algo: jaxrl.Algorithm, config: Any, total_steps: int, seeds: int) -> np.ndarray:
     """Return mean returns over 50 equal parts of the training, `[seeds, 50]`."""
-    preset = PRESETS["impala"][args.preset]
-    algo = jaxrl.impala(jaxrl.make(preset.env_id, num_envs=preset.num_envs))
-    num_updates = count_updates(algo, config, args.total_steps or preset.total_steps)
-    config = config.replace(anneal_updates=num_updates)
+    num_updates = count_updates(algo, config, total_steps)
 
     def learn(key: jax.Array) -> Any:
         return jaxrl.train(algo, config, key, num_updates)[1]
 
-    keys = jax.random.split(jax.random.key(0), args.seeds)
+    keys = jax.random.split(jax.random.key(0), seeds)
     # One after another: a CPU computes vmapped convolutions many times more slowly.
     return mean_returns_by_part(jax.jit(lambda keys: jax.lax.map(learn, keys))(keys))
 
@@ -66,14 +63,19 @@ def main(args: Args) -> None:
     if args.total_steps is not None:
         checks.integer("--total-steps", args.total_steps)
     preset = PRESETS["impala"][args.preset]
+    algo = jaxrl.impala(jaxrl.make(preset.env_id, num_envs=preset.num_envs))
+    total_steps = args.total_steps or preset.total_steps
+    config = preset.config.replace(anneal_updates=count_updates(algo, preset.config, total_steps))
+    arguments = {"total_steps": total_steps, "seeds": args.seeds}
+    manifest = manifests.describe(algo, config, arguments)
     settings = [(lag, True) for lag in args.lags] + [(max(args.lags), False)]
     table = Table("lag", "correction", "return, last 10% of training, by seed", "mean")
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     results = []
     for lag, correction in settings:
-        config = preset.config.replace(lag=lag, off_policy_correction=correction)
-        curves = learning_curves(args, config)
+        varied = config.replace(lag=lag, off_policy_correction=correction)
+        curves = learning_curves(algo, varied, total_steps, args.seeds)
         known = np.ma.masked_invalid(curves)
         last = known[:, -max(1, curves.shape[1] // 10) :].mean(1).filled(np.nan)
         mean_curve = known.mean(0).filled(np.nan)
@@ -97,9 +99,6 @@ def main(args: Args) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    algo = jaxrl.impala(jaxrl.make(preset.env_id, num_envs=preset.num_envs))
-    arguments = {"total_steps": args.total_steps or preset.total_steps, "seeds": args.seeds}
-    manifest = manifests.describe(algo, preset.config, arguments)
     record = {"manifest": manifest, "settings": results}
     figure.savefig(save_record(args.results, f"impala-lag-{args.preset}", record))
 

@@ -138,17 +138,22 @@ def without_memory(task: Task, name: str) -> tuple[str, Any]:
     return "dqn", jaxrl.DQNConfig(**values)
 
 
-def train(name: str, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
+def prepare(name: str, config: Any, args: Args) -> tuple[jaxrl.Algorithm, Any]:
+    """Return the algorithm on the task, and the config whose learning rate falls to 0."""
+    task = TASKS[args.task]
+    algo = ALGORITHMS[name](jaxrl.make(task.env_id, args.num_envs, **task.options))
+    num_updates = count_updates(algo, config, args.total_steps or task.total_steps)
+    return algo, config.replace(anneal_updates=num_updates)
+
+
+def train(algo: jaxrl.Algorithm, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
     """Train an agent of each seed as one program.
 
     Returns:
       Mean returns of the greedy policies `[seeds]`, and over equal parts of the training
       `[seeds, parts]`.
     """
-    task = TASKS[args.task]
-    algo = ALGORITHMS[name](jaxrl.make(task.env_id, args.num_envs, **task.options))
-    num_updates = count_updates(algo, config, args.total_steps or task.total_steps)
-    config = config.replace(anneal_updates=num_updates)
+    num_updates = config.anneal_updates
     env = algo.env.for_evaluation(args.episodes)
 
     def learn(key: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -199,12 +204,16 @@ def main(args: Args) -> None:
         checks.integer(f"--{name.replace('_', '-')}", getattr(args, name))
     task = TASKS[args.task]
     total_steps = args.total_steps or task.total_steps
+    arguments = {"total_steps": total_steps, "seeds": args.seeds, "episodes": args.episodes}
+    first = args.algorithms[0]
+    manifest = manifests.describe(*prepare(first, with_memory(task, first), args), arguments)
     agents = []
     for algorithm in args.algorithms:
         agent = algorithm, with_memory(task, algorithm)
-        for name, config in (agent, without_memory(task, algorithm)):
+        for name, settings in (agent, without_memory(task, algorithm)):
             print(f"training {args.seeds} agents of {name.upper()}, {total_steps:,} steps each")
-            scores, curves = train(name, config, args)
+            algo, config = prepare(name, settings, args)
+            scores, curves = train(algo, config, args)
             agents.append(
                 {
                     "algorithm": name,
@@ -214,9 +223,6 @@ def main(args: Args) -> None:
                 }
             )
     print_table(agents)
-    algo = jaxrl.ppo(jaxrl.make(task.env_id, args.num_envs, **task.options))
-    arguments = {"total_steps": total_steps, "seeds": args.seeds, "episodes": args.episodes}
-    manifest = manifests.describe(algo, with_memory(task, "ppo"), arguments)
     record = {"manifest": manifest, "solved": task.solved, "agents": agents}
     picture = save_record(args.results, f"memory-{args.task}", record)
     draw(args, total_steps, agents).savefig(picture)

@@ -94,12 +94,14 @@ def main(args: Args) -> None:
     checks.integer("--episodes", args.episodes, 2)
     trust = args.trust_imports
     greedy_episodes = args.episodes if args.greedy else 0
-    runs = [read_run(run_dir, greedy_episodes, trust) for run_dir in args.run_dirs]
     recorded, note = [], args.note
     if args.add:
         record = with_current_names(read_runs(args.results / f"{args.name}.json"))
         recorded = record["runs"]
         note = " ".join(dict.fromkeys(filter(None, (record["note"], note))))
+    # Runs that do not belong together are refused before games that may take an hour.
+    add_runs(recorded, [read_run(run_dir, 0, trust) for run_dir in args.run_dirs])
+    runs = [read_run(run_dir, greedy_episodes, trust) for run_dir in args.run_dirs]
     runs = add_runs(recorded, runs)
     policy = jaxrl.load_policy(args.run_dirs[0], trust_imports=trust)
     random_policy = jaxrl.LoadedPolicy(uniformly_random(policy.algo), policy.config, policy.state)

@@ -222,19 +222,20 @@ def main(args: Args) -> None:
     """Run all searches; print, record and draw how good their winners are."""
     for name in ("searches", "phases", "updates", "new_seeds"):
         checks.integer(f"--{name.replace('_', '-')}", getattr(args, name))
+    algo = jaxrl.ppo(jaxrl.make(args.env_id, args.num_envs))
+    arguments = dataclasses.asdict(args) | {"results": str(args.results)}
+    manifest = manifests.describe(algo, config_of(args), arguments)
     measured = {}
     for name, rule in rules(args).items():
         print(f"{args.searches} searches by the rule {name}", flush=True)
         measured[name] = measure(rule, args)
     print_table(measured)
-    algo = jaxrl.ppo(jaxrl.make(args.env_id, args.num_envs))
-    arguments = dataclasses.asdict(args) | {"results": str(args.results)}
     record = {
-        "manifest": manifests.describe(algo, config_of(args), arguments),
+        "manifest": manifest,
         "space": {name: str(part) for name, part in SPACE.items()},
         "rules": measured,
     }
-    name = f"search-winners-{args.env_id.lower().split('-')[0]}"
+    name = f"search-winners-{args.env_id.rpartition('/')[2].lower().split('-')[0]}"
     draw(args, measured).savefig(save_record(args.results, name, record))
 
 

@@ -159,6 +159,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train, evaluate and record."""
     args, for_train = parse(argv)
     checks.integer("--episodes", args.episodes, 2)
+    for seed in args.seeds:
+        checks.integer("--seeds", seed, 0, checks.MAX_SEED)
     if len(set(args.seeds)) < len(args.seeds):
         raise ValueError(f"--seeds must differ, got {args.seeds}")
     enable_compilation_cache()
@@ -170,6 +172,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             "record them with experiments/record.py"
         )
     num_updates = count_updates(algo, config, flags.total_steps)
+    arguments = {
+        "total_steps": flags.total_steps, "log_every": updates_per_row(num_updates),
+        "num_evaluations": 0, "eval_episodes": flags.eval_episodes,
+    }  # fmt: skip
+    manifest = manifests.describe(algo, config, arguments)
     say = Console(stderr=True).log
     states, rows, totals = train(algo, config, args.seeds, num_updates, say)
     if any(progress.mean_return is None for progress in totals):
@@ -178,11 +185,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     random_returns = greedy_returns(
         uniformly_random(algo), config, jax.tree.map(lambda x: x[:1], states), args.episodes
     )[0]
-    arguments = {
-        "total_steps": flags.total_steps, "log_every": updates_per_row(num_updates),
-        "num_evaluations": 0, "eval_episodes": flags.eval_episodes,
-    }  # fmt: skip
-    manifest = manifests.describe(algo, config, arguments)
     runs = []
     for lane, seed in enumerate(args.seeds):
         # The seconds are those of all seeds; to tell, keep their number.

@@ -99,7 +99,7 @@ def read_run(directory: Path) -> Run:
             f"{directory} holds an agent that a sweep kept, without its learning curve; give "
             "directories of runs"
         )
-    rows = read_jsonl(path)
+    rows = [row for row in read_jsonl(path) if "steps" in row]
     needed = {"episode_return", "steps", "seconds"}
     if not any(row.get("episode_count") and needed <= row.keys() for row in rows):
         raise ValueError(
@@ -111,12 +111,13 @@ def read_run(directory: Path) -> Run:
 
 def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide a result, besides algorithm, environment and seed."""
-    env = manifest["env"]
+    env, config = manifest["env"], manifest["config"]
+    options = learning_options(env["options"])
     return {
         "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
-        **learning_options(env["options"]),
-        **manifest["config"],
+        **{f"env.{name}" if name in config else name: value for name, value in options.items()},
+        **config,
         "custom_network": manifest.get("custom_network", False),
     }
 
@@ -256,11 +257,13 @@ def _labels(runs: Sequence[Run]) -> dict[str, str]:
     name, or a number if more than `_MOST_NAMED` settings differ.
     """
     methods = {_identity(run): (_name(run), run_settings(run.manifest)) for run in runs}
-    labels = {}
+    labels, used = {}, collections.Counter[str]()
     for identity, (shared, own) in methods.items():
         rivals = [others for name, others in methods.values() if name == shared]
         names = differing_names(rivals)
         values = ", ".join(f"{name}={own[name]}" for name in names if name in own)
         number = f"#{rivals.index(own) + 1}"
-        labels[identity] = f"{shared} {values if len(names) <= _MOST_NAMED else number}".strip()
+        label = f"{shared} {values if len(names) <= _MOST_NAMED else number}".strip()
+        used[label] += 1  # a run's own label may be such a name
+        labels[identity] = label if used[label] == 1 else f"{label} ({used[label]})"
     return labels

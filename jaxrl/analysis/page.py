@@ -58,9 +58,14 @@ def video_source(path: Path, folder: Path) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Return a number with four digits, or all digits before the point if there are more."""
+    """Return a number with four digits, or all digits before the point if there are more.
+
+    Below 0.1 it has three digits after its zeros.
+    """
     if not math.isfinite(value):
         return str(value)
+    if 0 < abs(value) < 0.1:
+        return f"{value:#.3g}"
     before_point = math.floor(math.log10(max(abs(value), 1))) + 1
     return f"{value:,.{max(0, 4 - before_point)}f}"
 

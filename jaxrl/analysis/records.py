@@ -88,8 +88,9 @@ def rounded_curve(curve: np.ndarray) -> list[float | None]:
 
 def save_record(directory: Path, name: str, record: dict[str, Any]) -> Path:
     """Write `name.json`, whole or not at all, and return the path of the picture beside it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_whole(directory / f"{name}.json", json.dumps(record, indent=1) + "\n")
+    path = directory / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(record, indent=1) + "\n")
     return directory / f"{name}.png"
 
 

@@ -147,7 +147,13 @@ def repeat(
     if is_greedy:
         policy = load_policy(run_dir, env=algo.env)
         scores = play_episodes(policy, recorded["evaluation"]["episodes"], seed=0, greedy=True)
-        repeated["evaluation"] = describe_scores(np.asarray(scores.episode_return))
+        returns = np.asarray(scores.episode_return)
+        if num_cut := int(np.isnan(returns).sum()):
+            print(
+                f"{num_cut} of {len(returns)} greedy episodes of {run_dir} were cut short, so they "
+                "have no mean; --no-greedy leaves these episodes out"
+            )
+        repeated["evaluation"] = {"mean_return": math.nan} if num_cut else describe_scores(returns)
     return repeated
 
 
@@ -172,12 +178,16 @@ def judge(measure: str, scores: Sequence[float], recorded: Sequence[float], rand
     now, before = float(np.mean(scores)), float(np.mean(recorded))
     bounds = agreement(len(scores), recorded, random)
     agrees = bounds.low <= now <= bounds.high
-    wanted = (
-        f"{len(scores)} new runs are within {bounds.low:,.2f} to {bounds.high:,.2f} with 95%"
-        if math.isfinite(bounds.high)
-        else f"one recorded seed tells no spread, so at least {bounds.low:,.2f}, half way from the "
-        "random policy, is asked"
-    )
+    if math.isfinite(bounds.high):
+        wanted = f"{len(scores)} new runs are within {bounds.low:,.2f} to {bounds.high:,.2f}"
+        wanted += " with 95%"
+    elif math.isfinite(bounds.low):
+        wanted = (
+            f"one recorded seed tells no spread, so at least {bounds.low:,.2f}, half way from the "
+            "random policy, is asked"
+        )
+    else:
+        wanted = "the recorded seed is no better than the random policy, so any score agrees"
     verdict = "reproduced" if agrees else "NOT reproduced"
     print(f"{measure}: mean {now:,.2f}, recorded {before:,.2f}; {wanted}: {verdict}")
     return int(not agrees)

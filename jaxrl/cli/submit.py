@@ -90,12 +90,18 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         raise ValueError(
             f"{command[0]!r} is not a file; the command after -- starts with jaxrl or a script"
         )
+    is_autotuned = False
     if command[0] == "jaxrl":
         known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
         if (named := next(iter(command[1:]), "")) not in known:
             raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
-        parse = train.parse_command if named == "train" else sweep.parse
-        parse(command[2:], f"jaxrl {named}")
+        if named == "train":
+            _, flags = train.parse_command(command[2:], "jaxrl train")
+            is_autotuned = flags.autotune
+        else:
+            sweep.parse(command[2:], "jaxrl sweep")
+    if is_autotuned and args.nodes > 1:
+        raise ValueError("--autotune chooses the devices of one process; leave out it or --nodes")
     from_file = flags_of_file(command)
     run_dir, rest = take_flag(command, "--run-dir")
     run_dir = run_dir or take_flag(from_file, "--run-dir")[0]
@@ -106,7 +112,7 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
     def given(flag: str) -> str | None:
         return take_flag([*from_file, *rest], flag)[0]
 
-    if args.gpus > 1 and rest[:3] == ["-m", "jaxrl", "train"]:
+    if args.gpus > 1 and rest[:3] == ["-m", "jaxrl", "train"] and not is_autotuned:
         rest += [] if given("--devices") else ["--devices", str(args.gpus)]
     if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")

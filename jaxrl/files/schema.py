@@ -120,6 +120,7 @@ MANIFEST: Table = {
     }),
     "config": Field(OBJECT),
     "custom_network": Field(SWITCH, required=False, default=False),
+    "num_devices": Field(COUNT, required=False),
     "seed": Field(INDEX, required=False),
     "total_steps": Field(COUNT, required=False),
     "log_every": Field(COUNT, required=False),

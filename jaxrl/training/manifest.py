@@ -59,6 +59,7 @@ def describe(algo: Algorithm, config: Any, arguments: dict[str, Any]) -> dict[st
         "env": {"id": algo.env.id, "num_envs": algo.env.num_envs, "options": algo.env.options},
         "config": fields.to_dict(config),
         "custom_network": algo.network is not None,
+        "num_devices": algo.num_devices,
         **arguments,
         **provenance(),
     }

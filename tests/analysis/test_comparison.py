@@ -44,6 +44,33 @@ def test_options_that_only_change_the_speed_are_not_settings(tmp_path):
     }  # fmt: skip
 
 
+def test_an_option_named_like_a_field_of_the_config_is_a_setting_of_its_own(tmp_path):
+    for seed, gamma in ((1, 0.5), (2, 0.7)):
+        directory = write_run(tmp_path / f"{seed}", seed=seed, gamma=0.9)
+        manifest = manifests.read(directory)
+        manifest["env"]["options"] = {"gamma": gamma}
+        manifests.write(directory, manifest)
+    groups = read_groups(tmp_path)
+    assert [group.method for group in groups] == ["ppo env.gamma=0.5", "ppo env.gamma=0.7"]
+    assert [group.settings["gamma"] for group in groups] == [0.9, 0.9]
+
+
+def test_a_label_that_is_another_method_s_name_is_told_apart(tmp_path):
+    write_run(tmp_path / "a", gamma=0.9)
+    write_run(tmp_path / "b", gamma=0.8)
+    directory = write_run(tmp_path / "c", gamma=0.7)
+    manifests.write(directory, manifests.read(directory) | {"label": "ppo gamma=0.9"})
+    methods = [group.method for group in read_groups(tmp_path)]
+    assert methods == ["ppo gamma=0.9", "ppo gamma=0.8", "ppo gamma=0.9 (2)"]
+
+
+def test_rows_without_steps_are_left_out(tmp_path):
+    directory = write_run(tmp_path / "a")
+    with (directory / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 9, "eval_return": 1.0}\n')
+    assert read_run(directory).rows[-1] == {"update": 5, "steps": 1001, "eval_return": 21.0}
+
+
 def test_runs_with_a_label_are_a_method_of_that_name(tmp_path):
     for name, label in (("a", None), ("b", "mine"), ("c", "yours")):
         directory = write_run(tmp_path / name)

@@ -10,6 +10,7 @@ from written_runs import BREAKOUT, PONG, read_groups, write_run
 from jaxrl.analysis.comparison import group_runs, read_run
 from jaxrl.analysis.comparison_page import summary_line, write_comparison
 from jaxrl.analysis.figures import Line, color_and_dashes, plot_lines
+from jaxrl.analysis.page import format_number
 from jaxrl.analysis.video import write_caption, write_video
 from jaxrl.ops.statistics import Estimate
 from jaxrl.training import manifest as manifests
@@ -123,6 +124,17 @@ def test_summary_lines_have_the_score_and_its_interval(tmp_path):
 def test_the_summary_line_of_a_single_seed_has_no_interval(tmp_path):
     write_run(tmp_path / "a", level=5.0)
     assert summary_line(*read_groups(tmp_path)).endswith("IQM 5.000 of 1 seed")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345.6, "12,346"), (1234.5, "1,234"), (12.3456, "12.35"), (0.5, "0.500"), (0, "0.000"),
+        (0.0123456, "0.0123"), (-0.00012, "-0.000120"), (1e-9, "1.00e-09"),
+    ],
+)  # fmt: skip
+def test_small_numbers_keep_their_digits(value, text):
+    assert format_number(value) == text
 
 
 def test_no_two_of_many_lines_look_alike():

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from written_runs import write_run
 import jaxrl
 from jaxrl.analysis.records import describe_scores
 from jaxrl.cli.play import play_episodes
-from jaxrl.cli.reproduce import LEAST_MARGIN, agreement, judge, main, scores_of
+from jaxrl.cli.reproduce import LEAST_MARGIN, agreement, judge, main, repeat, scores_of
 from jaxrl.training import manifest as manifests
 from jaxrl.training.progress import read_summary
 
@@ -127,6 +128,27 @@ def test_scores_without_spread_have_the_least_margin():
 @pytest.mark.parametrize(("recorded", "random", "low"), [(7.0, 1.0, 4.0), (1.0, 2.0, -np.inf)])
 def test_one_score_agrees_with_those_from_half_way_on(recorded, random, low):
     assert agreement(1, [recorded], random) == (low, np.inf)
+
+
+def test_greedy_episodes_that_are_cut_short_have_no_score(monkeypatch, tmp_path, capsys):
+    run_dir = write_run(tmp_path / "recorded")
+    others = {"log_every": 1, "num_evaluations": 0, "eval_episodes": 1}
+    recorded = {"manifest": manifests.read(run_dir) | others, "evaluation": {"episodes": 2}}
+    done = SimpleNamespace(state=None, interrupted=False, summary={"mean_return": 3.0})
+    cut = SimpleNamespace(episode_return=[1.0, np.nan])
+    for name, answer in (("run", done), ("load_policy", None), ("play_episodes", cut)):
+        monkeypatch.setattr(f"jaxrl.cli.reproduce.{name}", lambda *_, answer=answer, **__: answer)
+    algo = SimpleNamespace(env=None)
+    monkeypatch.setattr(manifests, "rebuild", lambda *_, **__: (algo, None))
+    repeated = repeat(recorded, tmp_path / "new", tmp_path / "x.json", True, False)
+    assert np.isnan(scores_of(repeated)[1])
+    assert "1 of 2 greedy episodes of" in (out := capsys.readouterr().out)
+    assert "--no-greedy leaves these episodes out" in out
+
+
+def test_a_seed_below_the_random_policy_agrees_with_any_score(capsys):
+    assert judge("greedy episodes", [0.5], [1.0], 2.0) == 0
+    assert "no better than the random policy, so any score agrees: rep" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("score", "status"), [(3.9, 1), (4.1, 0), (np.nan, 1)])

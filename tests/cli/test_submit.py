@@ -179,6 +179,7 @@ def test_the_job_for_grid_engine(place):
         (("--gpus", "4", "--nodes", "2"), ("train", "ppo"), " --devices 4 --cluster"),
         (("--gpus", "4"), ("train", "ppo", "--devices", "2"), ""),
         (("--gpus", "1"), ("train", "ppo"), ""),
+        (("--gpus", "4"), ("train", "ppo", "--autotune"), ""),  # it chooses their number
         (("--gpus", "4"), ("sweep",), ""),  # it uses all by itself
     ],
 )
@@ -187,6 +188,11 @@ def test_a_job_uses_the_gpus_that_it_asks_for(place, capsys, flags, command, add
     expected = f"-m jaxrl {' '.join(command)}{added} \\\n"
     assert expected in path.read_text()
     assert capsys.readouterr().err == ""
+
+
+def test_an_autotuned_run_is_one_process(place):
+    with pytest.raises(ValueError, match=r"--autotune .* one process; leave out it or --nodes"):
+        write("--nodes", "2", "--", "jaxrl", "train", "ppo", "--autotune")
 
 
 def test_a_script_that_is_not_told_of_several_gpus_is_named(place, capsys):

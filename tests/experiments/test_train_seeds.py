@@ -76,7 +76,9 @@ def test_flags_of_one_run_are_refused(experiment, tmp_path, flags):
         script.main(["x", "ppo", *flags, "--results", str(tmp_path)])
 
 
-@pytest.mark.parametrize("flags", [["--seeds", "3", "3"], ["--episodes", "1"]])
+@pytest.mark.parametrize(
+    "flags", [["--seeds", "3", "3"], ["--seeds", "-1", "0"], ["--episodes", "1"]]
+)
 def test_wrong_seeds_and_episodes_are_refused_before_training(experiment, tmp_path, flags):
     main, results = experiment("train_seeds").main, ["--results", str(tmp_path)]
     with pytest.raises(ValueError, match=f"{flags[0]} must"):

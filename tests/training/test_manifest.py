@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.distributed.spread import spread
 from jaxrl.training import manifest as manifests
 
 pytestmark = pytest.mark.smoke
@@ -36,6 +37,11 @@ def test_options_that_json_cannot_hold_are_refused():
         manifests.describe(jaxrl.ppo(env), CONFIG, {})
     env = jaxrl.make("envpool/CartPole-v1", 2, max_episode_steps=np.int64(50))
     assert json.dumps(env.options) == '{"max_episode_steps": 50}'
+
+
+def test_the_devices_of_the_agent_are_recorded():
+    algo = jaxrl.ppo(jaxrl.make("CartPole-v1", num_envs=4))
+    assert [saved(each)["num_devices"] for each in (algo, spread(algo, 2))] == [1, 2]
 
 
 def test_what_jaxrl_cannot_make_is_asked_for():
