@@ -117,6 +117,8 @@ def test_the_snippets_of_searches_run(tmp_path, monkeypatch):
     assert swept.best["interval"][0] <= swept.best["score"] <= swept.best["interval"][1]
     own = ("ASHA(64, 9)", "ASHA(4, 3)"), ("runs/study.db", "runs/sweep/study.db")
     replayed = run_snippet("decisions", *own, ('"pong"', '"sweep"'), scope=scope)["ledger"]
+    read = run_snippet("optuna", own[1], ('"pong"', '"sweep"'), scope=scope)
+    assert len(read["table"]) == len(read["scores"]) == 4
     best = max(score for trial in swept.summary["trials"] for score in trial["scores"])
     np.testing.assert_allclose(np.nanmax(replayed.scores), best, rtol=1e-6)
 

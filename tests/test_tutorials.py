@@ -121,11 +121,15 @@ def test_the_population_trains_and_goes_on():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("toy_for_ppo")
-def test_the_search_finds_a_config_and_checks_it():
+def test_the_search_finds_a_config_and_checks_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     scope = run_page(
         "a-search",
         ("scheduler, 8, 10)", "scheduler, 8, 1)"),
         ("repeats=5", "repeats=2"),
+        ("total_steps=100_000", "total_steps=64, num_evaluations=0"),
     )
     assert scope["scores"].shape == (16, 4)
     assert scope["winner"] in scope["result"].finals.trial
+    assert scope["found"].score[scope["row"]] == scope["found"].score.max()
+    assert scope["policy"](np.zeros(4)).shape == ()

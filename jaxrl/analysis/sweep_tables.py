@@ -95,10 +95,11 @@ def _mean_of_runs(row: Mapping[str, Any]) -> str:
     scores = np.array([float(score) for score in row["scores"]])
     if not np.isfinite(scores).all():
         return late_text(-math.inf)
-    if len(scores) == 1:
-        return f"{scores[0]:.2f}"
-    low, high = mean_interval(scores)
-    return f"{scores.mean():.2f} ({low:.2f} to {high:.2f})"
+    numbers = scores if len(scores) == 1 else np.array([scores.mean(), *mean_interval(scores)])
+    largest = float(np.abs(numbers).max())
+    places = 2 if largest >= 1 or not largest else 2 - math.floor(math.log10(largest))
+    mean, *ends = (f"{number:.{places}f}" for number in numbers)
+    return f"{mean} ({ends[0]} to {ends[1]})" if ends else mean
 
 
 def value_text(value: Any) -> str:
@@ -131,7 +132,7 @@ def phases_text(sweep: Sweep) -> str:
     if not most:
         return str(reported)
     if sweep.get("elsewhere"):
-        text = f"{reported} by this worker, of {most} of all workers"
+        text = f"{len(sweep['spans'])} by this worker, of {most} of all workers"
     else:
         text = f"{reported} of {most} ({reported / most:.2f})"
     if planned := _planned_phases(scheduler):

@@ -8,13 +8,19 @@ jaxrl report postgresql://user@host/database --study pong # or the storage itsel
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
 from jaxrl.analysis.sweep_report import write_report
+from jaxrl.analysis.sweep_tables import schedule_table, winner_scores
+from jaxrl.cli.flags.arguments import write_pair
+from jaxrl.cli.sweep_result import print_table
 from jaxrl.files.urls import redact_url, storage_file
+from jaxrl.tuning.ranking import winner
 from jaxrl.tuning.studies.whole_study import read_study
 from jaxrl.tuning.sweeps import sweep_file
 from jaxrl.tuning.sweeps.settings import storage_url
@@ -32,6 +38,19 @@ class ReportArguments:
     """URL of the storage of the sweep in that directory, needed unless that is a file."""
     out: Path | None = None
     """Directory for the page and its pictures; `study/` in the sweep's, or else in runs/."""
+
+
+def print_winner(study: Mapping[str, Any]) -> None:
+    """Print the winner of a whole study, its settings, and which worker trained it last."""
+    best = winner(study)
+    if best is None:
+        print("no winner: no trial has a finite score")
+        return
+    worker = study["owners"][best["trial"]]
+    print(f"winner: trial {best['trial']}, score {winner_scores(best)}, of worker {worker}")
+    if not (schedule := schedule_table(study)).rows:
+        print("settings:", " ".join(itertools.starmap(write_pair, sorted(best["values"].items()))))
+    print_table(schedule, "best schedule: the phases that led to the winner")
 
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
@@ -68,5 +87,6 @@ def main(argv: Sequence[str], prog: str | None = None) -> int:
     else:  # whoever can write to a database chooses the name
         raise ValueError(f"the study {found['study']!r} cannot name a directory; give --out")
     out.mkdir(parents=True, exist_ok=True)
+    print_winner(found)
     print(f"page: {write_report(found, out)}")
     return 0

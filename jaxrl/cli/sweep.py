@@ -135,6 +135,11 @@ def search(args: SweepArguments) -> tuning.SweepResult:
     )
     if args.resume and storage is None and (run_dir / sweep_file.NAME).exists():
         storage = sweep_file.read(run_dir).get("storage")
+    if args.storage is not None and args.study is None and not args.resume:
+        print(
+            f"note: the study is named {run_dir.resolve().name!r} after --run-dir; workers that "
+            "share it name it by --study"
+        )
     with naming_flags({name: f"--space {name}" for name in space}):
         return tuning.sweep(
             algo,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
@@ -33,6 +35,7 @@ from jaxrl.files.urls import storage_file
 from jaxrl.presets import PRESETS
 from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import load_policy
+from jaxrl.tuning.sweeps import final_runs
 
 SHOWN_TRIALS = 10
 """Trials of the table at the end, at most; the page has all."""
@@ -68,17 +71,31 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         if "schedule" in result.best:
             print_table(schedule_table(sweep), "best schedule: the phases that led to the winner")
         else:
-            print(f"best config: {format_command(args, result)}")
-        agent = result.run_dir / "best" / f"trial-{result.best['trial']}"
-        if agent.exists():
-            in_search = ", at its highest score in the search" if finals.rows else ""
-            command = play_command(agent, sweep["env"], sweep["env_options"])
-            print(f"its agent{in_search}: {command}")
+            of_whom = "config of that trial" if elsewhere and not finals.rows else "best config"
+            print(f"{of_whom}: {format_command(args, result)}")
+        for where, agent in agents_of(result.run_dir, result.best["trial"], bool(finals.rows)):
+            print(f"{where}: {play_command(agent, sweep['env'], sweep['env_options'])}")
+    elif elsewhere and not finals.rows:
+        print("no trial of this worker has a finite score")
     elif finals.rows:
         print("no winner: in the finals each setting has a run that diverged or has no score")
     else:
         print("no winner: no trial has a finite score")
     print(f"report: {write_report(sweep, result.run_dir)}")
+
+
+def agents_of(run_dir: Path, trial: int, has_finals: bool) -> Iterator[tuple[str, Path]]:
+    """Yield the directories of a trial's agents that were kept, each with what it is.
+
+    They are the best of its runs in the finals, and the one of the search.
+    """
+    runs = final_runs.runs_of(run_dir, trial) if has_finals else range(0)
+    kept = [path for run in runs if (path := run_dir / "finals" / "best" / f"trial-{run}").exists()]
+    if kept:
+        best = max(kept, key=lambda path: manifests.read(path, ["score"])["score"])
+        yield "its best agent of the finals", best
+    if (agent := run_dir / "best" / f"trial-{trial}").exists():
+        yield "its agent at the highest score of the search" if has_finals else "its agent", agent
 
 
 def print_table(table: TextTable, title: str, most: int | None = None) -> None:

@@ -163,6 +163,8 @@ def read(run_dir: str | Path, needed: Sequence[str] = ()) -> dict[str, Any]:
       ValueError: if it is damaged, or lacks a field.
     """
     path = Path(run_dir) / NAME
+    if not Path(run_dir).exists():
+        raise FileNotFoundError(f"{run_dir} is not a run directory: it does not exist")
     if not path.exists():
         agents = sorted(Path(run_dir).glob(f"best/*/{NAME}"))
         hint = f"; agents of a sweep are runs, such as {agents[0].parent}" if agents else ""

@@ -59,14 +59,15 @@ class Finals:
             raise ValueError(f"top must be at most {num_trials}, all trials, got {self.top}")
         runs, whole = self.top * self.repeats, min(num_trials, allowed)
         if self.top > self.most(num_trials, allowed):
-            trials = f"the {num_trials} trials of the search"
+            trials, more = f"the {num_trials} trials of the search", "search more trials"
             if whole < num_trials:
                 trials = f"the {whole:.3g} whole trials that max_steps allows"
+                more = "raise max_steps (--max-steps)"
             raise ValueError(
                 f"finals of {self.top} settings with {self.repeats} runs each are {runs} runs, "
                 f"{runs / whole:.3g} times {trials}, more than "
                 f"share={self.share:.3g}; lower top or repeats (--final-trials, --final-runs), "
-                "raise share (--final-share), or search more trials"
+                f"raise share (--final-share), or {more}"
             )
 
 

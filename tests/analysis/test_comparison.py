@@ -161,7 +161,7 @@ def test_a_trained_run_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (None, "x is not a run directory: it has no manifest.json"),
+        (None, "x is not a run directory: it does not exist"),
         ({}, "x is not a run directory: it has no manifest.json"),
         (
             {"manifest.json": '{"algorithm": "ppo"}'},

@@ -192,8 +192,9 @@ def test_the_phases_that_a_rule_plans_are_told(rule, text):
 
 def test_the_phases_of_one_worker_are_not_told_as_those_of_all():
     rule = {"name": "RandomSearch", "num_trials": 4, "num_phases": 2}
-    found = phases_text(sweep_of([trial(0, [1.0])], scheduler=rule, elsewhere=3))
-    assert found == "1 by this worker, of 8 of all workers; 8 (1.00) planned"
+    spans = [span(0, 0, 0, 0.0, 1.0), span(0, 1, 0, 1.0, 2.0)]  # trial 1 went to another worker
+    found = phases_text(sweep_of([trial(0, [1.0])], spans, scheduler=rule, elsewhere=3))
+    assert found == "2 by this worker, of 8 of all workers; 8 (1.00) planned"
 
 
 @pytest.mark.parametrize("names", [["mean", "<b>$x"], ["mean", "<b>$x", "speed"]])

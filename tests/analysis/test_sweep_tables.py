@@ -35,6 +35,13 @@ def test_finals_stand_beside_the_scores_of_the_search():
     assert sweep_tables.winner_scores(trial(0, [3.0, 2.0])) == "3"
 
 
+def test_small_scores_of_finals_keep_their_digits():
+    scores = {(0.01, 0.02, 0.012): "0.0140 (0.0009 to 0.0271)", (0.3,): "0.300", (0.0,): "0.00"}
+    for runs, text in scores.items():
+        row = {"trial": 3, "values": {}, "scores": list(runs), "score": 1.0, "search": 1.0}
+        assert sweep_tables.winner_scores(row).startswith(f"{text} in the finals")
+
+
 def test_trials_without_a_score_are_not_in_the_leaderboard():
     silent, diverged = trial(0, [None], core=[64]), trial(1, [None, 2.5, "-inf"], core=[64])
     held = sweep_of([silent, diverged], space={"core": {}, "gamma": {}})

@@ -23,7 +23,13 @@ def test_a_report_has_the_trials_of_all_workers(workers, capsys):
     storage, directory = workers
     assert report.main(["b"]) == 0
     page = directory / "b" / "study" / "report.html"
-    assert capsys.readouterr().out == f"page: {page.relative_to(directory)}\n"
+    first, settings, last = capsys.readouterr().out.splitlines()
+    best = ranking.ranked(sweep_file.read(directory / "a")["trials"])[0]
+    assert first.startswith(f"winner: trial {best['trial']}, score ")
+    assert first.endswith(f"of worker {sweep_file.read(directory / 'a')['worker']}")
+    assert settings.startswith("settings: ")
+    assert f"learning_rate={best['values']['learning_rate']!r}" in settings
+    assert last == f"page: {page.relative_to(directory)}"
     text = page.read_text()
     assert text.count("data:image/png") == 5
     assert f"{directory / 'a'}: 4 trials" in text
@@ -55,6 +61,11 @@ def test_a_report_of_nothing_is_refused(workers):
         report.main(["missing"])
     with pytest.raises(FileNotFoundError, match="no study in"):
         report.main(["a", "--storage", f"sqlite:///{directory / 'other.db'}"])
+
+
+def test_a_study_without_a_score_has_no_winner(capsys):
+    report.print_winner({"trials": [], "finals": []})
+    assert capsys.readouterr().out == "no winner: no trial has a finite score\n"
 
 
 def test_two_storages_are_refused():

@@ -48,6 +48,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path,
     (winner,) = sweep_file.read(run_dir)["finals"]
     assert len(winner["scores"]) == 2
     assert f"in the finals, {winner['search']:.6g} in the search" in finished.stdout
+    assert "\nits best agent of the finals: jaxrl play sweep/finals/best/trial-" in finished.stdout
     assert f"trial {winner['trial']}, score" in (run_dir / "report.html").read_text()
     assert "<h2>Finals</h2>" in (run_dir / "report.html").read_text()
     assert (run_dir / "report.html").read_text().count("data:image/png") == 6
@@ -193,12 +194,16 @@ def test_flags_name_one_objective_or_several():
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
-    held = sweep_of([trial(0, [None, None])], elsewhere=0)
-    result = tuning.SweepResult(held, False, tmp_path)
-    sweep_result.report_result(sweep_flags.SweepArguments(), result)
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "no winner: no trial has a finite score", f"report: {tmp_path / 'report.html'}"
-    ]  # fmt: skip
+    lines = {
+        0: "no winner: no trial has a finite score",
+        2: "no trial of this worker has a finite score",
+    }
+    for elsewhere, line in lines.items():
+        held = sweep_of([trial(0, [None, None])], elsewhere=elsewhere, storage=None)
+        result = tuning.SweepResult(held, False, tmp_path)
+        sweep_result.report_result(sweep_flags.SweepArguments(), result)
+        printed = capsys.readouterr().out.splitlines()
+        assert printed[-2:] == [line, f"report: {tmp_path / 'report.html'}"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,8 @@ def test_a_sweep_without_finals_says_what_its_best_trial_is(
     sweep_result.report_result(sweep_flags.SweepArguments(**flags), result)
     text = capsys.readouterr().out
     assert f"\n{line}" in text
-    assert ("best config" in text) == (not interrupted)
+    assert ("\nbest config: " in text) == (not interrupted and not elsewhere)
+    assert ("\nconfig of that trial: " in text) == (elsewhere > 0)
     advice = f"jaxrl report {tmp_path} --storage postgresql://user@host/db shows all"
     assert (advice in text) == (elsewhere > 0)
 
@@ -384,7 +390,10 @@ def test_static_fields_get_a_lane_a_device(tmp_path, capsys):
             "'Normal(0, 1)' is not a distribution; choose from Uni",
         ),
         (["--space", "gamma"], "--space takes name=value, got 'gamma'"),
-        (["--space", "gamma=Uniform(a, 1)"], "'Uniform(a, 1)' is not a distribution: malformed"),
+        (
+            ["--space", "gamma=Uniform(a, 1)"],
+            "is not a distribution: a is no value; a text has quotes, 'a'",
+        ),
         (["--space", "gamma=Choice(0.9, 1)"], "write it as in Choice((1, 2))"),
         (["--set", "gamma=2"], "error: --set: PPOConfig.gamma must be within [0, 1], got 2"),
         (["--space", "gamma=Uniform(0, 2)"], "error: --space gamma must be within [0, 1], got 2"),

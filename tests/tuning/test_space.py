@@ -218,6 +218,7 @@ def test_static_names_are_those_that_change_the_program():
     [
         ({"learning_rat": Uniform(0, 1)}, r"A2CConfig has no fields \['learning_rat'\]"),
         ({"gamma": Uniform(0.5, 1.5)}, r"A2CConfig.gamma must be within \[0, 1\], got 1.5"),
+        ({"gamma": Uniform(0.9, 1.5)}, r"got 1\.1; 1\.1\d* is a value of Uniform\(low=0\.9, high="),
         ({"num_steps": Uniform(1.0, 9.0)}, "A2CConfig.num_steps must be an integer"),
         ({"num_steps": Uniform(1, 9)}, "A2CConfig.num_steps must be an integer"),
         ({"num_steps": LogUniform(1, 9)}, "A2CConfig.num_steps must be an integer"),

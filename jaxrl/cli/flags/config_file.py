@@ -107,8 +107,8 @@ def read_config_file(path: Path, algorithm: str | None, given: Collection[str] =
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise
+    except OSError as error:
+        raise type(error)(f"--config: {path} cannot be read: {error.strerror}") from error
     except Exception as error:  # safe_load raises others too for bad dates, numbers and switches
         raise ValueError(f"--config: {path} is no YAML: {error}") from error
     write = _write_loosely

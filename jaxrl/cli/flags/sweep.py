@@ -144,7 +144,8 @@ class SweepArguments:
     """Database URL of the study; run_dir/study.db by default. A journal (journal:///...) is for one
     worker at a time."""
     study: str | None = None
-    """Name of the study, the same for all workers."""
+    """Name of the study, the same for all workers; by default that of run_dir, in which workers
+    differ."""
     worker: str | None = None
     """This worker's name in the study, if it may be restarted on another machine."""
     agents_dir: Path | None = None
@@ -237,7 +238,8 @@ def parse_distribution(text: str) -> Any:
             "Uniform(0.5, 1.0)"
         ) from error
     raise ValueError(
-        f"--space: {text!r} is not a distribution; choose from {', '.join(DISTRIBUTIONS)}"
+        f"--space: {text!r} is not a distribution; choose from {', '.join(DISTRIBUTIONS)}, as in "
+        "Choice((1, 2)), Uniform(0.5, 1.0)"
     )
 
 
@@ -245,6 +247,9 @@ def _argument(node: ast.expr) -> Any:
     """Return an argument of a distribution: a literal value, or the distribution of `When`."""
     if isinstance(node, ast.Call):
         return parse_distribution(ast.unparse(node))
+    names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part.id != "inf"]
+    if names:
+        raise ValueError(f"{names[0]} is no value; a text has quotes, '{names[0]}'")
     return evaluate_literal(node)
 
 

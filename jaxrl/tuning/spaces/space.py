@@ -197,8 +197,11 @@ def check(space: Space, config: Any) -> None:
             if name == "num_envs":
                 if not isinstance(value, int) or value < 1:
                     raise ValueError(f"num_envs must be an integer >= 1, got {value!r}")
-            else:
+                continue
+            try:
                 config.replace(**others | condition | {name: value})
+            except ValueError as error:
+                raise ValueError(f"{error}; {value!r} is a value of {distribution}") from error
 
 
 def _tested_values(distribution: Numeric | Choice) -> tuple[Any, ...]:

@@ -20,6 +20,11 @@ from jaxrl.tuning.studies.damage import LONGEST, DamagedStudyError, find_damage,
 from jaxrl.tuning.studies.journal import open_journal
 from jaxrl.tuning.studies.stored_trials import check_trial
 
+
+class OtherSearchError(ValueError):
+    """The error for a study of other settings than this worker's."""
+
+
 OPENING_ATTEMPTS = 5
 """Attempts to open a database: workers that start together all make its tables, and only one of
 them succeeds at first."""
@@ -176,7 +181,7 @@ def check_search(study: Any, url: str, search: dict[str, Any]) -> None:
     if not isinstance(stored, dict):
         raise DamagedStudyError(f"its search is {stored!r}"[:LONGEST])
     if changes := changed_settings(stored, search, search):
-        raise ValueError(
+        raise OtherSearchError(
             f"{shown} is of another search; choose another name (study_name, --study), or undo "
             "these changes:\n  " + "\n  ".join(changes)
         )

@@ -61,7 +61,8 @@ def read_study(url: str, name: str | None = None) -> dict[str, Any]:
 
     Returns:
       What all its workers had in common, and `trials`, `spans`, `seconds`, `lanes`, `occupancy`;
-      `workers`, the number of trials by worker; `lost`, how many trials returned to the queue
+      `owners`, the worker that trained each trial last; `workers`, the number of trials by
+      worker; `lost`, how many trials returned to the queue
       because their worker died.
 
     Raises:
@@ -104,6 +105,7 @@ def _describe(study: Any, events: list[Any]) -> dict[str, Any]:
     stored = indexed_trials(study)
     valid = valid_trials(stored, search["scheduler"]["num_trials"])
     begun = {index: trial for index, trial in valid.items() if has_begun(trial)}
+    owners = {index: owner(trial) or "?" for index, trial in begun.items()}
     trials = [_trial(index, trial, search) for index, trial in sorted(begun.items())]
     _check_changes(trials)
     spans = _spans(events)
@@ -114,7 +116,8 @@ def _describe(study: Any, events: list[Any]) -> dict[str, Any]:
         "seconds": max((span.end for span in spans), default=0.0),
         "lanes": lanes,
         "occupancy": occupancy(spans, lanes) if spans else 0.0,
-        "workers": dict(collections.Counter(owner(trial) or "?" for trial in begun.values())),
+        "owners": owners,
+        "workers": dict(collections.Counter(owners.values())),
         # Trials that several workers added at once fail as well, but nobody ran them.
         "lost": sum(t.state.name == "FAIL" and WORKER in t.user_attrs for _, t in stored),
     }

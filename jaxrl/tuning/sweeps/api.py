@@ -35,6 +35,7 @@ from jaxrl.tuning.ranking import winner, winning_schedule
 from jaxrl.tuning.schedulers.contract import Scheduler, require_scheduler
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.studies.damage import explain_storage_failure
+from jaxrl.tuning.studies.storage import OtherSearchError
 from jaxrl.tuning.studies.trial_sampler import SAMPLERS
 from jaxrl.tuning.studies.whole_study import read_study
 from jaxrl.tuning.sweeps import final_runs, sweep_file
@@ -124,7 +125,8 @@ def sweep(
       sampler: "random" or "sobol" (from `seed` alone), or "tpe", "cmaes" and "gp", which learn
         from the trials that have ended; "gp" only from those that no scheduler stopped.
       storage, study_name: workers with the same ones share the trials, and must have the same
-        seed, sampler and other settings that results depend on. `storage` is a database URL
+        seed, sampler and other settings that results depend on. Without a name the study has that
+        of the folder `run_dir`, in which workers differ. `storage` is a database URL
         (`sqlite:///study.db`, `postgresql://...`), or `journal:///study.log` for one worker at a
         time. A resumed sweep remembers its storage, except for secrets, which are written to no
         file: the password and the URL's query fields, but for harmless ones such as `sslmode`.
@@ -224,7 +226,13 @@ def _train_finals(
     source = final_runs.source_of(scheduler, trials, chosen, finals, settings.seed)
     rule = final_runs.scheduler_of(scheduler, trials, chosen, finals)
     final_runs.check_directory(own, rule)
-    ended = _sweep(algo, config, space, rule, own, True, progress_bar, source)
+    try:
+        ended = _sweep(algo, config, space, rule, own, True, progress_bar, source)
+    except OtherSearchError as error:
+        raise ValueError(
+            f"{error}\nAll workers need the same finals: give those of the others (--final-trials, "
+            "--final-runs) and resume"
+        ) from error
     if ended.interrupted:
         return result._replace(interrupted=True)
     runs = _all_trials(ended, own)

@@ -28,6 +28,8 @@ class Display:
     """
 
     def __init__(self, description: dict[str, Any], is_visible: bool):
+        is_finals = "finalists" in description["scheduler"]
+        self._what = "runs of the finals" if is_finals else "trials"
         self._num_trials = description["scheduler"]["num_trials"]
         self._num_phases = description["scheduler"]["num_phases"]
         self._due = 0.0
@@ -79,7 +81,8 @@ class Display:
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
         elsewhere = count_elsewhere()
         waits = ", waiting for other workers" if elsewhere and not running else ""
-        self._line = headline(seconds, steps, elsewhere, trials, self._num_trials) + score + waits
+        line = headline(seconds, steps, elsewhere, trials, self._num_trials, self._what)
+        self._line = line + score + waits
         if self._is_live:
             tables = [self._lane_table(running, trials)] + [_best_table(best)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)
@@ -113,19 +116,25 @@ def _best_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def headline(
-    seconds: float, steps: int, elsewhere: int, trials: list[dict[str, Any]], num_trials: int
+    seconds: float,
+    steps: int,
+    elsewhere: int,
+    trials: list[dict[str, Any]],
+    num_trials: int,
+    what: str = "trials",
 ) -> str:
     """Return a line that says how far the sweep is and how long it may still take.
 
     Args:
       trials: of this worker; nothing says how fast other workers are.
+      what: what the trials are called.
     """
     ended = sum(trial["status"] in ("stopped", "completed") for trial in trials)
     others = f", {elsewhere} by other workers" if elsewhere else ""
     is_known = ended > 0 and not elsewhere
     left = f", about {seconds * (num_trials / ended - 1):,.0f} s left" if is_known else ""
     return (
-        f"{ended}/{num_trials} trials ended, {len(trials) - ended} begun{others}, "
+        f"{ended}/{num_trials} {what} ended, {len(trials) - ended} begun{others}, "
         f"{seconds:,.0f} s, {steps / max(seconds, 1e-9):,.0f} steps/s{left}"
     )
 

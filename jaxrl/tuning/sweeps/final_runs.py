@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -129,6 +130,21 @@ def check_directory(settings: SweepSettings, scheduler: FinalRuns) -> None:
             f"{directory} holds {before[1]} runs of the settings of the trials {before[0]}, not "
             f"{scheduler.num_trials} of {now}: remove {what} to train these"
         )
+
+
+def runs_of(run_dir: Path, trial: int) -> range:
+    """Return the numbers of a finalist's runs in the finals of a sweep's directory.
+
+    Raises:
+      ValueError: if `sweep.json` of the finals is damaged, or has no such finalist.
+    """
+    scheduler = sweep_file.read(run_dir / FOLDER)["scheduler"]
+    finalists = scheduler.get("finalists", [])
+    if trial not in finalists:
+        raise ValueError(f"{run_dir / FOLDER} has no runs of trial {trial}, only of {finalists}")
+    repeats = scheduler["num_trials"] // len(finalists)
+    first = finalists.index(trial) * repeats
+    return range(first, first + repeats)
 
 
 def source_of(

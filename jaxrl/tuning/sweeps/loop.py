@@ -168,12 +168,13 @@ class SweepLoop:
                     self._show()
                     time.sleep(0.2)  # other workers may return trials to the queue
                     continue
-                self._train_chunk()
                 self._show()
+                self._train_chunk()
                 if time.perf_counter() - saved_at >= self.settings.checkpoint_seconds:
                     self._save()
                     saved_at = time.perf_counter()
             self._take_in(self.lanes.wait(ALL_COMPLETED))
+            self._show()
             if interrupted := interrupt.requested:
                 self._save()
                 self.checkpoints.latest()  # here, where the same signal does not end it

@@ -31,6 +31,7 @@ def test_a_study_of_one_worker_holds_what_its_sweep_wrote(swept):
     summary, url = swept
     found = read_study(url)
     assert found["trials"] == summary["trials"]
+    assert found["owners"] == {row["trial"]: summary["worker"] for row in summary["trials"]}
     shared = ("algorithm", "env", "num_envs", "config", "scheduler", "phase", "space", "study")
     assert {name: found[name] for name in shared} == {name: summary[name] for name in shared}
     assert found["workers"] == {summary["worker"]: 6}

@@ -93,7 +93,7 @@ def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
 
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
     run(tmp_path / "a", rule, worker="a", finals=held_finals, **shared)
-    with pytest.raises(ValueError, match=r"(?s)of another search.*scheduler.finalists"):
+    with pytest.raises(ValueError, match=r"(?s)of another .*scheduler.finalists.*the same finals"):
         run(tmp_path / "b", rule, worker="b", finals=other, **shared)
     studies = r"'s-finals' and 's-finals \(events\)'"
     advice = (
@@ -113,6 +113,11 @@ def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
 def test_workers_share_them(tmp_path):
     shared = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "s"}
     first = run(tmp_path / "a", RULE, worker="a", finals=FINALS, **shared)
+    finalists = sweep_file.read(tmp_path / "a" / "finals")["scheduler"]["finalists"]
+    runs = [list(final_runs.runs_of(tmp_path / "a", trial)) for trial in finalists]
+    assert runs == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(ValueError, match="finals has no runs of trial 99, only of"):
+        final_runs.runs_of(tmp_path / "a", 99)
     late = run(tmp_path / "b", RULE, worker="b", finals=FINALS, **shared)
     assert late.summary["trials"] == []
     assert late.summary["finals"] == first.summary["finals"]

@@ -643,6 +643,27 @@ def test_a_sweeps_log_without_a_terminal_has_lines(tmp_path, monkeypatch, capsys
     assert re.fullmatch(r"[\d-]{10} [\d:]{8} 4/4 trials ended, .* steps/s.*, best score .*", last)
 
 
+def test_the_display_has_the_trials_that_train(tmp_path, monkeypatch):
+    shown, trained, train = [], [], loop.SweepLoop._train_chunk
+
+    def train_chunk(sweep_loop):
+        trained.append(shown[-1])
+        train(sweep_loop)
+
+    monkeypatch.setattr(display.Display, "show", lambda *arguments: shown.append(arguments[4]))
+    monkeypatch.setattr(loop.SweepLoop, "_train_chunk", train_chunk)
+    run(tmp_path / "x", RandomSearch(4, 1), num_lanes=2, chunk_seconds=100.0)
+    assert {tuple(trial for _, trial, _ in running) for running in trained} == {(0, 1), (2, 3)}
+    assert not shown[-1]
+
+
+def test_runs_of_finals_are_named_as_such():
+    scheduler = {"num_trials": 6, "num_phases": 1, "finalists": [3]}
+    shown = display.Display({"scheduler": scheduler}, is_visible=True)
+    shown.show(1.0, 0, lambda: 0, [], list)
+    assert shown._line.startswith("0/6 runs of the finals ended, 0 begun")
+
+
 def test_in_a_terminal_the_display_has_the_best_trials_and_those_on_lanes(monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
     monkeypatch.setattr(display, "Console", lambda **_: console)
