@@ -18,7 +18,7 @@ import tyro
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.analysis.sweep_tables import schedule_table, winner_scores
 from jaxrl.cli.flags.arguments import write_pair
-from jaxrl.cli.sweep_result import print_table
+from jaxrl.cli.sweep_result import FAILED_FINALS, print_table
 from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.tuning.ranking import winner
 from jaxrl.tuning.studies.whole_study import read_study
@@ -44,10 +44,14 @@ def print_winner(study: Mapping[str, Any]) -> None:
     """Print the winner of a whole study, its settings, and which worker trained it last."""
     best = winner(study)
     if best is None:
-        print("no winner: no trial has a finite score")
+        print("no winner:", FAILED_FINALS if study.get("finals") else "no trial has a finite score")
         return
-    worker = study["owners"][best["trial"]]
-    print(f"winner: trial {best['trial']}, score {winner_scores(best)}, of worker {worker}")
+    is_over = len(study["trials"]) == study["scheduler"]["num_trials"] and all(
+        trial["status"] in ("stopped", "completed") for trial in study["trials"]
+    )
+    what = "winner" if is_over else "best so far"
+    worker = study["owners"].get(best["trial"], "?")
+    print(f"{what}: trial {best['trial']}, score {winner_scores(best)}, of worker {worker}")
     if not (schedule := schedule_table(study)).rows:
         print("settings:", " ".join(itertools.starmap(write_pair, sorted(best["values"].items()))))
     print_table(schedule, "best schedule: the phases that led to the winner")

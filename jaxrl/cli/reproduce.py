@@ -186,8 +186,10 @@ def judge(measure: str, scores: Sequence[float], recorded: Sequence[float], rand
             f"one recorded seed tells no spread, so at least {bounds.low:,.2f}, half way from the "
             "random policy, is asked"
         )
-    else:
+    elif math.isfinite(now):
         wanted = "the recorded seed is no better than the random policy, so any score agrees"
+    else:
+        wanted = "there is no score"
     verdict = "reproduced" if agrees else "NOT reproduced"
     print(f"{measure}: mean {now:,.2f}, recorded {before:,.2f}; {wanted}: {verdict}")
     return int(not agrees)

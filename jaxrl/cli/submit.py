@@ -12,7 +12,8 @@ written to runs/NAME.sh, its output goes to runs/, the run to runs/NAME unless t
 run as SIGTERM, which writes a checkpoint and ends with 130; the job returns to the queue and
 resumes. A job that has finished or failed does not. jaxrl/cli/cluster/*.sh are the templates.
 
-`--gpus N` gives `jaxrl train` the flag --devices N; `jaxrl sweep` uses all devices by itself.
+`--gpus N` gives `jaxrl train` the flag --devices N, unless it has --autotune; `jaxrl sweep` uses
+all devices by itself.
 `--workers N` makes an array of N tasks that search together: one study, a run directory each.
 `--nodes N` starts the command on N machines of Slurm, with `--cluster`: one agent, trained by all.
 """
@@ -57,7 +58,8 @@ class SubmitArguments:
     """Name of the job and, under runs/, of its directory."""
     scheduler: Literal["slurm", "sge"] = "slurm"
     gpus: int = 0
-    """GPUs of each node; jaxrl train uses all of them, a script those that it is told to use."""
+    """GPUs of each node; jaxrl train uses all of them, or as many as its --autotune finds, a script
+    those that it is told to use."""
     cpus: int = 1
     """Cores of each node."""
     nodes: int = 1

@@ -39,6 +39,7 @@ from jaxrl.tuning.sweeps import final_runs
 
 SHOWN_TRIALS = 10
 """Trials of the table at the end, at most; the page has all."""
+FAILED_FINALS = "in the finals each setting has a run that diverged or has no score"
 FILMED_AGENT_EPISODES = 4
 """Whole games of each filmed agent; the numbers beside its film are their means."""
 
@@ -78,7 +79,7 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
     elif elsewhere and not finals.rows:
         print("no trial of this worker has a finite score")
     elif finals.rows:
-        print("no winner: in the finals each setting has a run that diverged or has no score")
+        print("no winner:", FAILED_FINALS)
     else:
         print("no winner: no trial has a finite score")
     print(f"report: {write_report(sweep, result.run_dir)}")
@@ -89,7 +90,7 @@ def agents_of(run_dir: Path, trial: int, has_finals: bool) -> Iterator[tuple[str
 
     They are the best of its runs in the finals, and the one of the search.
     """
-    runs = final_runs.runs_of(run_dir, trial) if has_finals else range(0)
+    runs = final_runs.runs_of(run_dir, trial)
     kept = [path for run in runs if (path := run_dir / "finals" / "best" / f"trial-{run}").exists()]
     if kept:
         best = max(kept, key=lambda path: manifests.read(path, ["score"])["score"])

@@ -61,8 +61,9 @@ from jaxrl.types import Algorithm, Array, PyTree
 Callback = Callable[[int, Any, Row], None]
 """`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
 the scores of an evaluation that followed it."""
-EVALUATED = ("eval_return", "eval_return_std", "eval_episode_length")
-"""The scores of an evaluation: means over episodes, and the standard deviation of returns."""
+EVALUATED = ("eval_return", "eval_return_std", "eval_episode_length", "eval_episode_count")
+"""The scores of an evaluation: means over the episodes that ended, the standard deviation of their
+returns, and their number."""
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
 
@@ -76,7 +77,7 @@ class RunResult(NamedTuple):
     summary: dict[str, Any]
     """The content of `summary.json`."""
     interrupted: bool
-    """Whether a signal ended the run before its last update."""
+    """Whether a signal ended the run before its last update or evaluation."""
     run_dir: Path | None
 
     def __repr__(self) -> str:
@@ -158,8 +159,9 @@ class TrainingLoop:
         self.own_sinks = [self.rows, tensorboard]
         self.sinks += self.own_sinks
         if self.settings.is_evaluated(self.progress.update):
-            newest = (row for row in read_rows(path).rows if row["update"] == self.progress.update)
-            self.lacks_evaluation = not any("eval_return" in row for row in newest)
+            newest = [row for row in read_rows(path).rows if row["update"] == self.progress.update]
+            self.lacks_evaluation = not any({*EVALUATED} & {*row} for row in newest)
+            self.newest_row = newest[-1] if newest else Row()  # for callbacks after an evaluation
         if self.settings.num_evaluations:
             evaluated = self.progress.update - self.lacks_evaluation
             self.best = BestAgent(self.run_dir, self.identity, evaluated)
@@ -210,7 +212,7 @@ class TrainingLoop:
         return saved if whole else saved._replace(simulation=simulation)
 
     def train(self, state: Any, is_due: bool) -> tuple[Any, bool]:
-        """Do what is left and save; return the state, and whether a signal came before.
+        """Do what is left and save; return the state, and whether a signal left something undone.
 
         Args:
           is_due: whether it begins with an evaluation.
@@ -218,7 +220,7 @@ class TrainingLoop:
         settings, progress = self.settings, self.progress
         if self.run_dir is not None and processes.is_first():
             (self.run_dir / SUMMARY).unlink(missing_ok=True)  # one of a shorter run is outdated
-        program = self.compile(state)
+        program = self.compile(state) if progress.update < settings.num_updates else None
         self.bar.say("training")
         seconds_per_update: float | None = None
         saved_at, save_every = time.perf_counter(), settings.checkpoint_seconds
@@ -227,6 +229,7 @@ class TrainingLoop:
                 if processes.any_process(interrupt.requested):
                     break
                 if not is_due:
+                    assert program is not None
                     length = chunk_length(settings, progress, seconds_per_update)
                     evaluate_at = settings.next_evaluation(progress.update)
                     updates = int(processes.broadcast(np.int32(length)))
@@ -345,23 +348,24 @@ class TrainingLoop:
                 self.bar.announce("the evaluation was stopped")
                 is_whole = np.bool_(False)
         scores, is_whole = processes.broadcast((scores, is_whole))
-        mean_return = float(scores[0])
-        if np.isfinite(mean_return):
-            self.evaluation = dict(zip(EVALUATED, map(float, scores), strict=True))
-            now = {"update": self.progress.update, "steps": self.progress.steps}
-            if self.best is not None:
-                self.best.offer(self.progress.update, agent, mean_return)
-                if self.lacks_evaluation:
-                    self.best.save()  # the checkpoint of its update exists
-                    self.lacks_evaluation = False
+        if is_whole:
+            row = {name: float(x) for name, x in zip(EVALUATED, scores, strict=True)}
+            row = {name: x for name, x in row.items() if np.isfinite(x)}
+            if "eval_return" in row:
+                self.evaluation = row
+                if self.best is not None:
+                    self.best.offer(self.progress.update, agent, row["eval_return"])
+                    if self.lacks_evaluation:
+                        self.best.save()  # the checkpoint of its update exists
+            self.lacks_evaluation = False
             trained = self.newest_row  # callbacks get both, which are of the same update
-            self.write(now | self.evaluation)
+            self.write({"update": self.progress.update, "steps": self.progress.steps} | row)
             self.newest_row = trained | self.newest_row
         self.bar.say("training")
         return bool(is_whole)
 
-    def scores_of(self, agent: Any, interrupt: Interrupt) -> tuple[float, float, float]:
-        """Return the scores `EVALUATED` of an agent on one device; NaN if no episode ended.
+    def scores_of(self, agent: Any, interrupt: Interrupt) -> tuple[float, float, float, int]:
+        """Return the scores `EVALUATED` of an agent on one device; means of no episode are NaN.
 
         Raises:
           EvaluationStopped: after a signal.
@@ -380,9 +384,9 @@ class TrainingLoop:
         if not ended.all():
             self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
         if not ended.any():
-            return np.nan, np.nan, np.nan
+            return np.nan, np.nan, np.nan, 0
         returns, lengths = returns[ended], lengths[ended]
-        return float(returns.mean()), float(returns.std()), float(lengths.mean())
+        return float(returns.mean()), float(returns.std()), float(lengths.mean()), len(returns)
 
     def write(self, row: Row) -> None:
         """Give a row to every sink."""

@@ -3,6 +3,7 @@
 import optuna
 import pytest
 import sweep_runs
+from written_sweeps import sweep_of, trial
 
 from jaxrl.cli import report
 from jaxrl.tuning import HyperTrick, ranking
@@ -66,6 +67,17 @@ def test_a_report_of_nothing_is_refused(workers):
 def test_a_study_without_a_score_has_no_winner(capsys):
     report.print_winner({"trials": [], "finals": []})
     assert capsys.readouterr().out == "no winner: no trial has a finite score\n"
+    report.print_winner({"trials": [], "finals": [{"trial": 0, "score": "-inf"}]})
+    assert "no winner: in the finals each setting has a run that" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", ["completed", "running", "paused"])
+def test_a_study_that_goes_on_has_a_best_trial_so_far(capsys, status):
+    trials = [trial(0, [3.0], gamma=0.9), trial(1, [2.0], status)]
+    report.print_winner(sweep_of(trials, owners={0: "a"}))
+    what = "winner" if status == "completed" else "best so far"
+    first, settings = capsys.readouterr().out.splitlines()
+    assert (first, settings) == (f"{what}: trial 0, score 3, of worker a", "settings: gamma=0.9")
 
 
 def test_two_storages_are_refused():

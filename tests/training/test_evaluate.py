@@ -74,13 +74,15 @@ def test_an_evaluation_in_pieces_has_the_same_scores_and_can_be_stopped(monkeypa
     programs, jit = [], jax.jit
 
     def record(function, *arguments, **options):
-        programs.append(jit(function, *arguments, **options))
-        return programs[-1]
+        program = jit(function, *arguments, **options)
+        programs.append((program, program._cache_size()))  # with those of other calls
+        return program
 
     with monkeypatch.context() as patch:
         patch.setattr(jax, "jit", record)
         scores = evaluate_separately(algo, config, state, 20, 5, watch=ended.append)
-    assert [program._cache_size() for program in programs] == [1, 1]  # play, begin
+    compiled = [program._cache_size() - before for program, before in programs]
+    assert compiled == [1, 1]  # to play, and to begin
     whole = jaxrl.evaluate(algo, config, state, algo.env.for_evaluation(16), jax.random.key(5), 2)
     chex.assert_trees_all_equal(scores, jax.tree.map(lambda x: np.asarray(x)[:20], whole))
     assert len(ended) > 2

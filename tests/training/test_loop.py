@@ -230,6 +230,46 @@ def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypat
     assert seeds == [EVALUATION_SEED - 3] * 3
 
 
+def test_an_evaluation_without_an_end_is_not_repeated_by_each_resume(tmp_path, monkeypatch):
+    seeds = []
+
+    def evaluate(algo, config, agent, num_episodes, seed, watch):
+        seeds.append(seed)
+        return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
+
+    monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+    arguments: dict[str, Any] = QUIET | {
+        "num_evaluations": 1, "run_dir": tmp_path, "total_steps": 4, "resume": True,
+    }  # fmt: skip
+    for _ in range(2):
+        assert jaxrl.run(toy(), CONFIG, **arguments).summary["eval_return"] is None
+    assert len(seeds) == 1
+    *_, row = read_jsonl(tmp_path / "metrics.jsonl")
+    assert row == {"update": 1, "steps": 4, "eval_episode_count": 0}
+
+
+def test_callbacks_of_a_repeated_evaluation_get_the_row_of_the_updates_before(
+    tmp_path, monkeypatch
+):
+    calls, rows = [], []
+
+    def evaluate(algo, config, agent, num_episodes, seed, watch):
+        calls.append(seed)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        watch(0)
+        return Evaluation(*jnp.ones((2, num_episodes)))
+
+    monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+    arguments: dict[str, Any] = QUIET | {
+        "num_evaluations": 1, "run_dir": tmp_path, "total_steps": 4, "resume": True,
+    }  # fmt: skip
+    for _ in range(2):
+        jaxrl.run(toy(), CONFIG, callbacks=[lambda _, __, row: rows.append(row)], **arguments)
+    (row,) = rows
+    assert (row["eval_return"], row["loss"], row["update"]) == (1.0, 1.0, 1)
+
+
 def test_an_evaluation_that_a_resume_repeated_is_kept_if_the_run_is_killed_then(
     tmp_path, monkeypatch
 ):

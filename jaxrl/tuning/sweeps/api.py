@@ -230,8 +230,8 @@ def _train_finals(
         ended = _sweep(algo, config, space, rule, own, True, progress_bar, source)
     except OtherSearchError as error:
         raise ValueError(
-            f"{error}\nAll workers need the same finals: give those of the others (--final-trials, "
-            "--final-runs) and resume"
+            f"{error}\nThese are the finals, which all workers share: resume with those of the "
+            "others (--final-trials, --final-runs) and the same study"
         ) from error
     if ended.interrupted:
         return result._replace(interrupted=True)

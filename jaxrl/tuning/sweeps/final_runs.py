@@ -133,15 +133,17 @@ def check_directory(settings: SweepSettings, scheduler: FinalRuns) -> None:
 
 
 def runs_of(run_dir: Path, trial: int) -> range:
-    """Return the numbers of a finalist's runs in the finals of a sweep's directory.
+    """Return the numbers of a trial's runs in the finals of a sweep's directory; none without them.
 
     Raises:
-      ValueError: if `sweep.json` of the finals is damaged, or has no such finalist.
+      ValueError: if `sweep.json` of the finals is damaged.
     """
+    if not (run_dir / FOLDER / sweep_file.NAME).exists():
+        return range(0)
     scheduler = sweep_file.read(run_dir / FOLDER)["scheduler"]
     finalists = scheduler.get("finalists", [])
     if trial not in finalists:
-        raise ValueError(f"{run_dir / FOLDER} has no runs of trial {trial}, only of {finalists}")
+        return range(0)
     repeats = scheduler["num_trials"] // len(finalists)
     first = finalists.index(trial) * repeats
     return range(first, first + repeats)
