@@ -149,6 +149,9 @@ def prepare(name: str, config: Any, args: Args) -> tuple[jaxrl.Algorithm, Any]:
 def train(algo: jaxrl.Algorithm, config: Any, args: Args) -> tuple[np.ndarray, np.ndarray]:
     """Train an agent of each seed as one program.
 
+    Args:
+      config: as `prepare` returns it; the agents do as many updates as it is annealed over.
+
     Returns:
       Mean returns of the greedy policies `[seeds]`, and over equal parts of the training
       `[seeds, parts]`.

@@ -161,7 +161,8 @@ class TrainingLoop:
         if self.settings.is_evaluated(self.progress.update):
             newest = [row for row in read_rows(path).rows if row["update"] == self.progress.update]
             self.lacks_evaluation = not any({*EVALUATED} & {*row} for row in newest)
-            self.newest_row = newest[-1] if newest else Row()  # for callbacks after an evaluation
+            for row in newest:
+                self.newest_row |= row  # callbacks get both, which are of the same update
         if self.settings.num_evaluations:
             evaluated = self.progress.update - self.lacks_evaluation
             self.best = BestAgent(self.run_dir, self.identity, evaluated)
@@ -358,7 +359,7 @@ class TrainingLoop:
                     if self.lacks_evaluation:
                         self.best.save()  # the checkpoint of its update exists
             self.lacks_evaluation = False
-            trained = self.newest_row  # callbacks get both, which are of the same update
+            trained = self.newest_row
             self.write({"update": self.progress.update, "steps": self.progress.steps} | row)
             self.newest_row = trained | self.newest_row
         self.bar.say("training")
