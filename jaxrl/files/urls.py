@@ -62,6 +62,8 @@ def parse_url(url: str) -> Any:
             "dialect://user:password@host:port/database, in the user and the password @ as %40, "
             "/ as %2F, : as %3A, ? as %3F, % as %25"
         ) from None
+    if parsed.drivername == "postgres":
+        raise ValueError("a storage's URL begins with postgresql://, not postgres://")
     return parsed
 
 

@@ -101,6 +101,11 @@ def test_ambiguous_urls_are_refused_without_their_secret(name):
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
+def test_the_short_name_of_postgresql_is_refused():
+    with pytest.raises(ValueError, match="begins with postgresql://, not postgres://"):
+        parse_url("postgres://me@host/db")
+
+
 def test_without_sqlalchemy_more_is_removed(monkeypatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy.engine", None)
     assert redact_url("postgresql://me:pw@host/db") == f"postgresql://{urls.HIDDEN}"
