@@ -74,7 +74,7 @@ def test_an_evaluation_in_pieces_has_the_same_scores_and_can_be_stopped(monkeypa
     programs, jit = [], jax.jit
 
     def record(function, *arguments, **options):
-        program = jit(function, *arguments, **options)
+        program: Any = jit(function, *arguments, **options)
         programs.append((program, program._cache_size()))  # with those of other calls
         return program
 
