@@ -1,4 +1,4 @@
-"""Show a study on one HTML page: the trials of all its workers together.
+"""Name the winner of a study, and show the trials of all its workers on one HTML page.
 
 jaxrl report runs/sweep-a2c-Pong-v5-seed1                 # a sweep's directory
 jaxrl report runs/pong/worker-3 --out runs/pong/study     # of one worker
@@ -28,7 +28,7 @@ from jaxrl.tuning.sweeps.settings import storage_url
 
 @dataclasses.dataclass
 class ReportArguments:
-    """Show a study with the trials of all its workers on one page."""
+    """Name the winner of a study, and show the trials of all its workers on one page."""
 
     source: tyro.conf.Positional[str]
     """Directory of a sweep, or the URL of a study's storage."""
@@ -58,7 +58,7 @@ def print_winner(study: Mapping[str, Any]) -> None:
 
 
 def main(argv: Sequence[str], prog: str | None = None) -> int:
-    """Write the page; return the exit status."""
+    """Print the winner and write the page; return the exit status."""
     args = tyro.cli(ReportArguments, args=argv, prog=prog)
     directory, url, name = Path(args.source), args.source, args.study
     is_directory = "://" not in args.source
