@@ -11,7 +11,7 @@ COMMANDS = {
     "train": "train one agent from a preset and flags",
     "play": "evaluate a trained agent and film an episode",
     "sweep": "search hyperparameters",
-    "report": "show a study with the trials of all its workers on one HTML page",
+    "report": "name the winner of a study, and show its trials on one HTML page",
     "compare": "compare runs on one HTML page",
     "reproduce": "repeat a recorded result and compare",
     "submit": "submit a command to a cluster",
