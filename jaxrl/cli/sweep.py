@@ -183,7 +183,10 @@ def base_config(args: SweepArguments, algo: Algorithm, run_dir: Path) -> Any:
     if args.resume and (run_dir / sweep_file.NAME).exists():
         held = sweep_file.read(run_dir)
         if held["algorithm"] != algo.name:
-            raise ValueError(f"--algo must be {held['algorithm']} as in {run_dir}, got {algo.name}")
+            began = f"; it began with: {held['command']}" if "command" in held else ""
+            raise ValueError(
+                f"--algo must be {held['algorithm']} as in {run_dir}, got {algo.name}{began}"
+            )
         return fields.from_dict(algo.config_class, held["config"])
     if args.preset is None:
         return algo.config_class()

@@ -331,7 +331,7 @@ def test_values_that_are_not_searched_come_from_the_preset_or_the_resumed_sweep(
     )  # fmt: skip
     assert base(sweep.SweepArguments(algo="ppo", resume=True)) == saved
     assert result.summary["config"]["num_steps"] == 128
-    with pytest.raises(ValueError, match=r"--algo must be ppo as in .*, got dqn"):
+    with pytest.raises(ValueError, match=r"--algo must be ppo as in .*, got dqn; it began with: "):
         base(sweep.SweepArguments(algo="dqn", resume=True), algo=jaxrl.dqn(algo.env))
 
 

@@ -173,6 +173,7 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
             raise ValueError(
                 f"cannot resume the sweep in {directory}: these settings changed: "
                 + "; ".join(changes)
+                + (f". It began with: {before['command']}" if "command" in before else "")
             )
         description |= manifests.note_resume(before, description)
         description |= {name: before[name] for name in ("run_id", "env_options")}

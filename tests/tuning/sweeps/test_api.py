@@ -88,7 +88,7 @@ def test_a_directory_holds_one_sweep_of_one_process(tmp_path):
     first = run(tmp_path / "x", HyperTrick(4, 2))
     with pytest.raises(ValueError, match="already holds a sweep"):
         run(tmp_path / "x", HyperTrick(4, 2))
-    with pytest.raises(ValueError, match=r"these settings changed: scheduler.num_trials: 4 -> 5"):
+    with pytest.raises(ValueError, match=r"changed: scheduler.num_trials: 4 -> 5. It began with: "):
         run(tmp_path / "x", HyperTrick(5, 2), resume=True)
     again = directory_lock(tmp_path / "x")
     with again, pytest.raises(ValueError, match="another process works in"):
