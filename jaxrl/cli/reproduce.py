@@ -179,8 +179,9 @@ def judge(measure: str, scores: Sequence[float], recorded: Sequence[float], rand
     bounds = agreement(len(scores), recorded, random)
     agrees = bounds.low <= now <= bounds.high
     if math.isfinite(bounds.high):
-        wanted = f"{len(scores)} new runs are within {bounds.low:,.2f} to {bounds.high:,.2f}"
-        wanted += " with 95%"
+        wanted = (
+            f"{len(scores)} new runs are within {bounds.low:,.2f} to {bounds.high:,.2f} with 95%"
+        )
     elif math.isfinite(bounds.low):
         wanted = (
             f"one recorded seed tells no spread, so at least {bounds.low:,.2f}, half way from the "

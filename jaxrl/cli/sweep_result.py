@@ -91,7 +91,8 @@ def agents_of(run_dir: Path, trial: int, has_finals: bool) -> Iterator[tuple[str
     They are the best of its runs in the finals, and the one of the search.
     """
     runs = final_runs.runs_of(run_dir, trial) if has_finals else range(0)
-    kept = [path for run in runs if (path := run_dir / "finals" / "best" / f"trial-{run}").exists()]
+    best_of_finals = run_dir / final_runs.FOLDER / "best"
+    kept = [path for run in runs if (path := best_of_finals / f"trial-{run}").exists()]
     if kept:
         best = max(kept, key=lambda path: manifests.read(path, ["score"])["score"])
         yield "its best agent of the finals", best

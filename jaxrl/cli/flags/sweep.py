@@ -144,8 +144,7 @@ class SweepArguments:
     """Database URL of the study; run_dir/study.db by default. A journal (journal:///...) is for one
     worker at a time."""
     study: str | None = None
-    """Name of the study, the same for all workers; by default that of run_dir, in which workers
-    differ."""
+    """Name of the study, the same for all workers; by default the name of run_dir."""
     worker: str | None = None
     """This worker's name in the study, if it may be restarted on another machine."""
     agents_dir: Path | None = None
