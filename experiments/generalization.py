@@ -36,9 +36,9 @@ from jaxrl.envs.host import callback
 from jaxrl.envs.maze import MazeEnv
 from jaxrl.presets import PRESETS
 from jaxrl.rollouts.simulation import Simulation, start
-from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import evaluate_separately
 from jaxrl.training.run import count_updates
+from jaxrl.training.run_dir import manifest as manifests
 
 UNSEEN = 100_000
 """Number of test levels; no agent trains on them."""

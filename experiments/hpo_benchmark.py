@@ -35,7 +35,7 @@ from jaxrl import checks, tuning
 from jaxrl import config as fields
 from jaxrl.analysis.records import keep_record
 from jaxrl.cli.flags.arguments import exit_with_message
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.tuning.finals import mean_of_last_two, retrain
 from jaxrl.tuning.samplers.ask_tell import AskTell
 from jaxrl.tuning.samplers.optional_optuna import import_optuna

@@ -54,8 +54,8 @@ from jaxrl.config import with_current_names
 from jaxrl.distributed.spread import split_cpu
 from jaxrl.files.changes import changed_settings
 from jaxrl.presets import PRESETS
-from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.tuning.spaces import space as spaces
 from jaxrl.tuning.timeline import expected_phases
 

@@ -26,8 +26,8 @@ from jaxrl import checks
 from jaxrl.analysis.records import mean_returns_by_part, rounded_curve, save_record
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
 from jaxrl.presets import PRESETS
-from jaxrl.training import manifest as manifests
 from jaxrl.training.run import count_updates
+from jaxrl.training.run_dir import manifest as manifests
 
 
 @dataclasses.dataclass

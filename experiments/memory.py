@@ -39,8 +39,8 @@ from jaxrl.analysis.records import (
     summarize_seeds,
 )
 from jaxrl.cli.flags.arguments import LargeInteger, exit_with_message
-from jaxrl.training import manifest as manifests
 from jaxrl.training.run import count_updates
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Metrics
 
 

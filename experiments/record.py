@@ -23,9 +23,9 @@ from jaxrl.analysis.records import describe_run, read_runs, save_runs, uniformly
 from jaxrl.cli.flags.arguments import exit_with_message
 from jaxrl.cli.play import play_episodes
 from jaxrl.config import with_current_names
-from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.training.progress import read_summary
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import read_summary
 
 
 @dataclasses.dataclass

@@ -36,7 +36,7 @@ import jaxrl
 from jaxrl import checks
 from jaxrl.analysis.records import interval_text, save_record, summarize_seeds
 from jaxrl.cli.flags.arguments import exit_with_message
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.tuning import (
     PBT,
     Choice,

@@ -28,12 +28,12 @@ from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import describe_run, save_runs, uniformly_random
 from jaxrl.cli import train as command
 from jaxrl.cli.flags.arguments import exit_with_message
-from jaxrl.training import manifest as manifests
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import compiler_options, enable_compilation_cache
 from jaxrl.training.evaluate import evaluate, split_episodes
 from jaxrl.training.progress import Progress, Row
 from jaxrl.training.run import count_updates
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Algorithm
 
 ROWS = 1000

@@ -21,8 +21,8 @@ from jaxrl.analysis.comparison_page import write_comparison
 from jaxrl.analysis.sweep_report import write_report
 from jaxrl.analysis.video import write_caption
 from jaxrl.files import seal
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning import Uniform
 from jaxrl.tuning.studies.study import SharedStudy
 
@@ -55,7 +55,7 @@ ALLOWED = {
     ("envs/host/worker.py", "pickle"): "functions, from the process that started it",
     ("envs/host/supervisor.py", "multiprocessing"): "waits for the trainer and the workers",
     ("envs/host/supervisor.py", "ctypes"): "prctl of the C library, with constant arguments",
-    ("training/manifest.py", "subprocess"): "git, with constant arguments",
+    ("training/run_dir/manifest.py", "subprocess"): "git, with constant arguments",
     ("analysis/video.py", "subprocess"): "ffmpeg, with a list of arguments",
     ("cli/flags/config_file.py", "yaml"): "safe_load, which makes plain values only",
     ("cli/submit.py", "subprocess"): "sbatch or qsub, on the user's command",

@@ -3,7 +3,7 @@
 import json
 
 from jaxrl.analysis.comparison import group_runs, read_run
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 
 CARTPOLE, PONG, BREAKOUT = "gymnax/CartPole-v1", "envpool/Pong-v5", "envpool/Breakout-v5"
 

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 import jax
 
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 
 RESULTS = Path("runs") / "results"  # a recorded benchmark is rewritten by --output only
 PEERS = ("rejax", "torch", "stable-baselines3")

@@ -18,9 +18,11 @@ import numpy as np
 from jaxrl.analysis.atari57 import game_of, human_normalized
 from jaxrl.envs.host_adapter import learning_options
 from jaxrl.ops.statistics import Estimate, estimate
-from jaxrl.training import manifest as manifests
-from jaxrl.training.loggers import read_jsonl, smoothed_returns
-from jaxrl.training.progress import SUMMARY, Row, read_summary
+from jaxrl.training.curve import smoothed_returns
+from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.progress import Row
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import SUMMARY, read_summary
 from jaxrl.tuning.sweeps import sweep_file as sweeps
 
 _CURVE_POINTS = 200

@@ -16,7 +16,7 @@ from jaxrl.files.changes import changed_settings
 from jaxrl.files.whole import write_whole
 from jaxrl.ops import statistics
 from jaxrl.spaces import Box, MultiDiscrete
-from jaxrl.training.loggers import smoothed_returns
+from jaxrl.training.curve import smoothed_returns
 from jaxrl.training.progress import Row
 from jaxrl.tuning.finals import mean_interval
 from jaxrl.types import Algorithm, Metrics

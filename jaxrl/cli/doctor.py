@@ -32,7 +32,7 @@ from jaxrl.algos.ppo import PPOConfig, ppo
 from jaxrl.cli.flags.arguments import is_terminal
 from jaxrl.envs import make
 from jaxrl.training import compilation
-from jaxrl.training.manifest import version_of
+from jaxrl.training.run_dir.manifest import version_of
 
 OPTIONAL = {
     "optuna": ("hyperparameter sweeps", "pip install 'jaxrl[tune]'"),

@@ -23,10 +23,10 @@ from jaxrl.cli.play import play_episodes
 from jaxrl.config import with_current_names
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
-from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import load_policy
 from jaxrl.training.run import run
-from jaxrl.training.run_dir import has_checkpoint
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import has_checkpoint
 
 MEASURES = ("last 100 training episodes", "greedy episodes")
 """What the scores of a run are means of. Some records have no greedy episodes."""

@@ -39,7 +39,7 @@ from jaxrl.cli import sweep, train
 from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
 from jaxrl.files.urls import JOURNAL
-from jaxrl.training.loggers import format_clock
+from jaxrl.training.progress_bar import format_clock
 
 TEMPLATES = Path(__file__).parent / "cluster"
 MAX_MARGIN = 65_535

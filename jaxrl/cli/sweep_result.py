@@ -33,8 +33,8 @@ from jaxrl.envs import make
 from jaxrl.files.json_values import values_from_json
 from jaxrl.files.urls import storage_file
 from jaxrl.presets import PRESETS
-from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import load_policy
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.tuning.sweeps import final_runs
 
 SHOWN_TRIALS = 10

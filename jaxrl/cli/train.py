@@ -51,12 +51,12 @@ from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
 from jaxrl.envs.host.errors import message_in
 from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
-from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import Sink, WandbSink
 from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import load_policy
 from jaxrl.training.run import count_updates, run
-from jaxrl.training.run_dir import check_unused, has_checkpoint
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import check_unused, has_checkpoint
 from jaxrl.types import Algorithm, Env
 
 

@@ -25,7 +25,6 @@ from jaxrl import checks
 from jaxrl.checks import POSITIVE
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
-from jaxrl.training import manifest as manifests
 from jaxrl.training.compilation import (
     MAX_CHUNK,
     cache_directory,
@@ -33,6 +32,7 @@ from jaxrl.training.compilation import (
     is_out_of_memory,
 )
 from jaxrl.training.population import choose
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Algorithm, PyTree
 
 Settings = dict[str, Any]

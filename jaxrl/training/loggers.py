@@ -1,4 +1,4 @@
-"""Sinks for the rows of a run: files, TensorBoard, Weights & Biases, the terminal and a picture.
+"""Sinks for the rows of a run: a file, TensorBoard and Weights & Biases.
 
 A row is a flat dict of numbers over `log_every` updates. `update` and `steps` are totals since the
 run began. `episode_return` and `episode_length` are means over the `episode_count` episodes that
@@ -13,22 +13,17 @@ import contextlib
 import importlib
 import json
 import os
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jaxrl import checks
 from jaxrl.files import rows as files
 from jaxrl.files.intact import newest_seal
 from jaxrl.files.whole import sync, sync_descriptor
-from jaxrl.training.progress import RECENT_EPISODES, Row
+from jaxrl.training.progress import Row
 
 
 class Sink(Protocol):
@@ -167,157 +162,3 @@ class WandbSink:
 
     def close(self) -> None:
         self._run.finish()
-
-
-LOG_SECONDS = 30.0
-"""Seconds between two lines of a log that is no terminal."""
-WIDE_TERMINAL = 130
-"""Columns of a terminal that has room for the throughput too."""
-
-
-class LogLines:
-    """Lines that say how far some work is, one every `LOG_SECONDS`, for logs of batch jobs.
-
-    A thread prints them, so that they come during long compilations too.
-
-    Args:
-      describe: returns the line.
-    """
-
-    def __init__(self, console: Console, describe: Callable[[], str]):
-        self._console, self._describe = console, describe
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._print, daemon=True, name="log lines")
-
-    def start(self) -> None:
-        """Print lines from now on."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Print a last line, and no more."""
-        if self._thread.is_alive():
-            self._closed.set()
-            self._thread.join()
-            self._line()
-
-    def _print(self) -> None:
-        while not self._closed.wait(LOG_SECONDS):
-            self._line()
-
-    def _line(self) -> None:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        text = f"{now} {self._describe()}"
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-class ProgressBar:
-    """A line about a run: its phase, steps, steps per second, return, time left.
-
-    In a terminal it moves; elsewhere a new one is printed every `LOG_SECONDS`.
-    """
-
-    def __init__(self, total_steps: int, visible: bool):
-        self._console = Console(stderr=True)
-        in_terminal = self._console.is_terminal
-        is_wide = self._console.width >= WIDE_TERMINAL
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),  # the room that the others leave
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[score]}"),
-            *([TextColumn("{task.fields[throughput]}")] if is_wide else []),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not (visible and in_terminal),
-        )
-        self._visible = visible
-        self._lines = LogLines(self._console, self._text)
-        self._task = self._progress.add_task(
-            "starting", total=total_steps, rate="", score="", throughput=""
-        )
-        self._progress.start()
-        if visible and not in_terminal:
-            self._lines.start()
-
-    def say(self, text: str) -> None:
-        """Show the phase of the run, such as "compiling"."""
-        self._progress.update(self._task, description=text)
-
-    def begin_at(self, steps: int) -> None:
-        """Show the steps that a resumed run has done."""
-        self._progress.reset(self._task, completed=steps)
-
-    def announce(self, text: str) -> None:
-        """Print a line above the bar."""
-        if self._visible:
-            self._progress.console.print(text)
-
-    def advance(self, steps: int, rate: float, score: float | None, throughput: str) -> None:
-        """Show the steps done, steps per second, mean return and throughput."""
-        self._progress.update(
-            self._task,
-            completed=steps,
-            rate=f"{rate:,.0f} steps/s",
-            score="" if score is None else f"return {score:,.1f}",
-            throughput=throughput,
-        )
-
-    def close(self) -> None:
-        self._lines.close()
-        self._progress.stop()
-
-    def _text(self) -> str:
-        """Return the line as a log has it."""
-        task = self._progress.tasks[0]
-        parts = [
-            task.description,
-            f"{task.completed:,.0f}/{task.total:,.0f} steps",
-            task.fields["rate"],
-            task.fields["score"],
-            task.fields["throughput"],
-            "" if task.time_remaining is None else f"{format_clock(task.time_remaining)} left",
-        ]
-        return ", ".join(filter(None, parts))
-
-
-def format_clock(seconds: float) -> str:
-    """Return a duration as hours:minutes:seconds."""
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
-
-
-def smoothed_returns(
-    rows: Sequence[Row], episodes: int = RECENT_EPISODES, over: str = "steps"
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps (or `seconds`), and the mean return of at least the last `episodes` episodes."""
-    rows = [r for r in rows if r.get("episode_count", 0) > 0 and {"episode_return", over} <= {*r}]
-    counts = np.array([row["episode_count"] for row in rows])
-    sums = np.array([row["episode_return"] for row in rows]) * counts
-    count_until, sum_until = np.cumsum([0, *counts]), np.cumsum([0, *sums])
-    # How many of the first rows each mean leaves out.
-    skipped = np.searchsorted(count_until[1:], count_until[1:] - episodes, side="right")
-    count, total = (x[1:] - x[skipped] for x in (count_until, sum_until))
-    return np.array([row[over] for row in rows]), total / np.maximum(count, 1)
-
-
-def plot_run(run_dir: Path, title: str) -> Path:
-    """Draw `curve.png` of a run and return its path.
-
-    The line is the mean return of the last 100 episodes over steps, dots are evaluations.
-    """
-    from matplotlib.figure import Figure
-
-    rows = read_jsonl(run_dir / "metrics.jsonl")
-    evaluated = [row for row in rows if {"steps", "eval_return"} <= {*row}]
-    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    line = axes.plot(*smoothed_returns(rows))[0]
-    steps, returns = [[row[x] for row in evaluated] for x in ("steps", "eval_return")]
-    axes.plot(steps, returns, "o", color=line.get_color(), markersize=4)
-    axes.set_title(title, parse_math=False)
-    axes.set(xlabel="environment steps", ylabel="return, mean of last 100 episodes")
-    axes.grid(alpha=0.3)
-    path = run_dir / "curve.png"
-    figure.savefig(path)
-    return path

@@ -26,27 +26,13 @@ from jaxrl.envs.host.callback import closing_on_error
 from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
 from jaxrl.files.rows import read as read_rows
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import compile_chunk
-from jaxrl.training.evaluate import (
-    EVALUATION_SEED,
-    BestAgent,
-    agent_on_one_device,
-    evaluate_separately,
-)
-from jaxrl.training.loggers import (
-    JsonlSink,
-    ProgressBar,
-    Sink,
-    TensorBoardSink,
-    plot_run,
-    read_jsonl,
-)
+from jaxrl.training.curve import plot_run
+from jaxrl.training.evaluate import EVALUATION_SEED, agent_on_one_device, evaluate_separately
+from jaxrl.training.loggers import JsonlSink, Sink, TensorBoardSink, read_jsonl
 from jaxrl.training.progress import (
     NEEDED,
     NO_TIME,
-    SUMMARY,
     LoopSettings,
     Progress,
     Row,
@@ -55,7 +41,11 @@ from jaxrl.training.progress import (
     throughput_text,
     waiting_shares,
 )
-from jaxrl.training.run_dir import check_can_begin, has_begun
+from jaxrl.training.progress_bar import ProgressBar
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.best_agent import BestAgent
+from jaxrl.training.run_dir.checkpoint import Checkpoints
+from jaxrl.training.run_dir.directory import SUMMARY, check_can_begin, has_begun
 from jaxrl.types import Algorithm, Array, PyTree
 
 Callback = Callable[[int, Any, Row], None]

@@ -14,9 +14,10 @@ import numpy as np
 
 from jaxrl import checks
 from jaxrl.spaces import Box, Dict, ObservationSpace, zeros
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
-from jaxrl.training.evaluate import BEST, without_training
+from jaxrl.training.evaluate import without_training
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.best_agent import BEST
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.types import Algorithm, Array, Env, PyTree, check_agent, check_environments
 
 

@@ -18,7 +18,6 @@ from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
 from jaxrl.training.compilation import MAX_CHUNK
 
-SUMMARY = "summary.json"
 Row = dict[str, float]
 SUMS = (
     "episode_return_sum", "episode_length_sum", "episode_count", "valid_steps", "gradient_steps"
@@ -144,16 +143,6 @@ class Progress:
         if "gradient_steps" in sums:
             row["trainings_per_second"] = round(sums["gradient_steps"] / seconds, 2)
         return row
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Return the summary of a run.
-
-    Raises:
-      FileNotFoundError: if the run has not come to an end yet.
-      ValueError: if the summary is damaged.
-    """
-    return schema.read(run_dir / SUMMARY, schema.SUMMARY)
 
 
 def check_number(name: str, value: int, update: int | None) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.checks import DELAY, MAX_COUNT, MAX_LONG, NOT_NEGATIVE
 from jaxrl.distributed import processes
-from jaxrl.training import manifest as manifests
 from jaxrl.training.compilation import MAX_CHUNK, enable_compilation_cache
 from jaxrl.training.loggers import Sink
 from jaxrl.training.loop import Callback, RunResult, TrainingLoop
 from jaxrl.training.progress import LoopSettings
-from jaxrl.training.run_dir import open_run_dir
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import open_run_dir
 from jaxrl.types import Algorithm, Array, Metrics, check_agent, check_environments
 
 

@@ -17,7 +17,7 @@ from jaxrl.analysis.comparison import (
     run_settings,
     scores_over_games,
 )
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 
 
 def test_runs_that_differ_by_their_seed_are_one_group(tmp_path):

@@ -13,8 +13,8 @@ from jaxrl.analysis.figures import Line, color_and_dashes, plot_lines
 from jaxrl.analysis.page import format_number
 from jaxrl.analysis.video import write_caption, write_video
 from jaxrl.ops.statistics import Estimate
-from jaxrl.training import manifest as manifests
-from jaxrl.training.loggers import plot_run
+from jaxrl.training.curve import plot_run
+from jaxrl.training.run_dir import manifest as manifests
 
 
 @pytest.mark.process

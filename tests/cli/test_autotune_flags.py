@@ -9,8 +9,8 @@ import pytest
 import jaxrl
 from jaxrl.cli import train
 from jaxrl.cli.flags import autotune as autotune_flags
-from jaxrl.training import manifest as manifests
 from jaxrl.training.autotune import AutotuneResult
+from jaxrl.training.run_dir import manifest as manifests
 
 ALSO = ("num_envs", "num_minibatches")
 

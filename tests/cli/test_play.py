@@ -12,8 +12,8 @@ import pytest
 import jaxrl
 from jaxrl.cli import play
 from jaxrl.envs.host import callback
-from jaxrl.training import manifest as manifests
 from jaxrl.training.evaluate import Evaluation
+from jaxrl.training.run_dir import manifest as manifests
 
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)
 

@@ -12,8 +12,8 @@ import jaxrl
 from jaxrl.analysis.records import describe_scores
 from jaxrl.cli.play import play_episodes
 from jaxrl.cli.reproduce import LEAST_MARGIN, agreement, judge, main, repeat, scores_of
-from jaxrl.training import manifest as manifests
-from jaxrl.training.progress import read_summary
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import read_summary
 
 ROOT = Path(__file__).parents[2]
 CONFIG = jaxrl.PPOConfig(num_steps=32, hidden_sizes=(4,), num_minibatches=1, num_epochs=1)

@@ -15,9 +15,9 @@ import jaxrl
 from jaxrl.cli import train
 from jaxrl.cli.flags.train import read_env_options
 from jaxrl.presets import PRESETS
-from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.training.run_dir import directory_lock
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import directory_lock
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

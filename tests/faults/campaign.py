@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from faults import jobs
 from faults.outcomes import Damage, Kind, Outcome, Result, Verdict
 from faults.soak import soak
-from jaxrl.training.manifest import provenance
+from jaxrl.training.run_dir.manifest import provenance
 
 MODULES = (
     "kills", "disks", "counters",

@@ -28,8 +28,8 @@ def train_over(run: Run, anneal: int, updates: int, steps: int, directory: Path)
     from small_algorithms import CONFIGS, algorithm
 
     import jaxrl
-    from jaxrl.training import manifest as manifests
-    from jaxrl.training.checkpoint import Checkpoints
+    from jaxrl.training.run_dir import manifest as manifests
+    from jaxrl.training.run_dir.checkpoint import Checkpoints
 
     algo = algorithm(run.algorithm, run.env)
     config = CONFIGS[run.algorithm].replace(anneal_updates=anneal)

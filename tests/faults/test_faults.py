@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 KINDS = tuple(campaign.find_kinds())
 # Other tests do nearly the same: tests/envs/host/test_worker_pool.py; of tuning/,
 # test_program.py, studies/test_damage.py, and of sweeps/ test_loop.py, test_workers.py and
-# test_best_agents.py; of training/, test_checkpoint.py and test_loggers.py; of files/,
+# test_best_agents.py; of training/, run_dir/test_checkpoint.py and test_loggers.py; of files/,
 # test_intact.py and test_schema.py; distributed/test_processes.py and test_arguments.py.
 TESTED_ELSEWHERE = (
     "simulator-", "kill-sweep-static", "kill-workers-postgresql", "kill-joined", "poison-search",

@@ -17,9 +17,9 @@ from jaxrl.cli.flags.autotune import read_chosen
 from jaxrl.config import from_dict
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
-from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import state_shapes
-from jaxrl.training.progress import read_summary
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import read_summary
 from jaxrl.tuning.sweeps import sweep_file
 
 QUICK = settings(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl.files import seal
-from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.smoke
 

@@ -11,7 +11,6 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.envs.host import callback
-from jaxrl.training import manifest as manifests
 from jaxrl.training.autotune import (
     _cache_key,
     autotune,
@@ -19,6 +18,7 @@ from jaxrl.training.autotune import (
     lanes_per_second,
     steps_per_second,
 )
+from jaxrl.training.run_dir import manifest as manifests
 
 KNOBS = {
     "num_envs": [8, 16, 32, 64, 128, 256],

@@ -18,12 +18,12 @@ from jaxrl.envs.host import callback
 from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import intact
 from jaxrl.training import loop
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.compilation import train_chunk
 from jaxrl.training.evaluate import EVALUATION_SEED, Evaluation
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.progress import LoopSettings, Progress, chunk_length
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 
 CONFIG = ToyConfig()
 QUIET: dict[str, Any] = {"num_evaluations": 0, "chunk_updates": 2, "progress_bar": False}

@@ -10,8 +10,8 @@ import pytest
 from written_runs import write_run
 
 import jaxrl
-from jaxrl.training import manifest as manifests
 from jaxrl.training.policy import as_batch
+from jaxrl.training.run_dir import manifest as manifests
 
 CONFIG = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(8,))
 

@@ -25,10 +25,10 @@ from waiting import wait_until
 import jaxrl
 from jaxrl.distributed import processes
 from jaxrl.training import loop
-from jaxrl.training import manifest as manifests
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.training.progress import read_summary
 from jaxrl.training.run import row_length
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import read_summary
 
 pytestmark = pytest.mark.smoke
 

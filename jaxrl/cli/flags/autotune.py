@@ -12,8 +12,8 @@ from rich.console import Console
 from jaxrl.distributed.spread import num_cores
 from jaxrl.envs.host_adapter import SPEED_ONLY
 from jaxrl.files import schema
-from jaxrl.training import manifest as manifests
 from jaxrl.training.autotune import Measurement, Settings, autotune
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Env
 
 

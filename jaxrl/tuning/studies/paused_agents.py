@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from jaxrl.files.paths import check_path
 from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.files.whole import sync
-from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning.studies.damage import DamagedStudyError
 from jaxrl.types import PyTree
 

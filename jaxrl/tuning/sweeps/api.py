@@ -23,7 +23,7 @@ from jaxrl import checks
 from jaxrl.checks import BOUND, DELAY, NOT_NEGATIVE
 from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.population import Strategy
-from jaxrl.training.run_dir import directory_lock, explain_full_disk
+from jaxrl.training.run_dir.directory import directory_lock, explain_full_disk
 from jaxrl.tuning.finals import Finals
 from jaxrl.tuning.objectives import (
     Objectives,

@@ -15,8 +15,8 @@ import jax
 from jaxrl.config import with_current_names
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.intact import ForeignError, move_aside, newest_intact
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning.ranking import best_score, ranked
 from jaxrl.types import PyTree
 

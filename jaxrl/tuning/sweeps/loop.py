@@ -18,10 +18,10 @@ import numpy as np
 from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
 from jaxrl.files.json_values import score_to_json, values_from_json
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import JsonlSink
 from jaxrl.training.progress import SUMS
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning.evolution.lineage import Evolution
 from jaxrl.tuning.explorers import Explorer
 from jaxrl.tuning.objectives import names_of, score

@@ -18,9 +18,9 @@ from jaxrl.files.changes import changed_settings
 from jaxrl.files.paths import check_path
 from jaxrl.files.urls import redact_url, storage_file
 from jaxrl.files.whole import unfinished
-from jaxrl.training import manifest as manifests
 from jaxrl.training.population import STRATEGIES
-from jaxrl.training.run_dir import directory_lock
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import directory_lock
 from jaxrl.tuning.objectives import names_of
 from jaxrl.tuning.schedulers.contract import Scheduler
 from jaxrl.tuning.spaces import space as spaces

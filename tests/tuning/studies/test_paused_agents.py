@@ -9,7 +9,7 @@ from shared_studies import DiedError, die, open_study
 from small_algorithms import same
 from toy_algorithm import ToyConfig, toy
 
-from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning.studies.paused_agents import PausedAgents, default_folder
 
 

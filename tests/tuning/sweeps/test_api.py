@@ -15,8 +15,8 @@ from toy_algorithm import toy
 
 import jaxrl
 from jaxrl.analysis.sweep_report import write_report
-from jaxrl.training import manifest as manifests
-from jaxrl.training.run_dir import directory_lock
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import directory_lock
 from jaxrl.tuning import (
     ASHA,
     Choice,

@@ -11,7 +11,7 @@ from sweep_runs import UPDATES, run, toy_algorithm
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.tuning import Choice, LogUniform, Phase, RandomSearch, trial_key
 from jaxrl.tuning.sweeps.best_agents import BestAgents
 from jaxrl.tuning.trial_start import agent_keys

@@ -36,11 +36,11 @@ import jaxrl
 from jaxrl.files import seal
 from jaxrl.files.intact import numbers
 from jaxrl.files.urls import file_url
-from jaxrl.training import loggers
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
+from jaxrl.training import progress_bar
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.training.population import Strategy
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning import (
     ASHA,
     PBT,
@@ -574,10 +574,10 @@ def damage(path):
 @pytest.mark.parametrize(("strategy", "space"), [("vmap", SPACE), ("vmap", STATIC)])
 def test_a_sweep_says_once_that_devices_are_unused(tmp_path, monkeypatch, capsys, strategy, space):
     monkeypatch.setattr(loop, "describe_unused", lambda used, _: f"uses {used} of 4")
-    for number, progress_bar in enumerate([True, False]):
-        arguments = {"strategy": strategy, "progress_bar": progress_bar}
+    for number, has_bar in enumerate([True, False]):
+        arguments = {"strategy": strategy, "progress_bar": has_bar}
         run(tmp_path / str(number), HyperTrick(2, 1), space, **arguments)
-        assert capsys.readouterr().err.count("uses 1 of 4") == progress_bar
+        assert capsys.readouterr().err.count("uses 1 of 4") == has_bar
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -637,7 +637,7 @@ def test_a_sweep_on_a_full_disk_says_so_and_resumes_later(tmp_path, monkeypatch)
 
 
 def test_a_sweeps_log_without_a_terminal_has_lines(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loggers, "LOG_SECONDS", 0.01)
+    monkeypatch.setattr(progress_bar, "LOG_SECONDS", 0.01)
     run(tmp_path / "x", HyperTrick(4, 2), progress_bar=True)
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"[\d-]{10} [\d:]{8} 4/4 trials ended, .* steps/s.*, best score .*", last)

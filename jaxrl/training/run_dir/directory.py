@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.distributed import processes
-from jaxrl.files import intact
+from jaxrl.files import intact, schema
 from jaxrl.files.paths import check_path
 from jaxrl.files.whole import unfinished
-from jaxrl.training import manifest as manifests
-from jaxrl.training.progress import SUMMARY
+from jaxrl.training.run_dir import manifest as manifests
+
+SUMMARY = "summary.json"
 
 
 @contextlib.contextmanager
@@ -129,6 +130,16 @@ def check_annealing(directory: Path, manifest: dict[str, Any], num_updates: int)
             f"{annealed:,.12g}; start a run of that length in another directory, or one without "
             "annealing, which can be extended"
         )
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Return the summary of a run.
+
+    Raises:
+      FileNotFoundError: if the run has not come to an end yet.
+      ValueError: if the summary is damaged.
+    """
+    return schema.read(run_dir / SUMMARY, schema.SUMMARY)
 
 
 def has_checkpoint(directory: Path) -> bool:

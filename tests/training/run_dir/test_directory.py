@@ -6,8 +6,8 @@ import fcntl
 import pytest
 from toy_algorithm import ToyConfig, toy
 
-from jaxrl.training import manifest as manifests
-from jaxrl.training.run_dir import directory_lock, open_run_dir
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.directory import directory_lock, open_run_dir
 
 ARGUMENTS = {
     "seed": 3, "total_steps": 64, "log_every": 1, "num_evaluations": 0, "eval_episodes": 1

@@ -9,7 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl.distributed.spread import spread
-from jaxrl.training import manifest as manifests
+from jaxrl.training.run_dir import manifest as manifests
 
 pytestmark = pytest.mark.smoke
 

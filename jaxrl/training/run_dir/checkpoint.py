@@ -57,7 +57,7 @@ class Checkpoints:
 
         Args:
           directory: folder of the checkpoints.
-          identity: of the run, as `jaxrl.training.manifest.identity` returns it.
+          identity: of the run, as `jaxrl.training.run_dir.manifest.identity` returns it.
           keep: number of checkpoints to keep.
           together: all processes see the directory and call each method at the same time.
           repair: False leaves damaged and unfinished checkpoints where they are, for a directory

@@ -15,9 +15,9 @@ from toy_algorithm import ToyConfig, toy
 import jaxrl
 from jaxrl.distributed import spread
 from jaxrl.files import seal
-from jaxrl.training import manifest as manifests
-from jaxrl.training.checkpoint import Checkpoints
 from jaxrl.training.loggers import read_jsonl
+from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.types import is_key
 
 pytestmark = pytest.mark.smoke
