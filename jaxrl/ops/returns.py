@@ -3,7 +3,8 @@
 Row t is a transition of a `jaxrl.types.Trajectory`; `values_next[t]` is the value of the state that
 it led to. Next-step autoreset keeps that state's observation in the trajectory, so a truncated
 episode bootstraps from its own last state, and a time limit does not count as a termination. Rows
-that only reset an episode (`valid` false) hold meaningless numbers: weigh losses by `valid`.
+that only reset an episode (`valid` false) hold meaningless numbers: weigh losses by `valid`. Flags
+that are not booleans are a `ValueError`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl.types import Array
 
 
@@ -45,7 +47,7 @@ def generalized_advantages(
     chex.assert_equal_shape([rewards, values, terminated, truncated])
     values_next = jnp.concatenate([values[1:], last_value[None]])
     deltas = rewards + gamma * jnp.where(terminated, 0.0, values_next) - values
-    ended = terminated | truncated
+    ended = _ended(terminated, truncated)
     return _decayed_sums(deltas, gamma * gae_lambda * ~ended, ended)  # eq. 16, as a recursion
 
 
@@ -98,13 +100,25 @@ def vtrace(
     values_next = jnp.concatenate([values[1:], last_value[None]])
     values_next = jnp.where(terminated, 0.0, values_next)
     deltas = jnp.minimum(rho_bar, ratios) * (rewards + gamma * values_next - values)
-    ended = terminated | truncated
+    ended = _ended(terminated, truncated)
     decays = jnp.where(ended, 0.0, gamma * trace_lambda * jnp.minimum(c_bar, ratios))
     excess = _decayed_sums(deltas, decays, ended)  # v_t - V_t, remark 1
     excess_next = jnp.concatenate([excess[1:], jnp.zeros_like(last_value)[None]])
     bootstraps = values_next + jnp.where(ended, 0.0, trace_lambda * excess_next)
     advantages = rewards + gamma * bootstraps - values  # section 4.2, with q_{t+1}
     return VTrace(values + excess, jnp.minimum(policy_rho_bar, ratios) * advantages)
+
+
+def _ended(terminated: Array, truncated: Array) -> Array:
+    """Return where episodes end.
+
+    Raises:
+      ValueError: if the flags are numbers: `~` would make -1 of an integer 0.
+    """
+    for name, flags in (("terminated", terminated), ("truncated", truncated)):
+        if flags.dtype != bool:
+            raise checks.refuse(name, "an array of booleans", flags.dtype)
+    return terminated | truncated
 
 
 def _decayed_sums(deltas: Array, decays: Array, ended: Array) -> Array:
@@ -149,7 +163,7 @@ def n_step_returns(
     chex.assert_rank(rewards, 2)
     chex.assert_equal_shape([rewards, values_next, terminated, truncated])
     one_step = rewards + gamma * jnp.where(terminated, 0.0, values_next)
-    ended = terminated | truncated
+    ended = _ended(terminated, truncated)
     total = one_step
     for _ in range(num_steps - 1):
         # G of k + 1 steps from G of k: G_t = r_t + gamma G_{t+1}.

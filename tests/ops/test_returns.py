@@ -121,6 +121,18 @@ def test_wrong_shapes_are_refused():
         generalized_advantages(**rollout | {"terminated": rollout["terminated"][1:]})
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_flags_that_are_numbers_are_refused_by_name(name, dtype):
+    rollout = random_rollout(0, 4)
+    rollout.pop("valid")
+    rollout[name] = rollout[name].astype(dtype)
+    with pytest.raises(
+        ValueError, match=rf"^{name} must be an array of booleans, got .*{dtype.__name__}"
+    ):
+        generalized_advantages(**rollout, gamma=0.9, gae_lambda=0.9)
+
+
 def random_log_ratios(seed: int, num_steps: int) -> np.ndarray:
     generator = np.random.default_rng([seed, 1])
     return generator.normal(size=(num_steps, N)).astype(np.float32)
