@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -208,7 +209,13 @@ def study_simulator(args: Procgen | Miniworld) -> None:
         [scores_of_agent(args, number, seed) for seed in range(args.seeds)]
         for number in args.levels
     ]
-    report(game_name(args), manifest, args, np.array(scores))
+    agents = [
+        {"num_levels": number, "seed": seed}
+        | manifests.origin_of(manifests.read(run_dir_of(args, number, seed)))
+        for number in args.levels
+        for seed in range(args.seeds)
+    ]
+    report(game_name(args), manifest, args, np.array(scores), agents)
 
 
 def agent_of(args: Maze | Procgen | Miniworld) -> tuple[str, Any]:
@@ -235,13 +242,18 @@ def game_name(args: Procgen | Miniworld) -> str:
     return "-".join(words)
 
 
+def run_dir_of(args: Procgen | Miniworld, number: int, seed: int) -> Path:
+    """Return the directory of the agent of `number` levels and a seed."""
+    return args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
+
+
 def scores_of_agent(args: Procgen | Miniworld, number: int, seed: int) -> list[float]:
     """Return one agent's mean returns on its training levels and on unseen ones."""
     training = (seed * max(args.levels), number)
     name, config = agent_of(args)
     algo = ALGORITHMS[name](make_levels(args, *training))
     config = annealed(algo, config, args.total_steps)
-    run_dir = args.runs / f"{game_name(args)}-levels{number}-seed{seed}"
+    run_dir = run_dir_of(args, number, seed)
     print(run_dir)
     settings = {"seed": seed, "total_steps": args.total_steps, "num_evaluations": 0}
     result = jaxrl.run(algo, config, run_dir=run_dir, resume=args.resume, **settings)
@@ -280,9 +292,17 @@ def describe(algo: jaxrl.Algorithm, args: Maze | Procgen | Miniworld) -> dict[st
 
 
 def report(
-    name: str, manifest: dict[str, Any], args: Maze | Procgen | Miniworld, scores: np.ndarray
+    name: str,
+    manifest: dict[str, Any],
+    args: Maze | Procgen | Miniworld,
+    scores: np.ndarray,
+    agents: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels."""
+    """Print, record and draw returns `[K, seeds, 2]` on training and unseen levels.
+
+    Args:
+      agents: the origin of each agent, if other processes may have trained some of them.
+    """
     scores = np.concatenate([scores, scores[..., :1] - scores[..., 1:]], -1)
     results: list[dict[str, Any]] = [
         {"num_levels": number} | {name: summarize_seeds(row[:, i]) for i, name in enumerate(SETS)}
@@ -293,6 +313,8 @@ def report(
         table.add_row(str(row["num_levels"]), *(interval_text(row[name], 2) for name in SETS))
     Console().print(table)
     record = {"manifest": manifest, "settings": results}
+    if agents:
+        record["agents"] = [*agents]
     picture = save_record(args.results, f"generalization-{name}", record)
     draw(manifest["env"]["id"], args.seeds, results).savefig(picture)
 

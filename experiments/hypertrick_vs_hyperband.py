@@ -80,7 +80,7 @@ SEARCHES = {
     "ppo": Search(jaxrl.ppo, CONFIG, SPACE),
     "a2c": Search(jaxrl.a2c, PRESETS["a2c"]["ga3c"].config, tuning.GA3C_SPACE),
 }
-LATER: dict[str, Any] = {"strategy": None, "final_scores": []}
+LATER: dict[str, Any] = {"strategy": None, "final_scores": [], "origin": None}
 """What the searches of older records lack."""
 NO_SCORE = "no trial or run of the finals has a score; give more --updates-per-phase"
 
@@ -174,6 +174,9 @@ class Outcome(NamedTuple):
     """How the lanes ran; None in records of before 30 November 2026."""
     final_scores: list[float]
     """The scores of the winner's runs in the finals; empty without finals."""
+    origin: dict[str, Any] | None = None
+    """Where a sweep began and went on, which other processes may have done; None for a search in
+    one program, and in records of before December 2026."""
 
     def best_within(self, budget: int) -> float:
         """Return the best score of the first `budget` phases."""
@@ -269,6 +272,7 @@ def search_by_sweep(problem: Problem, name: str, scheduler: Any) -> Callable[[in
             scores, assign_rounds(spans), result.best["values"], result.summary["seconds"],
             args.lanes, result.summary["strategy"],
             [float(score) for row in finals[:1] for score in row["scores"]],
+            manifests.origin_of(result.summary),
         )  # fmt: skip
 
     return by_seed
@@ -295,6 +299,7 @@ def make_outcome(
     lanes: int,
     strategy: str,
     final_scores: list[float],
+    origin: dict[str, Any] | None = None,
 ) -> Outcome:
     """Return the result of a search from the scores and the round of each (trial, phase)."""
     ended = sorted(rounds, key=lambda phase: (rounds[phase], phase))
@@ -313,6 +318,7 @@ def make_outcome(
         occupancy=len(rounds) / (lanes * len(last)),
         strategy=strategy,
         final_scores=final_scores,
+        origin=origin,
     )
 
 

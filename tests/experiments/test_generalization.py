@@ -85,6 +85,8 @@ def test_procgen_is_studied_one_agent_after_another(study, small, tmp_path):
     result = read(tmp_path, "generalization-coinruneasy-v0")
     assert result["manifest"]["env"]["id"] == "envpool/CoinrunEasy-v0"
     assert [row["num_levels"] for row in result["settings"]] == [1, 2]
+    resumed = [len(agent.get("resumptions", [])) for agent in result["agents"]]
+    assert resumed == [1, 0]
 
 
 @pytest.mark.slow
@@ -109,6 +111,9 @@ def test_miniworld_is_studied_by_its_layouts(
     assert result["manifest"]["config"]["core"] == ("lstm" if memory else None)
     assert [row["num_levels"] for row in result["settings"]] == list(levels)
     assert result["manifest"]["env"]["options"]["env_id"] == "MiniWorld-OneRoomS6Fast-v0"
+    trained = [(agent["num_levels"], agent["seed"]) for agent in result["agents"]]
+    assert trained == [(number, 0) for number in levels]
+    assert all(agent["created"] >= result["manifest"]["created"] for agent in result["agents"])
 
 
 def test_the_simulators_of_an_agent_are_closed(study, monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from sweep_runs import SPACE
 from toy_algorithm import ToyConfig, toy
 
+import jaxrl
 from jaxrl import PPOConfig, tuning
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -149,6 +150,26 @@ def test_a_sweep_chooses_its_strategy_itself(comparison, tmp_path, monkeypatch):
     assert found == ["auto"]
 
 
+def test_a_search_that_other_processes_ran_names_them(comparison, tmp_path, monkeypatch):
+    summary = {
+        "trials": [{"trial": 0, "values": {"gamma": 0.9}, "scores": [1.0, 2.0]}],
+        "spans": [
+            {"trial": 0, "phase": phase, "begin": phase, "end": phase + 1} for phase in (0, 1)
+        ],
+        "seconds": 2.0, "strategy": "vmap", "command": "first", "git_commit": "a",
+        "resumptions": [{"command": "second", "git_commit": "b"}],
+    }  # fmt: skip
+    ended = tuning.SweepResult(summary, False, tmp_path)
+    monkeypatch.setattr(comparison.tuning, "sweep", lambda *_, **__: ended)
+    args = comparison.Args(env_id="envpool/CartPole-v1", phases=2, eta=2, runs=tmp_path)
+    algo = toy(jaxrl.make("gymnax/CartPole-v1", 2))
+    problem = comparison.Problem(algo, ToyConfig(), SPACE, "auto", args)
+    found = comparison.search_by_sweep(problem, "random", tuning.RandomSearch(1, 2))(1)
+    assert found.origin == {
+        name: summary[name] for name in ("command", "git_commit", "resumptions")
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "now"),
     [
@@ -176,6 +197,7 @@ def test_older_records_can_be_continued(comparison, tmp_path, name, now):
         k: len(v["searches"]) for k, v in record["schedulers"].items()
     }
     assert searches["random"][0].strategy is None
+    assert searches["random"][0].origin is None
     for change in ({"capped": not now["capped"]}, {"finals": 3}, {"lanes": 7}):
         with pytest.raises(ValueError, match=r"made with other settings; .*\n  \w+: .* -> "):
             comparison.read_record(args, manifest | change, chosen)
@@ -203,4 +225,5 @@ def test_the_paper_s_search_of_a2c_takes_equal_steps_and_continues(comparison, t
     again = json.loads(path.read_text())["schedulers"]
     for name, kept in first.items():
         before, after = kept["searches"][0], again[name]["searches"][0]
-        assert after | {"seconds": before["seconds"]} == before
+        assert len(after["origin"]["resumptions"]) == 1
+        assert after | {name: before[name] for name in ("seconds", "origin")} == before

@@ -206,6 +206,15 @@ def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return old | kept | note_resume(old, new)
 
 
+def origin_of(described: dict[str, Any]) -> dict[str, Any]:
+    """Return where and how a run or sweep began, and the same of each resume.
+
+    Args:
+      described: the content of `manifest.json` or `sweep.json`.
+    """
+    return {key: described[key] for key in (*ORIGIN, "resumptions") if key in described}
+
+
 def note_resume(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return where something began, with the origin of each resume; the last one is `new`."""
     origin = {key: old[key] for key in ORIGIN if key in old}
