@@ -17,7 +17,8 @@ a picture under runs/results/.
 
 Scores are not exchangeable, so schedulers spend more or fewer phases than planned; the table also
 gives the best score within the number of phases that all of them spent. With --capped a search ends
-with the round in which it has taken as many steps as HyperBand. With --finals the best settings
+when it has taken as many steps as HyperBand plans: in one program after that round, in a sweep at
+once, so that the phases which its lanes are training are lost. With --finals the best settings
 train again with new seeds.
 
 Time is also counted in rounds: phases that the search lasts if its lanes run side by side, as on a
@@ -80,7 +81,7 @@ SEARCHES = {
     "ppo": Search(jaxrl.ppo, CONFIG, SPACE),
     "a2c": Search(jaxrl.a2c, PRESETS["a2c"]["ga3c"].config, tuning.GA3C_SPACE),
 }
-LATER: dict[str, Any] = {"strategy": None, "final_scores": [], "origin": None}
+LATER: dict[str, Any] = {"strategy": None, "final_scores": [], "finals": None, "origin": None}
 """What the searches of older records lack."""
 NO_SCORE = "no trial or run of the finals has a score; give more --updates-per-phase"
 
@@ -142,12 +143,12 @@ class Problem(NamedTuple):
         rollout = self.algo.env.num_envs * self.algo.num_steps(self.config)
         return rollout * self.args.updates_per_phase
 
-    @property
-    def most_steps(self) -> int | None:
-        """The most steps that a search may take; None for no limit."""
+    def most_steps(self, name: str) -> int | None:
+        """Return the most steps that a scheduler's search may take; None for no limit."""
+        if not self.args.capped or name == "hyperband":  # a cap would cut off its last rung
+            return None
         hyperband = tuning.HyperBand(self.args.phases, self.args.eta)
-        budget = int(expected_phases(hyperband)) * self.phase_steps
-        return budget if self.args.capped else None
+        return int(expected_phases(hyperband)) * self.phase_steps
 
     @property
     def finals(self) -> tuning.Finals | None:
@@ -160,7 +161,9 @@ class Outcome(NamedTuple):
     """The result of one search."""
 
     best_score: float
+    """The highest score of the search."""
     best_values: dict[str, Any]
+    """The values of the winner; with finals it may be another trial than that of `best_score`."""
     best_by_phase: list[float]
     """The best score so far after each phase of any trial, in the order of their ends."""
     best_by_round: list[float]
@@ -174,6 +177,9 @@ class Outcome(NamedTuple):
     """How the lanes ran; None in records of before 30 November 2026."""
     final_scores: list[float]
     """The scores of the winner's runs in the finals; empty without finals."""
+    finals: list[dict[str, Any]] | None = None
+    """The values and the runs' scores of each setting in a sweep's finals, the best first; None for
+    a search in one program, and in records of before December 2026."""
     origin: dict[str, Any] | None = None
     """Where a sweep began and went on, which other processes may have done; None for a search in
     one program, and in records of before December 2026."""
@@ -212,12 +218,12 @@ def make_schedulers(args: Args) -> dict[str, Any]:
     return {name: chosen[name] for name in args.schedulers}
 
 
-def search_in_one_program(problem: Problem, scheduler: Any) -> Callable[[int], Outcome]:
+def search_in_one_program(problem: Problem, name: str, scheduler: Any) -> Callable[[int], Outcome]:
     """Return a function that searches on a device environment with a seed."""
     args = problem.args
     run = functools.partial(
         tuning.search, problem.algo, problem.config, problem.space, scheduler, args.lanes,
-        args.updates_per_phase, strategy=problem.strategy, max_steps=problem.most_steps,
+        args.updates_per_phase, strategy=problem.strategy, max_steps=problem.most_steps(name),
         finals=problem.finals,
     )  # fmt: skip
     options = jaxrl.compiler_options(problem.algo, problem.config)
@@ -246,7 +252,7 @@ def search_in_one_program(problem: Problem, scheduler: Any) -> Callable[[int], O
 
 def search_by_sweep(problem: Problem, name: str, scheduler: Any) -> Callable[[int], Outcome]:
     """Return a function that searches from the host with a seed, or continues such a search."""
-    args, most = problem.args, problem.most_steps
+    args, most = problem.args, problem.most_steps(name)
 
     def by_seed(seed: int) -> Outcome:
         env_id = problem.algo.env.id.replace("/", "-")
@@ -267,13 +273,15 @@ def search_by_sweep(problem: Problem, name: str, scheduler: Any) -> Callable[[in
         for trial in trials:
             known = [np.nan if s is None else float(s) for s in trial["scores"]]
             scores[trial["trial"], : len(known)] = known
-        finals = result.summary.get("finals", [])
-        return make_outcome(
+        finals = [
+            {"values": row["values"], "scores": [float(score) for score in row["scores"]]}
+            for row in result.summary.get("finals", [])
+        ]
+        outcome = make_outcome(
             scores, assign_rounds(spans), result.best["values"], result.summary["seconds"],
-            args.lanes, result.summary["strategy"],
-            [float(score) for row in finals[:1] for score in row["scores"]],
-            manifests.origin_of(result.summary),
+            args.lanes, result.summary["strategy"], finals[0]["scores"] if finals else [],
         )  # fmt: skip
+        return outcome._replace(finals=finals, origin=manifests.origin_of(result.summary))
 
     return by_seed
 
@@ -299,7 +307,6 @@ def make_outcome(
     lanes: int,
     strategy: str,
     final_scores: list[float],
-    origin: dict[str, Any] | None = None,
 ) -> Outcome:
     """Return the result of a search from the scores and the round of each (trial, phase)."""
     ended = sorted(rounds, key=lambda phase: (rounds[phase], phase))
@@ -318,7 +325,6 @@ def make_outcome(
         occupancy=len(rounds) / (lanes * len(last)),
         strategy=strategy,
         final_scores=final_scores,
-        origin=origin,
     )
 
 
@@ -347,7 +353,7 @@ def main(args: Args) -> None:
     for name, scheduler in chosen.items():
         print(f"{name}: {scheduler.num_trials} trials", flush=True)
         if is_one_program:
-            by_seed = search_in_one_program(problem, scheduler)
+            by_seed = search_in_one_program(problem, name, scheduler)
         else:
             by_seed = search_by_sweep(problem, name, scheduler)
         first = 1 + len(found[name])
@@ -388,13 +394,21 @@ def read_record(
 
     Raises:
       ValueError: if it was made with other settings.
+      FileNotFoundError: if there is none.
     """
     path = args.results / f"{record_name(args, manifest)}.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no record {path} to add to; leave --add out, or name its folder by --results"
+        )
     record = with_current_names(json.loads(path.read_text()))
     before = record["manifest"]
     of_record = {name: part["num_trials"] for name, part in record["schedulers"].items()}
     old = {"capped": False, "finals": 0} | before | {"trials": of_record}
     new = manifest | {"trials": {name: one.num_trials for name, one in chosen.items()}}
+    searched = SEARCHES[args.algorithm].space
+    for each in (old, new):  # the values that a search replaces do not matter
+        each["config"] = {k: x for k, x in each["config"].items() if k not in searched}
     names = old.keys() & new.keys() - {*manifests.ORIGIN, "schedulers"}
     if changes := changed_settings(old, new, sorted(names)):
         raise ValueError(

@@ -2,16 +2,18 @@
 
 import dataclasses
 import json
+import shlex
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tyro
 from sweep_runs import SPACE
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl import PPOConfig, tuning
+from jaxrl import tuning
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 SMALL = ("num_steps=32", "num_minibatches=2", "num_epochs=1", "hidden_sizes=(8,)")
@@ -132,6 +134,17 @@ def test_schedulers_are_compared_on_device_and_host(
         comparison.main(dataclasses.replace(args, add=True, lanes=3))
 
 
+@pytest.mark.parametrize(("name", "most"), [("hyperband", None), ("hypertrick", 7 * 40)])
+def test_a_cap_cuts_no_phase_of_hyperband_off(comparison, name, most):
+    """Check HyperBand of 2 phases: 3 of trials of which one stops, and 4 of two trials."""
+    algo = toy(jaxrl.make("gymnax/CartPole-v1", 2))
+    args = comparison.Args(phases=2, eta=2, updates_per_phase=5, capped=True)
+    problem = comparison.Problem(algo, ToyConfig(num_steps=4), SPACE, "vmap", args)
+    assert problem.most_steps(name) == most
+    uncapped = problem._replace(args=dataclasses.replace(args, capped=False))
+    assert uncapped.most_steps(name) is None
+
+
 def test_a_sweep_chooses_its_strategy_itself(comparison, tmp_path, monkeypatch):
     """A restarted sweep keeps to its own choice, which a new measurement might not repeat."""
     found = []
@@ -156,6 +169,7 @@ def test_a_search_that_other_processes_ran_names_them(comparison, tmp_path, monk
         "spans": [
             {"trial": 0, "phase": phase, "begin": phase, "end": phase + 1} for phase in (0, 1)
         ],
+        "finals": [{"trial": 0, "values": {"gamma": 0.9}, "scores": [3.0], "score": 3.0}],
         "seconds": 2.0, "strategy": "vmap", "command": "first", "git_commit": "a",
         "resumptions": [{"command": "second", "git_commit": "b"}],
     }  # fmt: skip
@@ -170,27 +184,24 @@ def test_a_search_that_other_processes_ran_names_them(comparison, tmp_path, monk
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "now"),
-    [
-        ("breakout-minatar", {"capped": True, "finals": 2, "eta": 3, "eviction": 0.25}),
-        ("pong-v5", {"capped": False, "finals": 0, "eta": 2, "eviction": 0.25}),
-    ],
-)
-def test_older_records_can_be_continued(comparison, tmp_path, name, now):
+@pytest.mark.parametrize("name", ["breakout-minatar", "pong-v5"])
+def test_older_records_can_be_continued(comparison, tmp_path, name):
+    """Check the record's own flags, with the settings that they have today."""
     file = f"hypertrick-vs-hyperband-{name}.json"
     record = json.loads((RESULTS / file).read_text())
+    flags = shlex.split(record["manifest"]["command"])[2:]
+    args = dataclasses.replace(tyro.cli(comparison.Args, args=flags), results=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no record .* to add to; leave --add out, or"):
+        comparison.read_record(args, record["manifest"], {})
     (tmp_path / file).write_text(json.dumps(record))
-    manifest = record["manifest"]
-    config = dataclasses.asdict(
-        PPOConfig(**{k: v for k, v in manifest["config"].items() if k != "sees_last"})
-    )
-    manifest = {k: v for k, v in manifest.items() if k != "seeds"} | {"config": config} | now
+    env = comparison.make_environment(args.env_id, args.num_envs, args.env_options)
+    search = comparison.SEARCHES[args.algorithm]
+    config = comparison.set_fields(search.config, args.set)
+    manifest = comparison.describe(args, search.make(env), config)
     chosen = {
         name: types.SimpleNamespace(num_trials=part["num_trials"])
         for name, part in record["schedulers"].items()
     }
-    args = comparison.Args(results=tmp_path)
     before, searches = comparison.read_record(args, manifest, chosen)
     assert len(before["resumptions"]) == 1
     assert {k: len(v) for k, v in searches.items()} == {
@@ -198,7 +209,7 @@ def test_older_records_can_be_continued(comparison, tmp_path, name, now):
     }
     assert searches["random"][0].strategy is None
     assert searches["random"][0].origin is None
-    for change in ({"capped": not now["capped"]}, {"finals": 3}, {"lanes": 7}):
+    for change in ({"capped": not args.capped}, {"finals": 3}, {"lanes": 7}):
         with pytest.raises(ValueError, match=r"made with other settings; .*\n  \w+: .* -> "):
             comparison.read_record(args, manifest | change, chosen)
     chosen["random"].num_trials += 1  # as by another --eta
