@@ -28,7 +28,7 @@ def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
 
     PED-ANOVA (arXiv 2304.10255) compares the distribution of values among the best trials with
     that among all trials. The best are a tenth, but at least five, or half of fewer than ten. Only
-    ranks matter, so trials that diverged take part as the worst.
+    ranks matter, so trials that end diverged take part as the worst.
 
     Args:
       sweep: the content of `sweep.json`.
@@ -46,8 +46,10 @@ def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
     if len(set(scores.values())) == 1:
         raise ValueError("all trials have the same score")
     for trial in sweep["trials"]:
-        if np.isneginf(phase_scores(trial)).any():
-            scores.setdefault(trial["trial"], -np.finfo(float).max)
+        known = phase_scores(trial)
+        known = known[~np.isnan(known)]
+        if len(known) and np.isneginf(known[-1]):  # one that diverged earlier became a copy
+            scores[trial["trial"]] = -np.finfo(float).max
     shares = _ped_anova(sweep, scores)
     total = sum(shares.values())
     if not total > 0:

@@ -17,16 +17,24 @@ def test_the_hyperparameter_that_decides_the_score_is_the_most_important():
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
 
 
-def test_diverged_trials_count_as_the_worst():
-    """Check a gamma that all trials with a score share, since the others diverge."""
+@pytest.mark.parametrize(
+    ("scores_of", "decides"),
+    [
+        (lambda score: ["-inf"], True),
+        (lambda score: [score, "-inf"], True),
+        (lambda score: ["-inf", score], False),  # it became a copy of another agent
+    ],
+)
+def test_trials_that_end_diverged_count_as_the_worst(scores_of, decides):
+    """Check a gamma that decides which trials diverge, and nothing else."""
     pytest.importorskip("optuna")
     space = {name: SPACE[name] for name in ("gamma", "num_epochs")}
     trials = []
     for number in range(120):
-        gamma = SPACE["gamma"]["values"][number % 3]
-        scores = [float(number)] if gamma == 0.9 else ["-inf"]
+        gamma, score = SPACE["gamma"]["values"][number % 3], float(number)
+        scores = [score] if gamma == 0.9 else scores_of(score)
         trials.append(trial(number, scores, gamma=gamma, num_epochs=number // 3 % 8 + 1))
-    assert importances(sweep_of(trials, space=space))["gamma"] > 0.8
+    assert (importances(sweep_of(trials, space=space))["gamma"] > 0.8) == decides
 
 
 @pytest.mark.parametrize(

@@ -416,6 +416,7 @@ class SweepLoop:
             manifest = manifests.describe(program.algo, config, arguments)
             # A resumed sweep may have other threads and pools, but its agents are the same runs.
             manifest["env"]["options"] = self.description["env_options"]
+            manifest |= manifests.origin_of(self.description)  # an earlier process may have begun
             return program.algo.env.checkpointable, manifest
 
         self.best.write(self.state.trials(self.best.available()), describe)

@@ -158,7 +158,10 @@ def test_a_capped_sweep_stops_its_trials_for_good(tmp_path, scheduler):
 def test_the_best_agents_of_a_sweep_that_resumes_with_other_threads_are_the_same_runs(
     tmp_path, monkeypatch
 ):
-    """Each score is 5, so the last agent of the trial is the best one."""
+    """Each score is 5, so the last agent of the trial is the best one.
+
+    Its manifest says where the sweep began and went on.
+    """
     config = jaxrl.PPOConfig(hidden_sizes=(4,), num_steps=8, num_epochs=1, num_minibatches=1)
 
     def sweep(num_threads, resume):
@@ -175,6 +178,10 @@ def test_the_best_agents_of_a_sweep_that_resumes_with_other_threads_are_the_same
     before = manifests.read(agent)
     assert not sweep(2, resume=True).interrupted
     assert manifests.read(agent)["env"] == before["env"]
+    assert "resumptions" not in before
+    assert manifests.origin_of(manifests.read(agent)) == manifests.origin_of(before) | {
+        "resumptions": sweep_file.read(tmp_path / "x")["resumptions"]
+    }
     assert numbers(agent / "checkpoints") == [3 * UPDATES]
 
 
