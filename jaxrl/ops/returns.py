@@ -4,7 +4,7 @@ Row t is a transition of a `jaxrl.types.Trajectory`; `values_next[t]` is the val
 it led to. Next-step autoreset keeps that state's observation in the trajectory, so a truncated
 episode bootstraps from its own last state, and a time limit does not count as a termination. Rows
 that only reset an episode (`valid` false) hold meaningless numbers: weigh losses by `valid`. Flags
-that are not booleans are a `ValueError`.
+are booleans. Arrays of other shapes or types are a `ValueError` that names them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl import checks
 from jaxrl.types import Array
 
 
@@ -43,12 +42,12 @@ def generalized_advantages(
     Returns:
       Advantages `[T, N]`. The critic's regression targets are `advantages + values`.
     """
-    chex.assert_rank([rewards, values, last_value], [2, 2, 1])
-    chex.assert_equal_shape([rewards, values, terminated, truncated])
+    _check_rows(rewards, last_value, values=values)
+    ended = _ended(rewards, terminated=terminated, truncated=truncated)
     values_next = jnp.concatenate([values[1:], last_value[None]])
     deltas = rewards + gamma * jnp.where(terminated, 0.0, values_next) - values
-    ended = _ended(terminated, truncated)
-    return _decayed_sums(deltas, gamma * gae_lambda * ~ended, ended)  # eq. 16, as a recursion
+    decays = jnp.where(ended, 0.0, gamma * gae_lambda)
+    return _decayed_sums(deltas, decays, ended)  # eq. 16, as a recursion
 
 
 class VTrace(NamedTuple):
@@ -94,13 +93,12 @@ def vtrace(
       rho_bar, c_bar, policy_rho_bar: bounds of the importance ratio in deltas, traces and
         advantages.
     """
-    chex.assert_rank([log_ratios, rewards, values, last_value], [2, 2, 2, 1])
-    chex.assert_equal_shape([log_ratios, rewards, values, terminated, truncated])
+    _check_rows(rewards, last_value, values=values, log_ratios=log_ratios)
+    ended = _ended(rewards, terminated=terminated, truncated=truncated)
     ratios = jnp.exp(log_ratios)
     values_next = jnp.concatenate([values[1:], last_value[None]])
     values_next = jnp.where(terminated, 0.0, values_next)
     deltas = jnp.minimum(rho_bar, ratios) * (rewards + gamma * values_next - values)
-    ended = _ended(terminated, truncated)
     decays = jnp.where(ended, 0.0, gamma * trace_lambda * jnp.minimum(c_bar, ratios))
     excess = _decayed_sums(deltas, decays, ended)  # v_t - V_t, remark 1
     excess_next = jnp.concatenate([excess[1:], jnp.zeros_like(last_value)[None]])
@@ -109,16 +107,30 @@ def vtrace(
     return VTrace(values + excess, jnp.minimum(policy_rho_bar, ratios) * advantages)
 
 
-def _ended(terminated: Array, truncated: Array) -> Array:
+def _check_rows(rewards: Array, last_value: Array | None = None, **others: Array) -> None:
+    """Raise `ValueError` unless the arrays are `[T, N]` as the rewards, and `last_value` `[N]`."""
+    text = "rewards must be [T, N]; for a single environment give rewards[:, None]"
+    chex.assert_rank(rewards, 2, custom_message=text, exception_type=ValueError)
+    for name, x in others.items():
+        text = f"{name} must have the shape of rewards, [T, N]"
+        chex.assert_shape(x, rewards.shape, custom_message=text, exception_type=ValueError)
+    if last_value is not None:
+        text = "last_value must be [N], where rewards are [T, N]"
+        shape = rewards.shape[1:]
+        chex.assert_shape(last_value, shape, custom_message=text, exception_type=ValueError)
+
+
+def _ended(rewards: Array, **flags: Array) -> Array:
     """Return where episodes end.
 
     Raises:
-      ValueError: if the flags are numbers: `~` would make -1 of an integer 0.
+      ValueError: unless the flags are booleans in the shape of the rewards.
     """
-    for name, flags in (("terminated", terminated), ("truncated", truncated)):
-        if flags.dtype != bool:
-            raise checks.refuse(name, "an array of booleans", flags.dtype)
-    return terminated | truncated
+    _check_rows(rewards, **flags)
+    for name, flag in flags.items():
+        text = f"{name} must be booleans, such as {name} != 0"
+        chex.assert_type(flag, bool, custom_message=text, exception_type=ValueError)
+    return flags["terminated"] | flags["truncated"]
 
 
 def _decayed_sums(deltas: Array, decays: Array, ended: Array) -> Array:
@@ -160,10 +172,9 @@ def n_step_returns(
     Returns:
       `[T, N]`.
     """
-    chex.assert_rank(rewards, 2)
-    chex.assert_equal_shape([rewards, values_next, terminated, truncated])
+    _check_rows(rewards, values_next=values_next)
+    ended = _ended(rewards, terminated=terminated, truncated=truncated)
     one_step = rewards + gamma * jnp.where(terminated, 0.0, values_next)
-    ended = _ended(terminated, truncated)
     total = one_step
     for _ in range(num_steps - 1):
         # G of k + 1 steps from G of k: G_t = r_t + gamma G_{t+1}.
