@@ -40,13 +40,16 @@ def learn_in_turn(
 
     Returns:
       The learner, and this device's mean losses over the minibatches.
+
+    Raises:
+      ValueError: if leaves differ in B.
     """
     if num_minibatches == 1:
         params, opt_state, losses = gradient_step(
             optimizer, lambda params: objective(params, batch), *learner, axis
         )
         return (params, opt_state), losses
-    num_rows = jax.tree.leaves(batch)[0].shape[1]
+    num_rows = _count_rows(batch)
     rows = jnp.arange(num_rows).reshape(num_minibatches, -1)
     learner, losses = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
     return learner, jax.tree.map(jnp.mean, losses)
@@ -80,13 +83,20 @@ def learn_in_epochs(
 
     Returns:
       The learner, the number of epochs, and mean losses over them.
+
+    Raises:
+      ValueError: if leaves differ in B, or `losses` does not name the objective's.
     """
-    num_rows = jax.tree.leaves(batch)[0].shape[1]
+    num_rows = _count_rows(batch)
 
     def epoch(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         learner, count, _, sums = carry
         rows = shuffled_indices(jax.random.fold_in(key, count), num_minibatches, num_rows)
         learner, by_row = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
+        if by_row.keys() != set(losses):
+            raise ValueError(
+                f"objective returns the losses {sorted(by_row)}, but losses={losses} names others"
+            )
         means = axis.mean(jax.tree.map(jnp.mean, by_row))
         is_above = False if bound is None else means[watched] > bound
         more = (count + 1 < num_epochs) & ~jnp.asarray(is_above)
@@ -100,6 +110,21 @@ def learn_in_epochs(
         carry = jax.lax.while_loop(lambda carry: carry[2], epoch, carry)
     learner, count, _, sums = carry
     return learner, count, jax.tree.map(lambda x: x / count, sums)
+
+
+def _count_rows(batch: PyTree) -> int:
+    """Return B of leaves `[L, B, ...]`, whose L may differ.
+
+    Raises:
+      ValueError: if B differs: places beyond the end of a leaf would mean its last row.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    shapes = {f"batch{jax.tree_util.keystr(path)}": x.shape for path, x in leaves}
+    sizes = {shape[1:2] for shape in shapes.values()}
+    if len(sizes) != 1 or () in sizes:
+        found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"all leaves of batch must be [L, B, ...] with the same B, got {found}")
+    return leaves[0][1].shape[1]
 
 
 def _learn_from_rows(

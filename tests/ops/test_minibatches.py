@@ -61,6 +61,33 @@ def test_sizes_that_do_not_split_are_refused():
         shuffled_indices(jax.random.key(0), 4, 10)
 
 
+@pytest.mark.parametrize(
+    ("batch", "shown"),
+    [
+        ({"x": jnp.ones((1, 8)), "y": jnp.ones((1, 4))}, r"batch\['x'\] \[1, 8\].*\[1, 4\]"),
+        ({"x": jnp.ones((1, 8)), "y": jnp.ones(8)}, r"batch\['y'\] \[8\]"),
+        ({}, "with the same B, got"),
+    ],
+)
+def test_leaves_of_different_rows_are_refused(batch, shown):
+    with pytest.raises(ValueError, match=shown):
+        learn_in_epochs(
+            lambda params, _: (params, {"loss": params}), optax.sgd(1.0), (1.0, ()), batch,
+            jax.random.key(0), 1, 2,
+        )  # fmt: skip
+
+
+def test_losses_that_are_not_named_are_refused():
+    def objective(params, batch):
+        return params, {"loss": params, "entropy": params}
+
+    with pytest.raises(ValueError, match=r"losses \['entropy', 'loss'\], but losses=\('loss',\)"):
+        learn_in_epochs(
+            objective, optax.sgd(1.0), (jnp.ones(()), optax.sgd(1.0).init(jnp.ones(()))),
+            jnp.ones((1, 8)), jax.random.key(0), 1, 2,
+        )  # fmt: skip
+
+
 def test_each_epoch_learns_from_every_sequence_once_and_from_none_in_part():
     """Mark every sequence and the memory before it with its number."""
     marks = jnp.broadcast_to(jnp.arange(6.0), (4, 6))
