@@ -93,6 +93,12 @@ class HostAdapter(Adapter, abc.ABC):
         return False
 
     @property
+    def _task(self) -> str:
+        """The environments and the options that learning depends on, as text."""
+        options = learning_options(self.options)
+        return f"{self.id}({', '.join(f'{name}={options[name]!r}' for name in sorted(options))})"
+
+    @property
     def num_pools(self) -> int:
         return self.options.get("num_pools", 1)
 
@@ -113,6 +119,7 @@ class HostAdapter(Adapter, abc.ABC):
             num_pools=self.num_pools,
             asynchronous=self.asynchronous,
             id=self.id,
+            task=self._task,
         )
         state, raw = callback.init(make_group, self._spec.raw_obs, seeds)
         return state, self._timestep(raw)
@@ -121,7 +128,7 @@ class HostAdapter(Adapter, abc.ABC):
         del key  # a pool's randomness is fixed by its seeds
         shapes = step_shapes(self._spec.raw_obs, self.num_envs)
         action = self._cast(action, self.num_envs)
-        state, raw = callback.call(PoolGroup.step, shapes, state, action)
+        state, raw = callback.call(PoolGroup.step, shapes, state, action, task=self._task)
         return state, self._timestep(raw)
 
     def send_and_receive(
@@ -145,7 +152,7 @@ class HostAdapter(Adapter, abc.ABC):
         pools = (jnp.full(1, sent, jnp.int32), jnp.full(1, awaited, jnp.int32))
         action = self._cast(action, size)
         state, (pool, raw) = callback.call(
-            PoolGroup.send_and_receive, shapes, state, *pools, action
+            PoolGroup.send_and_receive, shapes, state, *pools, action, task=self._task
         )
         return state, pool[0], self._timestep(raw)
 
@@ -154,7 +161,7 @@ class HostAdapter(Adapter, abc.ABC):
     ) -> tuple[HostState, TimeStep]:
         """Begin new episodes where `where` `[N]` holds; simulators keep their random state."""
         shapes = step_shapes(self._spec.raw_obs, self.num_envs)
-        state, raw = callback.call(PoolGroup.restart, shapes, state, where)
+        state, raw = callback.call(PoolGroup.restart, shapes, state, where, task=self._task)
         return state, select_envs(where, self._timestep(raw), timestep)
 
     def for_evaluation(self, num_envs: int) -> Self:

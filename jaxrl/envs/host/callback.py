@@ -83,12 +83,13 @@ def init(make_group: Callable[..., PoolGroup], obs: PyTree, seeds: Array) -> tup
 
 
 def call(
-    method: Callable[..., Any], shapes: PyTree, state: HostState, *args: Array
+    method: Callable[..., Any], shapes: PyTree, state: HostState, *args: Array, task: str = ""
 ) -> tuple[HostState, Any]:
     """Return the next state and `method(group, *args)`, computed on the host.
 
     Args:
       shapes: shapes and dtypes of the method's answer for one member of a population.
+      task: of the environments that are stepped; a state of another one is an error.
     """
 
     def on_host(
@@ -96,6 +97,11 @@ def call(
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         numbers, member, places = np.asarray(numbers), np.asarray(member), _numbered(member)
         group = _find(numbers, np.asarray(calls))
+        if task != group.task:
+            raise ValueError(
+                f"a host environment state of {group.task} cannot be stepped by {task}: simulators "
+                "keep their options; begin anew with init"
+            )
         try:
             if len(numbers) != group.members:
                 group.copy_for_members(member)

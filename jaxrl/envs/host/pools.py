@@ -100,6 +100,7 @@ class PoolGroup:
         num_pools: int = 1,
         asynchronous: bool = False,
         id: str = "simulator",
+        task: str = "",
     ):
         self._make_pool = make_pool
         self.seeds = seeds
@@ -107,6 +108,7 @@ class PoolGroup:
         self.num_pools = num_pools
         self.asynchronous = asynchronous
         self._id = id
+        self.task = task
         self.calls = 0  # of the program so far, modulo 2^31
         self.pools: list[Pool] = []
         self.simulating = [False] * num_pools
