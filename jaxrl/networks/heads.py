@@ -54,6 +54,7 @@ class ActorCriticHead(nn.Module):
         self,
         features: Array,
         critic_features: Array | None = None,
+        *,
         action_mask: Array | None = None,
     ) -> tuple[Distribution, Array]:
         """Map features `[B, F]` to a distribution and a value.
@@ -77,7 +78,7 @@ class ActorCriticHead(nn.Module):
             initial = nn.initializers.constant(math.log(self.initial_std))
             log_scale = self.param("log_scale", initial, (sum(sizes),))
             return DiagonalNormal(out, jnp.broadcast_to(log_scale, out.shape)), value
-        allowed = None if action_mask is None else action_mask.reshape(out.shape) != 0
+        allowed = None if action_mask is None else _allowed(action_mask, out)
         parts = _masked_parts(out, allowed, (num_logits,) if is_joint else sizes)
         if isinstance(space, Discrete):
             return Categorical(parts[0]), value
@@ -106,7 +107,7 @@ class QHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, features: Array, action_mask: Array | None = None) -> Array:
+    def __call__(self, features: Array, *, action_mask: Array | None = None) -> Array:
         """Map features `[B, F]`, and a mask `[B, num_actions]` or None, to action values."""
 
         def dense(size: int, name: str) -> Array:
@@ -115,7 +116,21 @@ class QHead(nn.Module):
         values = dense(self.num_actions, "advantages" if self.dueling else "values")
         if self.dueling:
             values = dense(1, "value") + values - values.mean(-1, keepdims=True)
-        return values if action_mask is None else _mask(values, action_mask != 0)
+        return values if action_mask is None else _mask(values, _allowed(action_mask, values))
+
+
+def _allowed(action_mask: Array, scores: Array) -> Array:
+    """Return where a mask is not 0, in the shape of the scores.
+
+    Raises:
+      ValueError: if it has another number of actions.
+    """
+    if action_mask.size != scores.size:
+        raise ValueError(
+            f"action_mask must have a number for each of {scores.shape[-1]} actions of "
+            f"{len(scores)} environments, got shape {action_mask.shape}"
+        )
+    return action_mask.reshape(scores.shape) != 0
 
 
 def _masked_parts(logits: Array, allowed: Array | None, sizes: tuple[int, ...]) -> list[Array]:

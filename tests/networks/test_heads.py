@@ -52,7 +52,9 @@ def masked_actions(space: ActionSpace, mask: np.ndarray) -> tuple[Any, np.ndarra
     @jax.jit
     def act(mask):
         features = jnp.zeros((ROWS, 3))
-        (distribution, _), _ = ActorCriticHead(space).init_with_output(KEY, features, None, mask)
+        (distribution, _), _ = ActorCriticHead(space).init_with_output(
+            KEY, features, action_mask=mask
+        )
         return distribution, distribution.sample(jax.random.key(1)), distribution.mode()
 
     return act(mask)
@@ -83,6 +85,16 @@ def test_a_mask_of_each_integer_holds_for_it_alone():
         assert set(np.asarray(actions[:, part])) == {0, 1, 2}
 
 
+@pytest.mark.parametrize("head", [ActorCriticHead(Discrete(3)), QHead(3)], ids=["policy", "q"])
+def test_a_mask_of_other_actions_is_refused(head):
+    with pytest.raises(
+        ValueError, match=r"for each of 3 actions of 4 environments, got .*\(4, 2\)"
+    ):
+        head.init(KEY, jnp.ones((4, 5)), action_mask=jnp.ones((4, 2)))
+    with pytest.raises(TypeError):  # where critic_features stand, too
+        head.init(KEY, jnp.ones((4, 5)), None, jnp.ones((4, 3)))
+
+
 def test_an_all_zero_mask_is_ignored():
     mask = np.ones((ROWS, 2, 3), np.float32)
     mask[:, 0] = 0
@@ -95,7 +107,7 @@ def test_an_all_zero_mask_is_ignored():
 @pytest.mark.parametrize("dueling", [False, True])
 def test_masked_actions_have_the_least_value(dueling):
     mask = jnp.array([[1.0, 0, 1], [0, 0, 1], [0, 0, 0], [1, 1, 1]])
-    values, _ = QHead(3, dueling).init_with_output(KEY, jnp.ones((4, 3)), mask)
+    values, _ = QHead(3, dueling).init_with_output(KEY, jnp.ones((4, 3)), action_mask=mask)
     masked = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
     np.testing.assert_array_equal(values == MASKED_LOGIT, masked)
     assert (np.abs(values[~masked]) < 100).all()
