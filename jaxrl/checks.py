@@ -47,8 +47,9 @@ BELOW_ONE = Range("in [0, 1)", lambda x: (x >= 0) & (x < 1))
 
 
 def refuse(name: str, requirement: str, value: Any) -> ValueError:
-    """Return the error of a bad value."""
-    return ValueError(f"{name} must be {requirement}, got {value!r:.200}")
+    """Return the error of a bad value; a tuple with named fields is shown by its type."""
+    shown = f"a {type(value).__name__}" if hasattr(value, "_fields") else f"{value!r:.200}"
+    return ValueError(f"{name} must be {requirement}, got {shown}")
 
 
 def integer(
@@ -244,7 +245,10 @@ def one_agent(config: Any) -> None:
     """Check that a config is a pytree whose leaves are numbers, not arrays of a population."""
     if jax.tree_util.all_leaves([config]):
         raise refuse("config", "a pytree: decorate its class with jaxrl.config.config", config)
-    for (key,), value in jax.tree_util.tree_leaves_with_path(config):
-        if getattr(value, "shape", ()):
+    for path, value in jax.tree_util.tree_leaves_with_path(config):
+        if len(path) != 1 or getattr(value, "shape", ()) or isinstance(value, str):
             requirement = "one number for one agent (jax.vmap gives each of a population its own)"
-            raise refuse(f"{type(config).__name__}{key}", requirement, value)
+            if len(path) != 1 or isinstance(value, str):
+                requirement = "a number, or a field that jaxrl.config.static declares"
+            name = f"{type(config).__name__}{jax.tree_util.keystr(path[:1])}"
+            raise refuse(name, requirement, value)

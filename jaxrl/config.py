@@ -56,8 +56,17 @@ def config(cls: type[C]) -> type[C]:
     The class' `__post_init__` checks the values of a constructed config. It does not run for
     unflattened trees, as `flax.struct.dataclass` would do: trees in the shape of a config, such as
     gradients and `in_axes`, need not be valid configs.
+
+    Raises:
+      ValueError: if the default of a traced field is no number.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
+    for field in dataclasses.fields(cls):
+        if not is_static(field) and isinstance(field.default, str | tuple | list | dict):
+            raise ValueError(
+                f"{cls.__name__}.{field.name} must be a number, which can be traced, or be "
+                f"declared by jaxrl.config.static({field.default!r})"
+            )
     cls.__doc__ = _DocstringWithFields(cls.__doc__)  # pyrefly: ignore[bad-assignment]
     leaves = [f.name for f in dataclasses.fields(cls) if not is_static(f)]
     statics = [f.name for f in dataclasses.fields(cls) if is_static(f)]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import re
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl import PPOConfig
+from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.config import ADDED_FIELDS, from_dict, is_static, to_dict, with_current_names
 
@@ -119,6 +121,25 @@ def test_a_config_of_arrays_is_a_population():
     np.testing.assert_allclose(jax.vmap(lambda c: c.gamma * c.gae_lambda)(full), shared)
     member = jax.tree.map(lambda x: x[1], full)
     assert (member.gamma, member.num_steps) == (0.5, 128)
+
+
+@pytest.mark.parametrize("default", ["tanh", (8, 8)])
+def test_a_traced_field_that_is_no_number_is_refused(default):
+    class Own(fields.Config):
+        own: Any = default
+
+    message = rf"Own.own must be a number, .* by jaxrl.config.static\({re.escape(repr(default))}\)"
+    with pytest.raises(ValueError, match=message):
+        fields.config(Own)
+
+    class Later(ToyConfig):
+        own: Any = 0.0
+
+    algo = toy(jaxrl.make("probe/Constant-v0", 2))
+    make: Any = fields.config(Later)
+    config = make(own=default)
+    with pytest.raises(ValueError, match=r"Later\.own must be a number, or a field that .*static"):
+        jaxrl.train(algo, config, jax.random.key(0), 1)
 
 
 def test_one_agent_takes_no_arrays():

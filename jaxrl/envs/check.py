@@ -20,6 +20,7 @@ MEMBERS = (
     "id", "num_envs", "options", "observation_space", "action_space", "checkpointable", "init",
     "step", "for_evaluation",
 )  # fmt: skip
+METHODS = ("init", "step", "for_evaluation")
 FLAGS = ("terminated", "truncated", "first")
 
 
@@ -54,6 +55,9 @@ def _check_members(env: Any) -> Iterator[str]:
     if missing:
         yield f"it has no {', '.join(missing)}"
         return
+    for name in METHODS:
+        if not hasattr(type(env), name):  # a wrapper found it by __getattr__
+            yield f"its class has no {name}, so that of the wrapped environments is used: define it"
     try:
         hash(env)
     except TypeError:

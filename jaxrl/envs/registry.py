@@ -60,6 +60,11 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Dra
     keywords = tuple(sorted((key, _hashable(id, key, x)) for key, x in options.items()))
     if callable(id):
         return _module("gymnasium").of_function(id, num_envs, keywords)
+    if hasattr(id, "num_envs") and hasattr(id, "init"):
+        raise ValueError(
+            f"id must be a string or a function, got environments, {id!r:.200}: give them to an "
+            "algorithm as they are, such as jaxrl.ppo(env)"
+        )
     if not isinstance(id, str):
         raise ValueError(
             f"id must be a string or a function that returns a gymnasium.Env, got {id!r}; in place "

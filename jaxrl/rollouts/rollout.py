@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ from jaxrl.device_axis import axis_of
 from jaxrl.envs import episodes
 from jaxrl.rollouts import pipelined
 from jaxrl.rollouts.simulation import Simulation, advance
-from jaxrl.types import Array, Env, Policy, PyTree, Trajectory
+from jaxrl.spaces import ActionSpace
+from jaxrl.types import Array, Env, Inputs, Policy, PyTree, Trajectory
 
 Draw = Callable[[Array], PyTree]
 """`draw(key) -> noise`: the random numbers of one step of a policy; leaves lead with the number of
@@ -42,14 +44,16 @@ def rollout(
       rollout.
 
     Raises:
-      ValueError: if `draw` gives random numbers for another number of environments, or there is no
-        simulation.
+      ValueError: if `draw` gives random numbers for another number of environments, `policy`
+        returns something else than these environments take, or there is no simulation.
     """
     if simulation is None:
         raise ValueError(
             "the state has no environments to step, like that of a loaded policy; put its params "
             "into a new state, algo.init(config, key)"
         )
+
+    policy = _checked(policy, env.action_space)
 
     def step(simulation: Simulation, randomness: PyTree) -> tuple[Simulation, Trajectory]:
         noise, env_key = randomness
@@ -87,6 +91,32 @@ def rollout(
     unroll = max(1, min(4, num_steps // 2)) if few else 1
     randomness = (noise(num_steps), jax.random.split(env_key, num_steps))
     return jax.lax.scan(step, simulation, randomness, num_steps, unroll=unroll)
+
+
+def _checked(policy: Policy, space: ActionSpace) -> Policy:
+    """Return a policy that raises `ValueError` for results of other structures or shapes."""
+
+    def describe(x: Any) -> str:
+        return f"{jnp.result_type(x)}{list(jnp.shape(x))}"
+
+    def act(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PyTree]:
+        answer = policy(core, inputs, noise)
+        if not isinstance(answer, tuple) or len(answer) != 3:
+            found = f"{len(answer)} results" if isinstance(answer, tuple) else type(answer).__name__
+            raise ValueError(f"policy must return (core, action, extras), got {found}")
+        wanted = jax.ShapeDtypeStruct((*inputs.first.shape, *space.shape), space.dtype)
+        if (found := jax.tree.map(describe, answer[1])) != describe(wanted):
+            raise ValueError(
+                f"policy must return actions {describe(wanted)} of {space}, got {found}"
+            )
+        before, after = (jax.tree.map(describe, x) for x in (core, answer[0]))
+        if before != after:
+            raise ValueError(
+                f"policy must return the core in the shapes that it takes, {before}, got {after}"
+            )
+        return answer
+
+    return act
 
 
 def episode_metrics(env: Env, simulation: Simulation, trajectory: Trajectory) -> dict[str, Array]:

@@ -10,6 +10,7 @@ groups, whose buffers fit in the processor's caches. `choose` measures which str
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import statistics
 import time
@@ -23,7 +24,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxrl import checks
 from jaxrl.checks import BOUND, POSITIVE
-from jaxrl.config import Config
+from jaxrl.config import Config, is_static
 from jaxrl.envs.host import callback
 from jaxrl.rollouts.simulation import restart
 from jaxrl.training.compilation import compiler_options, run_chunk
@@ -217,7 +218,13 @@ def stack(config: Any, num_lanes: int, **values: Array | np.ndarray | list[Any])
     checks.instance("config", config, Config, "a config, such as jaxrl.PPOConfig()")
     num_lanes = checks.integer("num_lanes", num_lanes)
     arrays = {name: np.array(x) if isinstance(x, list) else x for name, x in values.items()}
-    config = config.replace(**arrays)  # refuses unknown names, and arrays for static fields
+    statics = {field.name for field in dataclasses.fields(config) if is_static(field)}
+    if fixed := sorted(statics & {*arrays}):
+        raise ValueError(
+            f"{', '.join(fixed)} of {type(config).__name__} must be the same for all lanes, since "
+            "it is part of the program: train each value by itself"
+        )
+    config = config.replace(**arrays)  # refuses unknown names
     for name, value in arrays.items():
         shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
         if any(shape != (num_lanes,) for shape in shapes):

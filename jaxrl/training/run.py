@@ -28,7 +28,8 @@ def train(algo: Algorithm, config: Any, key: Array, num_updates: int) -> tuple[A
     Pure, so `jit` it (`static_argnums=(0, 3)`), `vmap` it over keys and config leaves, `pmap` it.
 
     Returns:
-      The final state, and metrics whose leaves are `[num_updates]`.
+      The final state, and metrics whose leaves are `[num_updates]`. To continue a state, `scan`
+      over `lambda state, _: algo.update(config, state)`.
 
     Raises:
       ValueError: for bad arguments.

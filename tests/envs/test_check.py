@@ -168,6 +168,29 @@ def test_missing_members_are_named():
         jaxrl.check_env(env)
 
 
+def test_a_wrapper_that_finds_methods_within_is_refused():
+    """Its evaluations would play in the environments within, without what it changes."""
+
+    @dataclass(frozen=True)
+    class Wrapper:
+        env: Any
+
+        def __getattr__(self, name):
+            return getattr(self.env, name)
+
+        def init(self, key):
+            return self.env.init(key)
+
+        def step(self, key, state, action):
+            return self.env.step(key, state, action)
+
+    wrapped: Any = Wrapper(Corridor())
+    with pytest.raises(
+        ValueError, match=r"its class has no for_evaluation, so that of the wrapped"
+    ):
+        jaxrl.check_env(wrapped)
+
+
 def test_an_unhashable_environment_is_refused():
     class Unhashable(Corridor):
         __hash__ = None

@@ -1,6 +1,7 @@
 """`make` finds environments by id, and refuses what is wrong by name."""
 
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,12 @@ def test_a_bare_id_is_searched_in_gymnax_then_envpool():
 def test_an_unknown_id_is_refused_with_near_matches(id, near):
     with pytest.raises(ValueError, match=f"unknown environment id '{id}'.*{near}"):
         jaxrl.make(id, 3)
+
+
+def test_environments_in_place_of_an_id_are_told_where_they_go():
+    env: Any = jaxrl.make("CartPole-v1", 2)
+    with pytest.raises(ValueError, match=r"got environments, .*: give them .* jaxrl.ppo\(env\)"):
+        jaxrl.make(env, 2)
 
 
 def test_ids_of_a_backend_that_is_absent_are_left_out_by_name(monkeypatch):

@@ -62,6 +62,31 @@ def test_agents_act_within_the_bounds_of_any_environment():
     assert np.min(seen) == 20  # the first policy's mean is 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda core, n: (core, jnp.zeros(n, int)), r"\(core, action, extras\), got 2 results"),
+        (lambda core, n: jnp.zeros(n, int), r"\(core, action, extras\), got \w*Tracer|got .*Array"),
+        (lambda core, n: (core, jnp.zeros(n), ()), r"actions int32\[2\] of .*, got float32\[2\]"),
+        (lambda core, n: (core, jnp.zeros((n, 1), "int32"), ()), r"got int32\[2, 1\]"),
+        (lambda core, n: (core, {"a": jnp.zeros(n)}, ()), r"got \{'a': 'float32\[2\]'\}"),
+        (lambda core, n: ((core, core), jnp.zeros(n, "int32"), ()), r"the core .*, got \("),
+    ],
+)
+def test_a_policy_that_answers_otherwise_is_refused(answer, message):
+    env, key = jaxrl.make("CartPole-v1", 2), jax.random.key(0)
+    start = simulations.start(env, key, jnp.zeros(2))
+
+    def policy(core, inputs, noise):
+        return answer(core, len(inputs.first))
+
+    def draw(key):
+        return jax.random.uniform(key, (2,))
+
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda: rollout(env, policy, draw, start, key, 3))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (6,)])
 def test_noise_of_another_number_of_environments_is_refused(shape):
     env = jaxrl.make("CartPole-v1", num_envs=3)

@@ -145,8 +145,10 @@ def test_a_field_of_a_stack_needs_one_value_for_each_lane(rates):
 def test_a_stack_takes_lists_and_names_fields_that_lanes_cannot_have():
     config = jaxrl.PPOConfig()
     np.testing.assert_allclose(populations.stack(config, 2, gamma=[0.5, 1]).gamma, [0.5, 1])
-    with pytest.raises(ValueError, match=r"PPOConfig.num_steps must be an integer .* array\("):
+    with pytest.raises(ValueError, match="num_steps of PPOConfig must be the same for all lanes"):
         populations.stack(config, 2, num_steps=[8, 16])
+    with pytest.raises(ValueError, match="activation of ToyConfig must be the same"):
+        populations.stack(CONFIGS["toy"], 2, activation=["tanh", "relu"])
     with pytest.raises(TypeError, match="'rate'"):
         populations.stack(config, 2, rate=[0.1, 0.2])
 
