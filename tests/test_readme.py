@@ -146,6 +146,22 @@ def test_the_environment_is_learned():
     assert lengths[-1] < 4.5
 
 
+@pytest.mark.slow
+def test_the_wrapper_scales_rewards_and_evaluates_without():
+    env = run_snippet("wrapper")["env"]
+    algo, config = jaxrl.ppo(env), jaxrl.PPOConfig(num_steps=32)
+    _, metrics = jaxrl.train(algo, config, jax.random.key(0), 1)
+    lengths = metrics["episode_length_sum"]
+    np.testing.assert_allclose(metrics["episode_return_sum"], 0.1 * lengths, rtol=1e-5)
+    assert env.for_evaluation(2).id == "gymnax/CartPole-v1"
+
+
+@pytest.mark.slow
+def test_agents_are_trained_where_their_keys_are():
+    metrics = run_snippet("agents on devices", ("key, 20", "key, 1"))["metrics"]
+    assert len(metrics["loss"].sharding.device_set) == jax.device_count() == 2
+
+
 @pytest.mark.learning
 def test_the_variation_of_ppo_learns_and_keeps_its_name(tmp_path):
     scope = run_snippet("own algorithm")

@@ -20,7 +20,9 @@ MEMBERS = (
     "id", "num_envs", "options", "observation_space", "action_space", "checkpointable", "init",
     "step", "for_evaluation",
 )  # fmt: skip
-METHODS = ("init", "step", "for_evaluation")
+METHODS = (
+    "init", "step", "for_evaluation", "for_rendering", "spread", "restart", "send_and_receive"
+)  # fmt: skip
 FLAGS = ("terminated", "truncated", "first")
 
 
@@ -56,8 +58,11 @@ def _check_members(env: Any) -> Iterator[str]:
         yield f"it has no {', '.join(missing)}"
         return
     for name in METHODS:
-        if not hasattr(type(env), name):  # a wrapper found it by __getattr__
-            yield f"its class has no {name}, so that of the wrapped environments is used: define it"
+        if hasattr(env, name) and not hasattr(type(env), name):
+            yield (
+                f"its class has no {name}, which __getattr__ takes from wrapped environments, "
+                "without what the wrapper changes: define it, or let __getattr__ refuse it"
+            )
     try:
         hash(env)
     except TypeError:
