@@ -20,6 +20,8 @@ from jaxrl.distributed.spread import spread
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "README.md", *(ROOT / "docs").rglob("*.md")
 TEXT = "\n".join(path.read_text() for path in PAGES)
+TRAIN = "jax.jit(jaxrl.train, static_argnums=(0, 3))"
+TRACED_TRAIN = "(lambda *args: jax.eval_shape(lambda: jaxrl.train(*args)))"
 
 
 def read_snippet(name):
@@ -53,7 +55,13 @@ def test_every_snippet_is_run_by_a_test():
 def test_the_snippet_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shorter = ("total_steps=500_000", "total_steps=2_048, num_evaluations=0")
-    scope = run_snippet("api", shorter, ("0), 100)", "0), 2)"), ("key, 100)", "key, 3)"))
+    traced = (  # the run compiles the same update
+        ("jax.jit(algo.update)(", "jax.eval_shape(algo.update, "),
+        (TRAIN, TRACED_TRAIN),
+        ("jax.jit(jax.vmap(learn))(", "jax.eval_shape(jax.vmap(learn), "),
+    )
+    lengths = ("0), 100)", "0), 2)"), ("key, 100)", "key, 3)")
+    scope = run_snippet("api", shorter, *lengths, *traced)
     assert scope["metrics"]["loss"].shape == (8, 3)
     assert scope["policy"]([0.0, 0.0, 0.0, 0.0]).shape == ()
 
@@ -77,11 +85,7 @@ def test_the_snippet_of_the_front_page_learns_cartpole(tmp_path, monkeypatch, to
 def test_the_snippets_of_algorithms_run(name):
     (number,) = re.findall(r"key\(0\), ([\d_]+)\)", read_snippet(f"use {name}"))
     shorter = f"key(0), {number})", "key(0), 2)"
-    traced = (
-        "jax.jit(jaxrl.train, static_argnums=(0, 3))",
-        "lambda *args: jax.eval_shape(lambda: jaxrl.train(*args))",
-    )
-    scope = run_snippet(f"use {name}", shorter, traced)
+    scope = run_snippet(f"use {name}", shorter, (TRAIN, TRACED_TRAIN))
     assert scope["metrics"]["loss"].shape == (2,)
 
 
@@ -197,6 +201,7 @@ def test_a_metric_of_ones_own_is_kept_on_several_devices():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_snippet_of_a_schedule_trains_each_phase_with_its_values():
     scope = run_snippet(
         "schedule", ("1e-2, 3e-3", "0.0, 3e-3"), ("// 10", "// 2"), ("key(0), 20)", "key(0), 3)")
@@ -209,6 +214,7 @@ def test_the_snippet_of_a_schedule_trains_each_phase_with_its_values():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     scope = run_snippet("own sink", ("50_000", "5_000"))
@@ -292,10 +298,11 @@ def test_the_snippet_of_atari_runs(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_a_run_that_is_extended_equals_one_of_that_length(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evaluations = '"eval_episodes": 4', '"num_evaluations": 0'
-    scope = run_snippet("resume", ("20_480", "1_024"), ("40_960", "2_048"), evaluations)
+    scope = run_snippet("resume", ("20_480", "16"), ("40_960", "32"), evaluations)
     assert scope["longer"].summary["updates"] == scope["once"].summary["updates"] == 4
 
 
@@ -313,6 +320,7 @@ def test_a_new_run_begins_from_a_trained_agent(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_a_saved_state_is_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = run_snippet("save a state", ("key(0), 10", "key(0), 2"), ("length=10", "length=2"))
@@ -321,6 +329,7 @@ def test_a_saved_state_is_trained_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("toy_for_ppo")
 def test_the_state_may_be_donated():
     scope = run_snippet("donate", ("range(10)", "range(2)"))
     assert scope["state"].num_updates == 2

@@ -35,8 +35,11 @@ def quality(learning_rate):
     return 100 - 20 * jnp.abs(jnp.log10(learning_rate / BEST_RATE))
 
 
-def toy(env=None):
-    """Make the algorithm: returns grow towards `quality`, and high rates give a loss of NaN."""
+def toy(env=None, network=None):
+    """Make the algorithm: returns grow towards `quality`, and high rates give a loss of NaN.
+
+    It has no network; code of the documentation may give one.
+    """
     env = env or jaxrl.make("CartPole-v1", num_envs=2)
 
     def init(config, key, simulation=None):
