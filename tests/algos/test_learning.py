@@ -162,13 +162,13 @@ def test_taking_a_time_limit_for_a_death_would_be_noticed(monkeypatch):
 MEMORY = {"core": "gru", "core_size": 16, "hidden_sizes": (16,)}
 SMALL_PPO = PPO.replace(num_minibatches=2, entropy_coef=0.01, hidden_sizes=(16,))
 REMEMBERING = {
-    "ppo": Learner(jaxrl.ppo, SMALL_PPO.replace(**MEMORY), 200),
+    "ppo": Learner(jaxrl.ppo, SMALL_PPO.replace(**MEMORY), 100),
     "a2c": Learner(jaxrl.a2c, A2C.replace(**MEMORY, learning_rate=3e-3), 1500),
     "impala": Learner(
         jaxrl.impala, IMPALA.replace(**MEMORY | {"core": "lstm"}, learning_rate=3e-3), 1500
     ),
     "pqn": Learner(jaxrl.pqn, PQN.replace(**MEMORY, num_minibatches=2, final_epsilon=0.1), 300),
-    "r2d2": Learner(jaxrl.r2d2, R2D2, 750),
+    "r2d2": Learner(jaxrl.r2d2, R2D2, 400),
 }
 
 
