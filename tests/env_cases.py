@@ -90,13 +90,13 @@ def actions_of(name: str) -> np.ndarray:
     return random_actions(CASES[name].make(), 1, CASES[name].num_steps)
 
 
-def played(env: jaxrl.Env, actions: Any) -> Any:
+def played(env: jaxrl.Env, actions: Any, seed: int = 0) -> Any:
     """Return the time steps of playing `actions` `[T, N, ...]`, as arrays of NumPy.
 
     They equal `jit_play`'s, but no program holds them all: compiled without optimization, one
     copies every frame of a game in each step.
     """
-    init_key, step_key = jax.random.split(jax.random.key(0))
+    init_key, step_key = jax.random.split(jax.random.key(seed))
     state, timestep = jax.jit(env.init)(init_key)
     step, steps = jax.jit(env.step), [timestep]
     for key, action in zip(jax.random.split(step_key, len(actions)), actions, strict=True):
@@ -113,7 +113,14 @@ def member(tree: Any, index: int) -> Any:
 @functools.cache
 def trajectory_of(name: str) -> jaxrl.TimeStep:
     """Return the time steps of a case, `[num_steps + 1, N, ...]`."""
-    steps = jit_play(CASES[name].make(), jax.random.key(0), actions_of(name))
+    return play(name, actions_of(name))
+
+
+def play(name: str, actions: Any, seed: int = 0) -> Any:
+    """Return the time steps of playing `actions` in a case, by the program that is cheapest."""
+    if name in ATARI:
+        return played(CASES[name].make(), actions, seed)
+    steps = jit_play(CASES[name].make(), jax.random.key(seed), actions)
     return jax.tree.map(np.asarray, steps)
 
 

@@ -171,7 +171,7 @@ def test_a_run_on_several_devices_is_evaluated_in_simulators(tmp_path):
 
 def test_the_best_agent_of_several_devices_is_loaded(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 8))
-    config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, normalize_rewards=True)
+    config = jaxrl.PPOConfig(**SMALL, num_minibatches=1, num_epochs=1, normalize_rewards=True)
     jaxrl.run(
         spread(algo), config, total_steps=8 * 4, run_dir=tmp_path, num_evaluations=1,
         eval_episodes=2, progress_bar=False,

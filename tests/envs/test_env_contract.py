@@ -16,6 +16,7 @@ from env_cases import (
     differ,
     member,
     needs_new_envpool,
+    play,
     trajectory_of,
 )
 
@@ -83,7 +84,7 @@ def test_the_step_after_an_end_discards_the_action(name):
     resets = steps.first[1:].reshape(*steps.first[1:].shape, *(1,) * (actions.ndim - 2))
     changed = np.where(resets, others, actions)
     assert differ(changed, actions)
-    assert_same(jit_play(env, jax.random.key(0), changed), steps)
+    assert_same(play(name, changed), steps)
 
 
 @pytest.mark.parametrize("name", [name for name in LIMITED if "pong" not in name])
@@ -125,7 +126,7 @@ def test_box_actions_are_clipped(id):
     "name", marked(name for name in CASES if name not in ("probe-time-limit", "envpool-minigrid"))
 )
 def test_keys_and_environments_of_a_batch_differ(name):
-    other = jit_play(CASES[name].make(), jax.random.key(7), actions_of(name))
+    other = play(name, actions_of(name), seed=7)
     assert differ(other.obs, trajectory_of(name).obs)
     first, second = (jax.tree.map(lambda x, i=i: x[:, i], other.obs) for i in (0, 1))
     assert differ(first, second)

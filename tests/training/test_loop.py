@@ -103,17 +103,17 @@ def test_the_simulators_of_an_evaluation_are_closed():
     assert len(callback._groups) <= before + 1
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_training_goes_on_from_the_state_of_a_run_on_simulators(tmp_path, resume):
+def test_training_goes_on_from_the_state_of_a_run_on_simulators(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("envpool/CartPole-v1", 2))
     config = jaxrl.PPOConfig(num_steps=4, num_minibatches=1, num_epochs=1, hidden_sizes=(4,))
-    result = jaxrl.run(algo, config, total_steps=16, run_dir=tmp_path, **QUIET)
-    if resume:
-        result = jaxrl.run(algo, config, total_steps=32, run_dir=tmp_path, resume=True, **QUIET)
-    state, metrics = jax.jit(algo.update)(config, result.state)
-    assert metrics["valid_steps"] > 0
-    assert state.num_updates == result.summary["updates"] + 1
-    callback.release(state)
+    update = jax.jit(algo.update)
+    for total_steps, resume in ((16, False), (32, True)):
+        arguments = QUIET | {"total_steps": total_steps, "resume": resume}
+        result = jaxrl.run(algo, config, run_dir=tmp_path, **arguments)
+        state, metrics = update(config, result.state)
+        assert metrics["valid_steps"] > 0
+        assert state.num_updates == result.summary["updates"] + 1
+        callback.release(state)
 
 
 def test_a_run_that_fails_closes_its_simulators():
