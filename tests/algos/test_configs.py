@@ -159,9 +159,9 @@ def program(name, env_id, *fields):
 
 def setting(name, field):
     """Return the algorithm and environment that show a field's effect and are traced fastest."""
-    # Not IMPALA's: without a lag there is nothing to correct.
-    without_memory = {"ppo-gru": "ppo", "a2c-lstm": "a2c", "pqn-lstm": "pqn"}
-    name = name if field in FOR_MEMORY else without_memory.get(name, name)
+    # Without a lag, as IMPALA's has here, there is nothing to correct.
+    if field not in (*FOR_MEMORY, "lag", "off_policy_correction") and name != "dqn-prioritized":
+        name = name.partition("-")[0]
     return name, "frames" if field in FOR_IMAGES else "CartPole-v1"
 
 
