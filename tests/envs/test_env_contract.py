@@ -51,7 +51,8 @@ all_cases = pytest.mark.parametrize("name", marked(CASES))
     [
         "gymnasium-mujoco-limit",
         *marked(name for name in CASES if name not in ("gymnasium-mujoco-limit", *BREAKOUT)),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in BREAKOUT),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in BREAKOUT if "envpool" not in n),
+        pytest.param("envpool-breakout-life", marks=pytest.mark.exhaustive),  # Pong's adapter
     ],
 )
 def test_the_check_for_adapters_passes(name):
