@@ -113,7 +113,7 @@ class Args:
     updates_per_phase: int = 8
     """Updates of the config without searched values; a phase has as many steps in all trials."""
     capped: bool = False
-    """Stop each search after as many steps as HyperBand takes."""
+    """Stop each other search after as many steps as HyperBand plans."""
     finals: int = 0
     """Settings that train again at the end, on new seeds, for all phases."""
     final_runs: int = 3
@@ -406,7 +406,7 @@ def read_record(
     of_record = {name: part["num_trials"] for name, part in record["schedulers"].items()}
     old = {"capped": False, "finals": 0} | before | {"trials": of_record}
     new = manifest | {"trials": {name: one.num_trials for name, one in chosen.items()}}
-    searched = SEARCHES[args.algorithm].space
+    searched = SEARCHES[args.algorithm].space.keys() - {"num_steps"}  # a phase has steps by it
     for each in (old, new):  # the values that a search replaces do not matter
         each["config"] = {k: x for k, x in each["config"].items() if k not in searched}
     names = old.keys() & new.keys() - {*manifests.ORIGIN, "schedulers"}

@@ -250,5 +250,5 @@ def one_agent(config: Any) -> None:
             requirement = "one number for one agent (jax.vmap gives each of a population its own)"
             if len(path) != 1 or isinstance(value, str):
                 requirement = "a number, or a field that jaxrl.config.static declares"
-            name = f"{type(config).__name__}{jax.tree_util.keystr(path[:1])}"
-            raise refuse(name, requirement, value)
+            name = jax.tree_util.keystr(path[:1], simple=True)
+            raise refuse(f"{type(config).__name__}.{name}", requirement, getattr(config, name))

@@ -62,7 +62,7 @@ def config(cls: type[C]) -> type[C]:
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
     for field in dataclasses.fields(cls):
-        if not is_static(field) and isinstance(field.default, str | tuple | list | dict):
+        if not is_static(field) and isinstance(field.default, str | tuple):
             raise ValueError(
                 f"{cls.__name__}.{field.name} must be a number, which can be traced, or be "
                 f"declared by jaxrl.config.static({field.default!r})"

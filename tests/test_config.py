@@ -138,7 +138,10 @@ def test_a_traced_field_that_is_no_number_is_refused(default):
     algo = toy(jaxrl.make("probe/Constant-v0", 2))
     make: Any = fields.config(Later)
     config = make(own=default)
-    with pytest.raises(ValueError, match=r"Later\.own must be a number, or a field that .*static"):
+    with pytest.raises(
+        ValueError,
+        match=rf"Later\.own must be a number, or .*static.*, got {re.escape(repr(default))}",
+    ):
         jaxrl.train(algo, config, jax.random.key(0), 1)
 
 

@@ -164,6 +164,7 @@ def test_the_wrapper_scales_rewards_and_evaluates_without():
 def test_agents_are_trained_where_their_keys_are():
     metrics = run_snippet("agents on devices", ("key, 20", "key, 1"))["metrics"]
     assert len(metrics["loss"].sharding.device_set) == jax.device_count() == 2
+    assert not metrics["loss"].sharding.is_fully_replicated
 
 
 @pytest.mark.learning

@@ -103,7 +103,8 @@ def test_the_algorithms_keep_the_contract():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("toy_for_ppo")
-def test_the_population_trains_and_goes_on():
+def test_the_population_trains_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     scope = run_page(
         "a-population",
         ("key, 100)", "key, 10)"),
@@ -114,6 +115,7 @@ def test_the_population_trains_and_goes_on():
     )
     assert scope["last"].shape == scope["greedy"].shape == (16,)
     assert scope["curves"].shape == (16, 10)
+    assert (tmp_path / "curves.png").stat().st_size > 1000
     assert np.isfinite(scope["greedy"]).all()
     assert scope["metrics"]["loss"].shape == (16, 2)
     assert scope["measured"].steps_per_second.keys() == {"vmap"}

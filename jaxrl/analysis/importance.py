@@ -17,10 +17,11 @@ from jaxrl.analysis.sweep_axes import (
     is_log,
     positions,
 )
-from jaxrl.tuning.ranking import best_values, leaderboard, phase_scores
+from jaxrl.tuning.ranking import best_values, leaderboard, phase_scores, values_in
 from jaxrl.tuning.samplers.optional_optuna import import_optuna
 
 _MIN_TRIALS = 4
+_DIVERGED = -np.finfo(float).max
 
 
 def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
@@ -49,7 +50,7 @@ def importances(sweep: Mapping[str, Any]) -> dict[str, float]:
         known = phase_scores(trial)
         known = known[~np.isnan(known)]
         if len(known) and np.isneginf(known[-1]):  # one that diverged earlier became a copy
-            scores[trial["trial"]] = -np.finfo(float).max
+            scores[trial["trial"]] = _DIVERGED
     shares = _ped_anova(sweep, scores)
     total = sum(shares.values())
     if not total > 0:
@@ -65,9 +66,11 @@ def _ped_anova(sweep: Mapping[str, Any], scores: Mapping[int, float]) -> dict[st
     trials = []
     for trial in sweep["trials"]:
         if trial["trial"] in scores:
-            params = _params(sweep["space"], best_values(trial))
-            own = {name: distributions[name] for name in params}
             score = scores[trial["trial"]]
+            is_worst = score == _DIVERGED
+            values = values_in(trial, len(trial["scores"]) - 1) if is_worst else best_values(trial)
+            params = _params(sweep["space"], values)
+            own = {name: distributions[name] for name in params}
             trials.append(optuna.trial.create_trial(value=score, params=params, distributions=own))
     best_share = min(max(0.1, 5 / len(trials)), 0.5)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -103,8 +103,8 @@ def read_runs(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"there is no record {path}; run it in a clone of the repository, or give the folder "
-            "of records by --results, or a path"
+            f"there is no record {path}; give a path, or the name of a file in --results, which is "
+            "experiments/results of a clone unless it is given"
         )
     record = schema.read(path, {})
     if missing := [name for name in RUNS if name not in record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -58,7 +59,7 @@ def _check_members(env: Any) -> Iterator[str]:
         yield f"it has no {', '.join(missing)}"
         return
     for name in METHODS:
-        if hasattr(env, name) and not hasattr(type(env), name):
+        if hasattr(env, name) and inspect.getattr_static(env, name, None) is None:
             yield (
                 f"its class has no {name}, which __getattr__ takes from wrapped environments, "
                 "without what the wrapper changes: define it, or let __getattr__ refuse it"

@@ -93,10 +93,9 @@ class HostAdapter(Adapter, abc.ABC):
         return False
 
     @property
-    def _task(self) -> str:
-        """The environments and the options that learning depends on, as text."""
-        options = learning_options(self.options)
-        return f"{self.id}({', '.join(f'{name}={options[name]!r}' for name in sorted(options))})"
+    def _task(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
+        """The id, and the options that learning depends on."""
+        return self.id, tuple(sorted(learning_options(self.options).items()))
 
     @property
     def num_pools(self) -> int:

@@ -44,12 +44,12 @@ def learn_in_turn(
     Raises:
       ValueError: if leaves differ in B.
     """
+    num_rows = _count_rows(batch)
     if num_minibatches == 1:
         params, opt_state, losses = gradient_step(
             optimizer, lambda params: objective(params, batch), *learner, axis
         )
         return (params, opt_state), losses
-    num_rows = _count_rows(batch)
     rows = jnp.arange(num_rows).reshape(num_minibatches, -1)
     learner, losses = _learn_from_rows(objective, optimizer, learner, batch, rows, axis)
     return learner, jax.tree.map(jnp.mean, losses)

@@ -101,20 +101,21 @@ def _checked(policy: Policy, space: ActionSpace) -> Policy:
 
     def act(core: PyTree, inputs: Inputs, noise: PyTree) -> tuple[PyTree, Array, PyTree]:
         answer = policy(core, inputs, noise)
-        if not isinstance(answer, tuple) or len(answer) != 3:
-            found = f"{len(answer)} results" if isinstance(answer, tuple) else type(answer).__name__
+        if not isinstance(answer, tuple | list) or len(answer) != 3:
+            is_many = isinstance(answer, tuple | list)
+            found = f"{len(answer)} results" if is_many else type(answer).__name__
             raise ValueError(f"policy must return (core, action, extras), got {found}")
         wanted = jax.ShapeDtypeStruct((*inputs.first.shape, *space.shape), space.dtype)
         if (found := jax.tree.map(describe, answer[1])) != describe(wanted):
             raise ValueError(
                 f"policy must return actions {describe(wanted)} of {space}, got {found}"
             )
-        before, after = (jax.tree.map(describe, x) for x in (core, answer[0]))
+        before, after = (jax.tree.flatten(jax.tree.map(describe, x)) for x in (core, answer[0]))
         if before != after:
             raise ValueError(
                 f"policy must return the core in the shapes that it takes, {before}, got {after}"
             )
-        return answer
+        return answer[0], answer[1], answer[2]
 
     return act
 

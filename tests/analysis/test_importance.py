@@ -37,6 +37,19 @@ def test_trials_that_end_diverged_count_as_the_worst(scores_of, decides):
     assert (importances(sweep_of(trials, space=space))["gamma"] > 0.8) == decides
 
 
+def test_divergence_is_charged_to_the_values_that_an_explorer_gave():
+    pytest.importorskip("optuna")
+    space = {name: SPACE[name] for name in ("gamma", "num_epochs")}
+    trials = []
+    for number in range(120):
+        values = {"gamma": 0.9, "num_epochs": number // 3 % 8 + 1}
+        later = values | {"gamma": SPACE["gamma"]["values"][number % 3]}
+        scores = [float(number)] * 2 if later == values else [float(number), "-inf"]
+        changes = [{"parent": number, "values": later}]
+        trials.append(trial(number, scores, **values) | {"changes": changes})
+    assert importances(sweep_of(trials, space=space))["gamma"] > 0.8
+
+
 @pytest.mark.parametrize(
     ("scores", "space", "message"),
     [

@@ -99,7 +99,9 @@ def test_damaged_records_are_refused_by_name(path, jaxrl_command, tmp_path):
 
 
 def test_a_record_that_does_not_exist_is_refused_by_its_path(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no record .*none\.json; give the name"):
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no record .*none\.json; give a path, or"
+    ):
         main(["none", "--results", str(tmp_path)])
 
 

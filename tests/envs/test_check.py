@@ -168,6 +168,14 @@ def test_missing_members_are_named():
         jaxrl.check_env(env)
 
 
+def test_methods_of_an_instance_are_its_own():
+    within = Corridor()
+    env: Any = Corridor()
+    for name in ("init", "step", "for_evaluation"):
+        object.__setattr__(env, name, getattr(within, name))
+    jaxrl.check_env(env)
+
+
 def test_a_wrapper_that_finds_methods_within_is_refused():
     """Its evaluations would play in the environments within, without what it changes."""
 

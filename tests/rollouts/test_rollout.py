@@ -87,6 +87,30 @@ def test_a_policy_that_answers_otherwise_is_refused(answer, message):
         jax.eval_shape(lambda: rollout(env, policy, draw, start, key, 3))
 
 
+def test_a_core_may_be_of_any_class():
+    @jax.tree_util.register_pytree_node_class
+    class Count:  # equal to no other one
+        def __init__(self, steps):
+            self.steps = steps
+
+        def tree_flatten(self):
+            return (self.steps,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls(*leaves)
+
+    env, key = jaxrl.make("CartPole-v1", 2), jax.random.key(0)
+
+    def policy(core, inputs, noise):
+        return Count(core.steps + 1), jnp.zeros(2, jnp.int32), ()
+
+    start = simulations.start(env, key, Count(jnp.zeros(2)))
+    draw = lambda key: jax.random.uniform(key, (2,))  # noqa: E731
+    after, _ = jax.jit(lambda start: rollout(env, policy, draw, start, key, 3))(start)
+    assert after.core.steps.tolist() == [3, 3]
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (6,)])
 def test_noise_of_another_number_of_environments_is_refused(shape):
     env = jaxrl.make("CartPole-v1", num_envs=3)

@@ -23,7 +23,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -83,13 +83,17 @@ def init(make_group: Callable[..., PoolGroup], obs: PyTree, seeds: Array) -> tup
 
 
 def call(
-    method: Callable[..., Any], shapes: PyTree, state: HostState, *args: Array, task: str = ""
+    method: Callable[..., Any],
+    shapes: PyTree,
+    state: HostState,
+    *args: Array,
+    task: Hashable = None,
 ) -> tuple[HostState, Any]:
     """Return the next state and `method(group, *args)`, computed on the host.
 
     Args:
       shapes: shapes and dtypes of the method's answer for one member of a population.
-      task: of the environments that are stepped; a state of another one is an error.
+      task: what the environments that are stepped are; a state of others is an error.
     """
 
     def on_host(
@@ -99,8 +103,8 @@ def call(
         group = _find(numbers, np.asarray(calls))
         if task != group.task:
             raise ValueError(
-                f"a host environment state of {group.task} cannot be stepped by {task}: simulators "
-                "keep their options; begin anew with init"
+                f"a host environment state of {group.task!r:.200} cannot be stepped by "
+                f"{task!r:.200}: simulators keep their options; begin anew with init"
             )
         try:
             if len(numbers) != group.members:

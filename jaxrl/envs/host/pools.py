@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
@@ -100,7 +100,7 @@ class PoolGroup:
         num_pools: int = 1,
         asynchronous: bool = False,
         id: str = "simulator",
-        task: str = "",
+        task: Hashable = None,
     ):
         self._make_pool = make_pool
         self.seeds = seeds
