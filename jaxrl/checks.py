@@ -246,9 +246,10 @@ def one_agent(config: Any) -> None:
     if jax.tree_util.all_leaves([config]):
         raise refuse("config", "a pytree: decorate its class with jaxrl.config.config", config)
     for path, value in jax.tree_util.tree_leaves_with_path(config):
-        if len(path) != 1 or getattr(value, "shape", ()) or isinstance(value, str):
+        has_numbers = len(path) == 1 and not isinstance(value, str)
+        if not has_numbers or getattr(value, "shape", ()):
             requirement = "one number for one agent (jax.vmap gives each of a population its own)"
-            if len(path) != 1 or isinstance(value, str):
+            if not has_numbers:
                 requirement = "a number, or a field that jaxrl.config.static declares"
             name = jax.tree_util.keystr(path[:1], simple=True)
             raise refuse(f"{type(config).__name__}.{name}", requirement, getattr(config, name))

@@ -25,6 +25,15 @@ from jaxrl.tuning.sweeps import loop
 SPACE = {"learning_rate": LogUniform(1e-5, 1e-1), "gamma": Uniform(0.3, 0.9)}
 STATIC = SPACE | {"num_steps": QLogUniform(1, 8, rungs=3), "activation": Choice(("tanh", "relu"))}
 
+RUN: dict[str, Any] = {
+    "seed": 3,
+    "num_evaluations": 0,
+    "chunk_updates": 2,
+    "checkpoint_seconds": 0.0,
+    "progress_bar": False,
+    "config": ToyConfig(),
+}
+"""Arguments of a run with a checkpoint after every second update."""
 UPDATES = 3  # of a phase
 SEED = 5
 

@@ -17,7 +17,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from sweep_runs import toy_algorithm
+from sweep_runs import RUN, toy_algorithm
 from tensorboardX.record_writer import RecordWriter
 from toy_algorithm import InterruptAfter, ToyConfig, toy
 from waiting import wait_until
@@ -37,15 +37,7 @@ STEPS = 2 * 2  # of an update: environments x steps
 
 
 def run(num_updates, run_dir=None, algo=None, **changes):
-    arguments: dict[str, Any] = {
-        "seed": 3,
-        "num_evaluations": 0,
-        "chunk_updates": 2,
-        "checkpoint_seconds": 0.0,
-        "progress_bar": False,
-        "config": CONFIG,
-    }
-    arguments |= {"total_steps": num_updates * STEPS, "run_dir": run_dir} | changes
+    arguments = RUN | {"total_steps": num_updates * STEPS, "run_dir": run_dir} | changes
     return jaxrl.run(algo or toy_algorithm(), **arguments)
 
 

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sweep_runs
 from sweep_runs import toy_algorithm
 from toy_algorithm import ToyConfig, toy
 
@@ -180,18 +180,8 @@ def test_a_directory_without_checkpoints_is_named(checkpoints):
 
 
 def run(run_dir, num_updates, **changes):
-    arguments: dict[str, Any] = {
-        "seed": 3,
-        "num_evaluations": 0,
-        "chunk_updates": 2,
-        "checkpoint_seconds": 0.0,
-        "progress_bar": False,
-        "config": ToyConfig(),
-        "resume": True,
-    }
-    return jaxrl.run(
-        toy_algorithm(), total_steps=num_updates * 4, run_dir=run_dir, **arguments | changes
-    )
+    arguments = sweep_runs.RUN | {"resume": True} | changes
+    return jaxrl.run(toy_algorithm(), total_steps=num_updates * 4, run_dir=run_dir, **arguments)
 
 
 @pytest.fixture(scope="module")
