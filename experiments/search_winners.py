@@ -1,7 +1,7 @@
 """Winners of searches on new seeds, by the rule that chose them.
 
     python experiments/search_winners.py
-    python experiments/search_winners.py --env-id Acrobot-v1 --searches 5
+    python experiments/search_winners.py --env-id Acrobot-v1 --lowest -500 --searches 5
 
 PPO's learning rate, gamma and entropy bonus are searched. All rules spend about the same number of
 phases, finals included:
@@ -65,6 +65,8 @@ class Args:
     """Winners of searches on new seeds, by the rule that chose them."""
 
     env_id: str = "CartPole-v1"
+    lowest: float = 0.0
+    """The return that counts for an agent that diverged or ended no episode in its last phase."""
     searches: int = 10
     """Searches of each rule."""
     budget: int = 256
@@ -162,12 +164,13 @@ def measure(rule: Rule, args: Args) -> dict[str, Any]:
         schedule = {name: x[winner] for name, x in result.schedule.items()}
         key = jax.random.fold_in(jax.random.key(number), 1_000_000)
         keys = jax.random.split(key, args.new_seeds)
-        returns.append(float(compiled_retraining(args)(schedule, keys).mean()))
+        retrained = np.asarray(compiled_retraining(args)(schedule, keys))
+        returns.append(np.where(np.isfinite(retrained), retrained, args.lowest).mean())
         in_finals = 0 if rule.finals is None else rule.finals.top * rule.finals.repeats
         spent = int(result.ledger.reported.sum()) * rule.seeds_per_trial
         phases.append(spent + in_finals * args.phases)
         winners.append({name: x.tolist() for name, x in schedule.items()})
-        scores.append(score)
+        scores.append(score if np.isfinite(score) else args.lowest)
     return {
         "scheduler": type(rule.scheduler).__name__,
         "num_trials": rule.scheduler.num_trials,

@@ -51,6 +51,22 @@ def test_a_single_search_is_drawn_without_an_interval(experiment):
     study.draw(study.Args(searches=1), {"late": row}).canvas.draw()
 
 
+def test_an_agent_that_diverged_counts_with_the_lowest_return(experiment, monkeypatch):
+    study, scheduler = experiment("search_winners"), RandomSearch(1, 2)
+    fields: dict[str, Any] = dict.fromkeys(SearchResult._fields) | {
+        "ledger": ledgers.start(scheduler),  # without a score
+        "parent": jnp.zeros((1, 2), int),
+        "values_by_phase": {"gamma": jnp.ones((1, 2))},
+    }
+    result = SearchResult(**fields)
+    monkeypatch.setattr(study, "run_searches", lambda *_: [result])
+    returns = jnp.array([100.0, jnp.nan, 300.0, 200.0])
+    monkeypatch.setattr(study, "compiled_retraining", lambda _: lambda schedule, keys: returns)
+    measured = study.measure(study.Rule(scheduler), study.Args(lowest=-200.0, new_seeds=4))
+    assert measured["true"]["by_seed"] == [100.0]
+    assert measured["claimed"]["by_seed"] == [-200.0]
+
+
 @pytest.mark.slow
 def test_winners_are_measured_on_new_seeds(experiment, tmp_path, monkeypatch):
     study = experiment("search_winners")
