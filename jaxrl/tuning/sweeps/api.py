@@ -199,6 +199,7 @@ def sweep(
         evaluation_episodes=check_evaluation(algo, evaluation_episodes),
         seeds_per_trial=checks.integer("seeds_per_trial", seeds_per_trial),
     )
+    check_settings(algo, config, space, scheduler, settings)
     if finals is not None:
         check_finals(finals, scheduler, settings, algo.env.num_envs * algo.num_steps(config))
     result = _sweep(algo, config, space, scheduler, settings, resume, progress_bar)
@@ -260,8 +261,7 @@ def _sweep(
     progress_bar: bool,
     source: TrialSource | None = None,
 ) -> SweepResult:
-    """Check the settings, open the run directory, and run the loop in it."""
-    check_settings(algo, config, space, scheduler, settings)
+    """Open the run directory, and run the loop of a sweep with checked settings in it."""
     directory = settings.run_dir
     description = sweep_file.describe(algo, config, space, scheduler, settings)
     display = Display(description, progress_bar)

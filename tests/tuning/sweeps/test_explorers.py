@@ -286,6 +286,7 @@ def test_a_population_that_was_taken_for_dead_begins_anew(tmp_path, monkeypatch)
         ({"space": STATIC}, r"PBT changes values .* \('activation', 'num_steps'\) are static"),
         ({"space": CONDITIONAL}, r"but \['learning_rate'\] have none in some: search them without"),
         ({"max_steps": 100}, r"max_steps must be left out, got 100.* fewer trials or phases"),
+        ({"max_steps": 100, "finals": Finals(2, 2)}, "max_steps must be left out, got 100"),
         ({"max_seconds": 9.0}, "max_seconds must be left out, got 9.0: PBT stops no trial"),
         ({"sampler": "tpe"}, "sampler must be 'random' or 'sobol', got 'tpe': the trials of PBT"),
         ({"keep_best_per": "gamma"}, "keep_best_per must be left out, got 'gamma'"),
