@@ -98,10 +98,8 @@ def algorithm(name, env_id="CartPole-v1", num_envs=2):
 def network_of(algo, config):
     """Return the network that an algorithm builds from its config."""
     spaces = algo.env.observation_space, algo.env.action_space
-    if isinstance(config, jaxrl.PQNConfig):
-        return build.q_network(*spaces, config, dueling=False)
-    if isinstance(config, QLearningConfig):
-        return build.q_network(*spaces, config, config.dueling)
+    if isinstance(config, jaxrl.PQNConfig | QLearningConfig):
+        return build.q_network(*spaces, config)
     return build.actor_critic(*spaces, config)
 
 

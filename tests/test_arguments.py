@@ -201,7 +201,7 @@ def cases() -> dict[str, Case]:
         }),
         "actor_critic": Case(networks.actor_critic, space_pair | {"config": None}),
         "q_network": Case(networks.q_network, space_pair | {
-            "config": networks.NetworkConfig(), "dueling": False,
+            "config": networks.NetworkConfig(),
         }),
         "num_parameters": Case(networks.num_parameters, {"params": {"x": ONES}}),
         "JsonlSink": Case(JsonlSink, {"path": "rows.jsonl", "resume_from": 0}),

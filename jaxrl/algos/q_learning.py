@@ -20,7 +20,6 @@ from jaxrl.replay import frames
 from jaxrl.replay.priorities import draw_proportionally, importance_weights
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
-from jaxrl.spaces import ActionSpace, ObservationSpace
 from jaxrl.types import Array, Env, Metrics, PyTree, Trajectory
 
 
@@ -55,7 +54,7 @@ class QLearningConfig(build.NetworkConfig):
     replay_size: int = fields.static(1_000_000)
     """Steps kept, over all environments."""
     frame_stack: int = fields.static(1)
-    """Frames in an observation; the replay stores each frame once (Atari: 4). 1 for no stacks.
+    """Gray frames in an observation; the replay stores each frame once (Atari: 4). 1 for no stacks.
     Stacks must begin as copies of the first frame, or go on over a reset, as those of Atari do."""
     n_step: int = fields.static(3)
     """Rewards that a target sums, in steps (Sutton & Barto 2018, eq. 7.1)."""
@@ -82,16 +81,9 @@ class QLearningConfig(build.NetworkConfig):
         checks.fields(self, checks.flag, "dueling", "normalize_observations")
 
 
-def q_network(
-    observation_space: ObservationSpace, action_space: ActionSpace, config: QLearningConfig
-) -> nn.Module:
-    """Return the network that the config describes."""
-    return build.q_network(observation_space, action_space, config, config.dueling)
-
-
 def agent_of(env: Env, network: nn.Module | None) -> Agent:
     """Return the agent with the caller's network, or with the one that a config describes."""
-    return Agent(env, network, q_network, build.find_q_network_problem)
+    return Agent(env, network, build.q_network, build.find_q_network_problem)
 
 
 LOSSES = ("loss", "q_value", "td_error")

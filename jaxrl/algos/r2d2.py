@@ -173,9 +173,9 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
 def check_sizes(config: R2D2Config, env: Env, network: nn.Module) -> None:
     """Raise unless the network has a memory, and the replay holds sequences that miss no step."""
     if not recurrent.is_recurrent(network):
-        given = f"core={config.core!r}" if config.core is None else type(network).__name__
         raise ValueError(
-            f"R2D2 needs a network with a memory, got {given}; jaxrl.dqn takes networks without one"
+            "R2D2 needs a network with a memory, such as that of core='lstm', got "
+            f"{type(network).__name__}; jaxrl.dqn takes networks without one"
         )
     if config.num_steps > config.unroll_length:
         raise ValueError(

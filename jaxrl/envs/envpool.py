@@ -194,7 +194,8 @@ def _spec(name: str, keywords: Keywords) -> HostSpec:
     raw_obs = conversions.raw_observation(spec.observation_space)
     observation_space = conversions.observation_space(spec.observation_space, raw_obs)
     action_space = conversions.action_space(f"envpool/{name}", spec.action_space)
-    return HostSpec(observation_space, action_space, raw_obs)
+    num_frames = getattr(spec.config, "stack_num", 1)
+    return HostSpec(observation_space, action_space, raw_obs, num_frames)
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:

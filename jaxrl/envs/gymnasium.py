@@ -214,8 +214,8 @@ def _spec(
     except ValueError as error:
         raise ValueError(f"{id} cannot be run: {error}") from error
     action_space = conversions.action_space(id, spaces.action)
-    fps = max(1, round(spaces.render_fps))
-    return GymnasiumSpec(space, action_space, raw_obs, fps, spaces, make, make_batch)
+    fps, num_frames = max(1, round(spaces.render_fps)), None
+    return GymnasiumSpec(space, action_space, raw_obs, num_frames, fps, spaces, make, make_batch)
 
 
 def _explain(id: str, options: dict[str, Any], error: BaseException) -> BaseException:

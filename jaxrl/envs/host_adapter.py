@@ -42,6 +42,8 @@ class HostSpec:
     action_space: ActionSpace
     raw_obs: PyTree
     """Shapes and dtypes of one environment's raw observation (`jaxrl.envs.host.conversions`)."""
+    num_frames: int | None
+    """Frames in an observation; None if the simulator does not tell."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class HostAdapter(Adapter, abc.ABC):
     @property
     def action_space(self) -> ActionSpace:
         return self._spec.action_space
+
+    @property
+    def num_frames(self) -> int | None:
+        """The frames in an observation; None if the simulator does not tell."""
+        return self._spec.num_frames
 
     @property
     def checkpointable(self) -> bool:

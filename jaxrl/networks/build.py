@@ -87,9 +87,9 @@ class NetworkConfig(fields.Config):
         Raises:
           ValueError: if it takes no part.
         """
-        shapes = [part.shape for part in _arrays(space)]
+        shapes = [part.shape for part in _features(space)]
         if self.torso != "auto" and not any(takes(self.torso, shape) for shape in shapes):
-            raise takes_none(self.torso, shapes[0])
+            raise takes_none(self.torso, shapes[0] if shapes else ())
         return self._torso_of(space)
 
     def _torso_of(self, space: ObservationSpace, is_mask: bool = False) -> nn.Module:
@@ -178,9 +178,10 @@ def q_network(
     observation_space: ObservationSpace,
     action_space: ActionSpace,
     config: NetworkConfig | None = None,
-    dueling: bool = False,
 ) -> FeedForward | Recurrent:
     """Build the Q-network that `config` describes; its outputs are action values `[B, A]`.
+
+    Its head is dueling if the config has this field, and it is True.
 
     Raises:
       ValueError: if actions are not `Discrete`.
@@ -189,7 +190,8 @@ def q_network(
     _check_spaces(observation_space, action_space, config)
     if not isinstance(action_space, Discrete):
         raise ValueError(f"Q-learning needs Discrete actions, got the space {action_space}")
-    torso, head = config.make_torso(observation_space), QHead(action_space.n, dueling)
+    torso = config.make_torso(observation_space)
+    head = QHead(action_space.n, getattr(config, "dueling", False))
     return _assemble(observation_space, action_space, config, torso, head, None)
 
 
@@ -201,10 +203,11 @@ def _check_spaces(observation_space: Any, action_space: Any, config: Any) -> Non
     checks.instance("config", config, NetworkConfig, "a jaxrl.networks.NetworkConfig")
 
 
-def _arrays(space: ObservationSpace) -> list[Box]:
-    """Return the arrays of a space, also of parts of parts."""
+def _features(space: ObservationSpace) -> list[Box]:
+    """Return the arrays of a space, also of parts of parts, but no action mask."""
     if isinstance(space, Dict):
-        return [array for _, part in space.parts for array in _arrays(part)]
+        parts = [part for name, part in space.parts if name != ACTION_MASK]
+        return [array for part in parts for array in _features(part)]
     return [space]
 
 

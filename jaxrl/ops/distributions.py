@@ -55,7 +55,9 @@ class Categorical(NamedTuple):
     logits: Array
 
     def noise(self, key: Array) -> Array:
-        return jax.random.gumbel(key, self.logits.shape, self.logits.dtype)
+        # With less than 32 bits, rare actions would be drawn too rarely.
+        dtype = jnp.promote_types(self.logits.dtype, jnp.float32)
+        return jax.random.gumbel(key, self.logits.shape, dtype)
 
     def from_noise(self, noise: Array) -> Array:
         # The Gumbel-max trick: argmax(logits + Gumbel noise) is a sample (Maddison et al. 2014,
@@ -70,8 +72,9 @@ class Categorical(NamedTuple):
 
     def log_prob(self, action: Array) -> Array:
         # A one-hot product instead of a gather, whose gradient would be a scatter.
-        chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=self.logits.dtype)
-        return (self.log_probs() * chosen).sum(-1)
+        log_probs = self.log_probs()
+        chosen = jax.nn.one_hot(action, log_probs.shape[-1], dtype=log_probs.dtype)
+        return (log_probs * chosen).sum(-1)
 
     def entropy(self) -> Array:
         log_probs = self.log_probs()
@@ -79,7 +82,8 @@ class Categorical(NamedTuple):
 
     def log_probs(self) -> Array:
         """Return the log probabilities of all integers, `[..., n]`, finite for logits of -inf."""
-        log_probs = jax.nn.log_softmax(self.logits)
+        dtype = jnp.promote_types(self.logits.dtype, jnp.float32)
+        log_probs = jax.nn.log_softmax(self.logits.astype(dtype))
         return jnp.maximum(log_probs, jnp.finfo(log_probs.dtype).min)
 
 

@@ -57,16 +57,21 @@ def observations(ring: PyTree, slots: Array, envs: Array, num_frames: int) -> Py
 
 
 def check_frame_stack(config: Any, env: Env) -> None:
-    """Raise unless observations are stacks of `config.frame_stack` images.
+    """Raise unless observations are stacks of `config.frame_stack` gray images.
 
-    Planes of features, such as MinAtar's, are not.
+    Planes of features, such as MinAtar's, and colors are not.
     """
     if config.frame_stack == 1:
         return
     claim = f"{type(config).__name__}.frame_stack = {config.frame_stack}, but observations of"
     shape = getattr(env.observation_space, "shape", ())
     if len(shape) != 3 or shape[-1] != config.frame_stack:
-        raise ValueError(f"{claim} {env.id} have shape {shape}, not [H, W, {config.frame_stack}]")
+        raise ValueError(
+            f"{claim} {env.id} have shape {shape}, not [H, W, {config.frame_stack}], a gray "
+            "image a frame"
+        )
+    if getattr(env, "num_frames", None) not in (None, config.frame_stack):
+        raise ValueError(f"{claim} {env.id} have planes that are no frames; leave frame_stack = 1")
     dtype = getattr(env.observation_space, "dtype", None)
     if dtype != np.uint8:
         raise ValueError(

@@ -67,7 +67,8 @@ def start(
 def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
     """Start new episodes in all environments if the flag `where` holds, and forget the old ones.
 
-    For host environments: their state cannot be replaced by another. Actions sent ahead are
+    For host environments: their state cannot be replaced by another. Memories and all else that
+    another agent left become 0, since its numbers need not be finite. Actions sent ahead are
     discarded: their answer is the first observation once more, which makes no valid transition.
     """
     flags = jnp.broadcast_to(where, (env.num_envs,))
@@ -77,12 +78,13 @@ def restart(env: HostEnv, simulation: Simulation, where: Array) -> Simulation:
         return jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), tree)
 
     sent = simulation.sent
-    if isinstance(sent, Sent):  # another agent sent them, and its numbers need not be finite
+    if isinstance(sent, Sent):
         sent = cleared(sent)._replace(is_pending=sent.is_pending)
     return simulation._replace(
         env_state=env_state,
         timestep=timestep,
         episodes=cleared(simulation.episodes),
+        core=cleared(simulation.core),
         last_action=cleared(simulation.last_action),
         sent=sent,
     )

@@ -239,7 +239,7 @@ def test_dqn_with_a_memory_is_refused_by_name():
 @pytest.mark.parametrize(
     ("name", "env_id", "changes", "message"),
     [
-        ("r2d2", "CartPole-v1", {"core": None}, "R2D2 needs a network with a memory.*core=None"),
+        ("r2d2", "CartPole-v1", {"core": None}, "R2D2 needs a .* of core='lstm', got FeedForward"),
         (
             "dqn", "CartPole-v1", {"replay_size": 10},
             "DQNConfig.replay_size = 10 must be at least 12: 6 steps of each of 2 environments",
@@ -263,6 +263,10 @@ def test_dqn_with_a_memory_is_refused_by_name():
         (
             "r2d2", "Breakout-MinAtar", {"frame_stack": 4},
             "R2D2Config.frame_stack = 4, .* gymnax/Breakout-MinAtar have dtype",
+        ),
+        (
+            "dqn", "envpool/gfootball/academy_empty_goal_close-v1", {"frame_stack": 4},
+            "frame_stack = 4, .*_close-v1 have planes that are no frames; leave frame_stack = 1",
         ),
         ("dqn", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),
         ("pqn", "Pendulum-v1", {}, "needs Discrete actions, got the space Box"),

@@ -184,7 +184,7 @@ def test_devices_draw_equal_shares_whose_weights_correct_for_it():
 def test_a_network_with_a_memory_is_refused_by_name():
     env = jaxrl.make("CartPole-v1", num_envs=2)
     config = jaxrl.R2D2Config(core_size=4)
-    network = jaxrl.networks.q_network(env.observation_space, env.action_space, config, True)
+    network = jaxrl.networks.q_network(env.observation_space, env.action_space, config)
     algo = jaxrl.dqn(env, network)
     with pytest.raises(ValueError, match=r"DQN has no memory, got .* Recurrent; use jaxrl.r2d2"):
         algo.init(jaxrl.DQNConfig(replay_size=100), jax.random.key(0))

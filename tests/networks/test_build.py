@@ -84,7 +84,7 @@ def test_spaces_of_actions_are_refused_by_what_cannot_take_them():
     with pytest.raises(ValueError, match=r"shape \(2, 3\), but policies return vectors"):
         actor_critic(VECTOR, Box.of((2, 3), np.float32))
     with pytest.raises(ValueError, match="Q-learning needs Discrete actions, got the space"):
-        build.q_network(VECTOR, MultiDiscrete((2, 3)), build.NetworkConfig(), False)
+        build.q_network(VECTOR, MultiDiscrete((2, 3)), build.NetworkConfig())
 
 
 @pytest.mark.parametrize("core", [None, "gru"])
@@ -92,7 +92,7 @@ def test_spaces_of_actions_are_refused_by_what_cannot_take_them():
 def test_the_observation_s_mask_reaches_the_head(core, is_q_network):
     space, config = with_mask(3), build.PolicyConfig(core=core, core_size=4, hidden_sizes=(4,))
     network = (
-        build.q_network(space, Discrete(3), config, False)
+        build.q_network(space, Discrete(3), config)
         if is_q_network
         else build.actor_critic(space, Discrete(3), config)
     )
@@ -116,6 +116,20 @@ def test_a_mask_of_several_axes_is_no_image():
     (distribution, _), params = jax.eval_shape(network.init_with_output, jax.random.key(0), obs)
     assert jax.eval_shape(type(distribution).mode, distribution).shape == (5, 3)
     assert "Conv" not in str(jax.tree.leaves_with_path(params))
+
+
+def test_a_mask_is_nothing_that_a_torso_for_images_takes():
+    config = build.PolicyConfig(torso="ga3c_cnn")
+    for parts in ({"place": VECTOR}, {}):
+        space = Dict.of(action_mask=Box.of((20, 20, 2), np.float32), **parts)
+        with pytest.raises(ValueError, match="torso 'ga3c_cnn' takes images"):
+            config.make_torso(space)
+
+
+def test_the_head_of_a_q_network_is_dueling_if_its_config_says_so():
+    for config in (None, jaxrl.PQNConfig(), jaxrl.DQNConfig(dueling=False)):
+        assert not build.q_network(VECTOR, Discrete(3), config).head.dueling
+    assert build.q_network(VECTOR, Discrete(3), jaxrl.R2D2Config(dueling=True)).head.dueling
 
 
 def test_a_mask_must_fit_the_actions():

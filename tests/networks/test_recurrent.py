@@ -26,7 +26,7 @@ def network(core, use_last_action_reward=True, action_space=THREE_ACTIONS):
     config = build.NetworkConfig(
         hidden_sizes=(8,), core=core, core_size=SIZE, use_last_action_reward=use_last_action_reward
     )
-    return build.q_network(VECTOR, Discrete(3), config, False).clone(action_space=action_space)
+    return build.q_network(VECTOR, Discrete(3), config).clone(action_space=action_space)
 
 
 def random_inputs(num_steps, first_share=0.0, seed=0, action_space=THREE_ACTIONS):
@@ -171,7 +171,7 @@ def test_rewards_are_seen_clipped():
 
 def test_a_network_without_a_memory_sees_each_step_alone():
     config = build.NetworkConfig(hidden_sizes=(8,))
-    net: Any = build.q_network(VECTOR, Discrete(3), config, False)
+    net: Any = build.q_network(VECTOR, Discrete(3), config)
     inputs = random_inputs(T)
     assert not recurrent.is_recurrent(net)
     assert recurrent.initial_core(net, N) == ()

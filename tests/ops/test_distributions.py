@@ -125,6 +125,16 @@ def test_samples_come_as_often_as_they_should(distribution, law):
     np.testing.assert_allclose(frequencies(integers, law.shape), law, atol=0.015)
 
 
+def test_logits_of_few_bits_give_the_samples_and_probabilities_of_many():
+    logits = jnp.log(jnp.array([0.989, 0.01, 0.001])).astype(jnp.bfloat16)
+    few, many = Categorical(logits), Categorical(logits.astype(jnp.float32))
+    key, actions = jax.random.key(0), jnp.arange(3)
+    np.testing.assert_array_equal(few.noise(key), many.noise(key))
+    np.testing.assert_array_equal(few.sample(key), many.sample(key))
+    np.testing.assert_array_equal(few.log_prob(actions), many.log_prob(actions))
+    np.testing.assert_array_equal(few.entropy(), many.entropy())
+
+
 def test_normal_samples_have_their_mean_and_scale():
     loc, scale = jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])
     samples = DiagonalNormal(jnp.tile(loc, (MANY, 1)), jnp.log(scale)).sample(jax.random.key(0))

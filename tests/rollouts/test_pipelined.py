@@ -182,6 +182,16 @@ def test_a_restart_forgets_the_numbers_of_a_diverged_agent():
     assert fresh.is_pending.all()
 
 
+def test_a_restart_forgets_the_memory_of_a_diverged_agent():
+    """A network of one's own may forget by a product, which would keep NaN."""
+    algo, config = algorithm("impala"), CONFIGS["impala"].replace(core="gru", core_size=3)
+    simulation = small_algorithms.initializer(algo)(config, jax.random.key(0)).simulation
+    diverged = simulation._replace(core=jax.tree.map(lambda x: x * jnp.nan, simulation.core))
+    assert jnp.isnan(jax.tree.leaves(diverged.core)[0]).all()
+    fresh = restart(algo.env, diverged, jnp.bool_(True))
+    chex.assert_trees_all_equal(fresh.core, jax.tree.map(jnp.zeros_like, simulation.core))
+
+
 @pytest.mark.slow
 def test_a_search_refills_lanes_whose_environments_simulate():
     algo, space = (

@@ -67,7 +67,7 @@ OTHER = {
 
 @pytest.mark.parametrize(
     ("make", "build"),
-    [(jaxrl.ppo, actor_critic), (jaxrl.dqn, functools.partial(q_network, dueling=False))],
+    [(jaxrl.ppo, actor_critic), (jaxrl.dqn, q_network)],
 )
 def test_fields_that_describe_the_network_change_nothing_of_a_callers_own(make, build):
     """All but `core`, which is refused for a network without a memory."""
