@@ -53,7 +53,7 @@ class SleepingEnv(HostAdapter):
     @property
     def _spec(self) -> HostSpec:
         raw_obs = jax.ShapeDtypeStruct(IMAGE, np.dtype(np.uint8))
-        return HostSpec(jaxrl.Box.of(IMAGE, np.uint8, 0, 255), jaxrl.Discrete(6), raw_obs)
+        return HostSpec(jaxrl.Box.of(IMAGE, np.uint8, 0, 255), jaxrl.Discrete(6), raw_obs, None)
 
     def _make_pool(self, seeds: np.ndarray) -> SleepingPool:
         return SleepingPool(seeds, self.step_seconds, self.sigma, threads_of(self))

@@ -68,7 +68,7 @@ class A2CState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalization.RunningStatistics | None
+    obs_statistics: normalization.ObsStatistics
 
 
 class Batch(NamedTuple):

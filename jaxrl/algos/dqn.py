@@ -77,7 +77,7 @@ class DQNState(NamedTuple):
     max_priority: Array | None
     key: Array
     num_updates: Array
-    obs_statistics: normalization.RunningStatistics | None
+    obs_statistics: normalization.ObsStatistics
 
 
 QValues = Callable[[PyTree, PyTree], Array]

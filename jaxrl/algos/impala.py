@@ -69,7 +69,7 @@ class ImpalaState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalization.RunningStatistics | None
+    obs_statistics: normalization.ObsStatistics
 
 
 class Batch(NamedTuple):

@@ -72,7 +72,7 @@ class PPOState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalization.RunningStatistics | None
+    obs_statistics: normalization.ObsStatistics
     reward_scale: normalization.RewardScale | None
 
 

@@ -89,7 +89,7 @@ class PQNState(NamedTuple):
     simulation: Simulation
     key: Array
     num_updates: Array
-    obs_statistics: normalization.RunningStatistics | None
+    obs_statistics: normalization.ObsStatistics
 
 
 class Batch(NamedTuple):

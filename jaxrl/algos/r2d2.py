@@ -95,7 +95,7 @@ class R2D2State(NamedTuple):
     max_priority: Array
     key: Array
     num_updates: Array
-    obs_statistics: normalization.RunningStatistics | None
+    obs_statistics: normalization.ObsStatistics
 
 
 def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
-from jaxrl.spaces import Box, ObservationSpace
-from jaxrl.types import Array, Trajectory
+from jaxrl.spaces import ACTION_MASK, Dict, ObservationSpace
+from jaxrl.types import Array, PyTree, Trajectory
 
 CLIP = 10.0
 EPSILON = 1e-8
@@ -23,6 +23,10 @@ class RunningStatistics(NamedTuple):
     variance: Array
 
 
+ObsStatistics: TypeAlias = "RunningStatistics | dict[str, ObsStatistics] | None"
+"""Statistics of observations: of a `Dict` those of each part, None for what stays as it is."""
+
+
 def start(shape: tuple[int, ...]) -> RunningStatistics:
     """Return mean 0 and variance 1 with the weight of 1e-4 samples, as in OpenAI Baselines.
 
@@ -34,19 +38,18 @@ def start(shape: tuple[int, ...]) -> RunningStatistics:
     )
 
 
-def init_obs_statistics(config: Any, space: ObservationSpace) -> RunningStatistics | None:
+def init_obs_statistics(config: Any, space: ObservationSpace) -> ObsStatistics:
     """Return the start of observation statistics, None unless `config.normalize_observations`.
 
-    Raises:
-      ValueError: if observations are not a `Box`.
+    Action masks have none.
     """
     if not config.normalize_observations:
         return None
-    if not isinstance(space, Box):
-        raise ValueError(
-            "normalize_observations takes observations that are one array, these are "
-            f"{space}; leave it off (False, --no-normalize-observations)"
-        )
+    if isinstance(space, Dict):
+        return {
+            name: None if name == ACTION_MASK else init_obs_statistics(config, part)
+            for name, part in space.parts
+        }
     return start(space.shape)
 
 
@@ -76,10 +79,12 @@ def update(
     return RunningStatistics(count, statistics.mean + delta * share, variance)
 
 
-def standardize(statistics: RunningStatistics | None, x: Array) -> Array:
+def standardize(statistics: ObsStatistics, x: PyTree) -> PyTree:
     """Return `(x - mean) / std`, clipped to +-10; without statistics return `x`."""
     if statistics is None:
         return x
+    if isinstance(statistics, dict):
+        return {name: standardize(statistics[name], part) for name, part in x.items()}
     z = (x - statistics.mean) * jax.lax.rsqrt(statistics.variance + EPSILON)
     return jnp.clip(z, -CLIP, CLIP)
 
@@ -125,12 +130,18 @@ def init_reward_scale(config: Any, num_envs: int) -> RewardScale | None:
 
 
 def update_obs_statistics(
-    statistics: RunningStatistics | None, trajectory: Trajectory, axis: Axis = SINGLE_DEVICE
-) -> RunningStatistics | None:
+    statistics: ObsStatistics, trajectory: Trajectory, axis: Axis = SINGLE_DEVICE
+) -> ObsStatistics:
     """Return the statistics after a rollout; None stays None."""
-    if statistics is None:
-        return None
-    return update(statistics, trajectory.obs, trajectory.valid, axis)
+
+    def updated(statistics: ObsStatistics, obs: PyTree) -> ObsStatistics:
+        if statistics is None:
+            return None
+        if isinstance(statistics, dict):
+            return {name: updated(part, obs[name]) for name, part in statistics.items()}
+        return update(statistics, obs, trajectory.valid, axis)
+
+    return updated(statistics, trajectory.obs)
 
 
 def update_reward_scale(

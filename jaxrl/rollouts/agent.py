@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxrl import checks
 from jaxrl.networks import recurrent
 from jaxrl.networks.recurrent import Apply
-from jaxrl.ops.normalization import RunningStatistics, standardize
+from jaxrl.ops.normalization import ObsStatistics, standardize
 from jaxrl.rollouts.simulation import Simulation, start
 from jaxrl.spaces import ActionSpace, ObservationSpace, zeros
 from jaxrl.types import Array, Env, Inputs, Memory, PyTree, check_environments
@@ -97,7 +97,7 @@ class Agent:
         if problem:
             raise ValueError(f"the network {name} does not fit {self.env.id}: {problem}")
 
-    def apply(self, config: Any, obs_statistics: RunningStatistics | None = None) -> Apply:
+    def apply(self, config: Any, obs_statistics: ObsStatistics = None) -> Apply:
         """Return `apply(params, core, inputs) -> (core, outputs)` over inputs `[T, N, ...]`.
 
         Args:
@@ -118,7 +118,7 @@ class Agent:
         memory: Any,
         obs: PyTree,
         choose: Callable[[Any], Array],
-        obs_statistics: RunningStatistics | None = None,
+        obs_statistics: ObsStatistics = None,
     ) -> tuple[Memory, Array]:
         """Return the memory after acting on observations `[N, ...]`, and the actions `[N, ...]`.
 

@@ -74,3 +74,30 @@ def test_the_statistics_count_every_step(name):
     steps = np.asarray(metrics["valid_steps"])[:6].sum()
     assert steps > 0
     np.testing.assert_allclose(state.obs_statistics.count, steps, rtol=1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class InParts(Shifted):
+    """The environment with its observations as a part, beside an action mask."""
+
+    @property
+    def observation_space(self):
+        mask = jaxrl.Box.of((2,), np.float32, 0, 1)
+        return jaxrl.Dict.of(place=self.env.observation_space, action_mask=mask)
+
+    def _shift(self, state, timestep):
+        parts = {"place": MEAN + STD * timestep.obs, "action_mask": jnp.eye(2)}
+        return state, timestep._replace(obs=parts)
+
+
+@pytest.mark.parametrize("name", [*CONFIGS])
+def test_parts_are_standardized_and_action_masks_are_not(name):
+    algo = getattr(jaxrl, name.partition("-")[0])(InParts(algorithm(name).env))
+    config = CONFIGS[name].replace(normalize_observations=True)
+    state = jax.eval_shape(algo.init, config, jax.random.key(0))
+    after, _ = jax.eval_shape(algo.update, config, state)
+    assert state.obs_statistics["place"].mean.shape == (4,)
+    assert state.obs_statistics["action_mask"] is None
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), state
+    )

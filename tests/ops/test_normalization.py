@@ -1,5 +1,6 @@
 """Running statistics against NumPy over everything seen."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,11 +34,32 @@ def test_statistics_are_those_of_all_valid_data(shape, offset):
     np.testing.assert_allclose(statistics.variance, seen.var(0), rtol=2e-3)
 
 
-def test_observations_of_parts_are_refused():
-    space = Dict((("position", Box((3,), jnp.dtype("float32"))),))
+def test_parts_have_statistics_of_their_own_and_action_masks_have_none():
+    def vector(size: int) -> Box:
+        return Box.of((size,), np.float32)
+
+    space = Dict.of(position=vector(3), inner=Dict.of(x=vector(1)), action_mask=vector(2))
     assert normalization.init_obs_statistics(jaxrl.PPOConfig(), space) is None
-    with pytest.raises(ValueError, match=r"these are Dict\(.*'position'.*; leave it off"):
-        normalization.init_obs_statistics(jaxrl.PPOConfig(normalize_observations=True), space)
+    config = jaxrl.PPOConfig(normalize_observations=True)
+    start = normalization.init_obs_statistics(config, space)
+    rows, no = np.random.default_rng(0).normal(50, 4, (40, 5, 6)), jnp.zeros((40, 5), bool)
+    obs = {
+        "position": rows[..., :3], "inner": {"x": rows[..., 3:4]},
+        "action_mask": (rows[..., 4:] > 50).astype(np.float32),
+    }  # fmt: skip
+    obs = jax.tree.map(jnp.asarray, obs)
+    inputs = Inputs(obs, no, no, no)
+    trajectory: Any = Trajectory(inputs, no, no * 1.0, no, no, valid=~no, extras=None)
+    statistics: Any = normalization.update_obs_statistics(start, trajectory)
+    for part, x in ((statistics["position"], obs["position"]),
+                    (statistics["inner"]["x"], obs["inner"]["x"])):  # fmt: skip
+        alone = update(normalization.start(x.shape[-1:]), x, ~no)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), part, alone)
+    assert statistics["action_mask"] is None
+    z = normalization.standardize(statistics, obs)
+    np.testing.assert_array_equal(z["action_mask"], obs["action_mask"])
+    for x in (z["position"], z["inner"]["x"]):
+        np.testing.assert_allclose([x.mean(), x.std()], [0, 1], atol=0.2)
 
 
 def test_a_batch_without_valid_rows_changes_nothing():
