@@ -42,8 +42,9 @@ CHUNK = 64
 """Updates in one call of the program, at most."""
 REPORT_SECONDS = 10
 OF_ONE_RUN = (
-    "seed", "run_dir", "label", "resume", "video", "num_evaluations", "eval_episodes", "log_every",
-    "wandb", "autotune", "devices", "cluster", "coordinator", "num_hosts", "host_id",
+    "seed", "run_dir", "label", "resume", "video", "num_evaluations", "eval_episodes",
+    "eval_greedy", "log_every", "wandb", "autotune", "devices", "cluster", "coordinator",
+    "num_hosts", "host_id",
 )  # fmt: skip
 """Arguments of `jaxrl train` that have no meaning here."""
 
@@ -175,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = {
         "total_steps": flags.total_steps, "log_every": updates_per_row(num_updates),
         "num_evaluations": 0, "eval_episodes": flags.eval_episodes,
+        "eval_greedy": flags.eval_greedy,
     }  # fmt: skip
     manifest = manifests.describe(algo, config, arguments)
     say = Console(stderr=True).log

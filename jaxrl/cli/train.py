@@ -206,6 +206,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         resume=args.resume,
         num_evaluations=args.num_evaluations,
         eval_episodes=args.eval_episodes,
+        eval_greedy=args.eval_greedy,
         log_every=args.log_every,
         sinks=sinks,
         label=args.label,

@@ -126,6 +126,7 @@ MANIFEST: Table = {
     "log_every": Field(COUNT, required=False),
     "num_evaluations": Field(INDEX, required=False),
     "eval_episodes": Field(COUNT, required=False),
+    "eval_greedy": Field(SWITCH, required=False, default=False),
     "label": Field(none_or(TEXT), required=False),
     "trial": Field(INDEX, required=False),
     "resumptions": RESUMPTIONS,

@@ -28,7 +28,12 @@ from jaxrl.files import schema
 from jaxrl.files.rows import read as read_rows
 from jaxrl.training.compilation import compile_chunk
 from jaxrl.training.curve import plot_run
-from jaxrl.training.evaluate import EVALUATION_SEED, agent_on_one_device, evaluate_separately
+from jaxrl.training.evaluate import (
+    EVALUATION_SEED,
+    MAX_EPISODE_STEPS,
+    agent_on_one_device,
+    evaluate_separately,
+)
 from jaxrl.training.loggers import JsonlSink, Sink, TensorBoardSink, read_jsonl
 from jaxrl.training.progress import (
     NEEDED,
@@ -73,9 +78,12 @@ class RunResult(NamedTuple):
     def __repr__(self) -> str:
         """Return a line without the arrays of the state."""
         names = ("updates", "valid_steps", "mean_return", "eval_return")
-        shown = ", ".join(f"{name}={self.summary[name]!r}" for name in names)
+        shown = ", ".join(f"{name!r}: {self.summary[name]!r}" for name in names)
         where = None if self.run_dir is None else str(self.run_dir)
-        return f"RunResult({shown}, interrupted={self.interrupted}, run_dir={where!r})"
+        return (
+            f"RunResult(summary={{{shown}, ...}}, interrupted={self.interrupted}, "
+            f"run_dir={where!r})"
+        )
 
 
 class EvaluationStopped(Exception):
@@ -362,6 +370,12 @@ class TrainingLoop:
           EvaluationStopped: after a signal.
         """
         num_episodes = self.settings.eval_episodes
+        if not self.progress.episodes:
+            self.bar.announce(
+                f"no episode has ended in {self.progress.steps:,} steps, so the evaluation may "
+                f"take up to {MAX_EPISODE_STEPS:,} steps an episode; give the environments a time "
+                "limit, or do not evaluate (num_evaluations=0, --num-evaluations 0)"
+            )
 
         def watch(num_ended: int) -> None:
             self.bar.say(f"evaluating, {num_ended} of {num_episodes} episodes")
@@ -369,8 +383,9 @@ class TrainingLoop:
                 raise EvaluationStopped
 
         returns, lengths = evaluate_separately(
-            self.algo, self.config, agent, num_episodes, self.evaluation_seed, watch=watch
-        )
+            self.algo, self.config, agent, num_episodes, self.evaluation_seed,
+            self.settings.eval_greedy, watch,
+        )  # fmt: skip
         ended = np.isfinite(returns)
         if not ended.all():
             self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import checks
+from jaxrl.envs.host import conversions
 from jaxrl.spaces import Box, Dict, ObservationSpace, zeros
 from jaxrl.training.evaluate import without_training
 from jaxrl.training.run_dir import manifest as manifests
@@ -26,7 +27,8 @@ class LoadedPolicy:
 
     Observations and actions are those of `algo.env` (see `jaxrl.envs.host.conversions`): images
     have their channels last, integers are one-hot, Discrete actions count from 0, and actions of a
-    Box lie within its bounds. Actions are NumPy's, which Gymnasium's `env.step` takes.
+    Box are vectors within its bounds. Actions are NumPy's. For observations and actions as a
+    `gymnasium.Env` has them there is `act_in`.
 
     Without a key the policy acts greedily; with one it samples. An agent with a memory remembers
     the calls since the last `reset()`. Research code may use `algo`, `config` and `state`.
@@ -83,6 +85,26 @@ class LoadedPolicy:
             action = jnp.clip(action, *self.algo.env.action_space.bounds())
         action = np.asarray(action)
         return action[0] if single else action
+
+    def act_in(self, env: Any, obs: Any, key: Array | None = None) -> Any:
+        """Return the next action for `env.step`, given an observation of a `gymnasium.Env`.
+
+        Args:
+          env: the environment; only its spaces are read.
+          obs: as its `reset` or `step` returned it.
+          key: as in `policy(obs, key)`.
+
+        Raises:
+          ValueError: if its observations are not those that the policy was trained on.
+        """
+        space = env.observation_space
+        raw = conversions.raw_observation(space)
+        batch = jax.tree.map(
+            lambda x: np.asarray(x)[None], obs, is_leaf=lambda x: not isinstance(x, dict | tuple)
+        )
+        batch = conversions.gather(space, raw, batch)
+        batch = conversions.arrange(conversions.observation_space(space, raw), raw, batch)
+        return conversions.to_simulator(env.action_space, self(batch, key))[0]
 
 
 def as_batch(space: ObservationSpace, obs: Any) -> tuple[PyTree, bool]:

@@ -200,6 +200,7 @@ class LoopSettings(NamedTuple):
     log_every: int
     num_evaluations: int
     eval_episodes: int
+    eval_greedy: bool
     chunk_updates: int | None
     chunk_seconds: float
     checkpoint_seconds: float

@@ -53,6 +53,7 @@ def run(
     resume: bool = False,
     num_evaluations: int = 1,
     eval_episodes: int = 16,
+    eval_greedy: bool = False,
     log_every: int | None = None,
     chunk_updates: int | None = None,
     chunk_seconds: float = 2.0,
@@ -82,9 +83,9 @@ def run(
         nothing.
       resume: continue the run in `run_dir`, if there is one.
       num_evaluations: number of evaluations, evenly spaced, the last one at the end; 0 for none.
-      eval_episodes: whole episodes of an evaluation. They run in separate environments, with
-        actions sampled from the policy; their keys follow from `seed`, and are the same in all
-        evaluations of the run.
+      eval_episodes: whole episodes of an evaluation. They run in up to 16 separate environments;
+        their keys follow from `seed`, and are the same in all evaluations of the run.
+      eval_greedy: whether evaluations take the policy's most probable actions instead of samples.
       log_every: updates that make one row, at most 1,024; None keeps the resumed run's value, and
         gives a new run about 1,000 rows.
       chunk_updates, chunk_seconds: length of a call of the compiled program, by time if
@@ -121,6 +122,7 @@ def run(
         progress_bar = checks.flag("progress_bar", progress_bar)
         num_evaluations = checks.integer("num_evaluations", num_evaluations, 0)
         eval_episodes = checks.integer("eval_episodes", eval_episodes)
+        eval_greedy = checks.flag("eval_greedy", eval_greedy)
         log_every = checks.optional(checks.integer, "log_every", log_every, 1, MAX_CHUNK)
         chunk_updates = checks.optional(checks.integer, "chunk_updates", chunk_updates)
         chunk_seconds = checks.number("chunk_seconds", chunk_seconds, NOT_NEGATIVE)
@@ -141,6 +143,7 @@ def run(
             log_every=row_length(log_every, num_updates, directory if resume else None),
             num_evaluations=num_evaluations,
             eval_episodes=eval_episodes,
+            eval_greedy=eval_greedy,
             chunk_updates=chunk_updates,
             chunk_seconds=chunk_seconds,
             checkpoint_seconds=checkpoint_seconds,
@@ -155,7 +158,7 @@ def run(
             arguments = {
                 "run_id": manifests.new_run_id(), "seed": seed, "total_steps": total_steps,
                 "log_every": settings.log_every, "num_evaluations": num_evaluations,
-                "eval_episodes": eval_episodes, "label": label,
+                "eval_episodes": eval_episodes, "eval_greedy": eval_greedy, "label": label,
             }  # fmt: skip
             manifest = manifests.describe(algo, config, arguments)
             opened = open_run_dir(directory, manifest, resume, settings.num_updates)

@@ -75,6 +75,7 @@ def real_manifest():
     algo, config = jaxrl.ppo(env), jaxrl.PPOConfig(hidden_sizes=(8,), num_steps=8)
     arguments = {
         "seed": 1, "total_steps": 64, "log_every": 1, "num_evaluations": 1, "eval_episodes": 2,
+        "eval_greedy": False,
     }  # fmt: skip
     manifest = json.loads(json.dumps(manifests.describe(algo, config, arguments)))
     return json.loads(json.dumps(manifests.resumed(manifest, manifest)))

@@ -43,7 +43,7 @@ QUIET: dict[str, Any] = {"num_evaluations": 0, "chunk_updates": 2, "progress_bar
     ],
 )
 def test_the_length_of_a_chunk(settings, done, seconds_per_update, length):
-    defaults = LoopSettings(5000, 4, 1, 0, 4, None, 2.0, 10.0)
+    defaults = LoopSettings(5000, 4, 1, 0, 4, False, None, 2.0, 10.0)
     unfinished = done % settings.get("log_every", 1)
     progress = Progress(update=done, row={"loss": [0.0] * unfinished})
     assert chunk_length(defaults._replace(**settings), progress, seconds_per_update) == length
@@ -59,7 +59,7 @@ def test_the_length_of_a_chunk(settings, done, seconds_per_update, length):
     ],
 )
 def test_evaluations_are_evenly_spaced_and_the_last_one_is_at_the_end(num_updates, number, at):
-    settings = LoopSettings(num_updates, 4, 1, number, 4, None, 2.0, 10.0)
+    settings = LoopSettings(num_updates, 4, 1, number, 4, False, None, 2.0, 10.0)
     found, update = [], settings.next_evaluation(0)
     while update is not None:
         found.append(update)
@@ -200,11 +200,36 @@ def test_an_evaluation_has_the_scores_of_the_episodes_that_ended(
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
 
+@pytest.mark.parametrize("greedy", [False, True])
+def test_an_evaluation_is_greedy_if_the_run_asks_for_it(tmp_path, monkeypatch, greedy):
+    given = []
+
+    def evaluate(algo, config, agent, num_episodes, seed, greedy, watch):
+        given.append(greedy)
+        return Evaluation(*jnp.ones((2, num_episodes)))
+
+    monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+    arguments = QUIET | {"num_evaluations": 1, "eval_greedy": greedy}
+    jaxrl.run(toy(), CONFIG, total_steps=4, run_dir=tmp_path / "x", **arguments)
+    jaxrl.rerun(tmp_path / "x", tmp_path / "y", make_algorithm=toy)
+    assert given == [greedy] * 2
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.9])
+def test_a_run_says_that_no_episode_ended_before_it_evaluates(monkeypatch, capsys, gamma):
+    scores = Evaluation(*jnp.ones((2, 2)))
+    monkeypatch.setattr(loop, "evaluate_separately", lambda *_: scores)
+    arguments = QUIET | {"num_evaluations": 1, "progress_bar": True}
+    jaxrl.run(toy(), CONFIG.replace(gamma=gamma), total_steps=8, **arguments)
+    text = "no episode has ended in 8 steps, so the evaluation may take up to 100,000 steps"
+    assert (text in " ".join(capsys.readouterr().err.split())) == (gamma == 0.1)
+
+
 @pytest.mark.parametrize("stopped", [1, 2])
 def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypatch, stopped):
     seeds = []
 
-    def evaluate(algo, config, agent, num_episodes, seed, watch):
+    def evaluate(algo, config, agent, num_episodes, seed, greedy, watch):
         seeds.append(seed)
         watch(0)
         if len(seeds) == stopped:
@@ -233,7 +258,7 @@ def test_a_signal_stops_an_evaluation_which_a_resume_repeats(tmp_path, monkeypat
 def test_an_evaluation_without_an_end_is_not_repeated_by_each_resume(tmp_path, monkeypatch):
     seeds = []
 
-    def evaluate(algo, config, agent, num_episodes, seed, watch):
+    def evaluate(algo, config, agent, num_episodes, seed, greedy, watch):
         seeds.append(seed)
         return Evaluation(*jnp.full((2, num_episodes), jnp.nan))
 
@@ -253,7 +278,7 @@ def test_callbacks_of_a_repeated_evaluation_get_the_row_of_the_updates_before(
 ):
     calls, rows = [], []
 
-    def evaluate(algo, config, agent, num_episodes, seed, watch):
+    def evaluate(algo, config, agent, num_episodes, seed, greedy, watch):
         calls.append(seed)
         if len(calls) == 1:
             signal.raise_signal(signal.SIGTERM)
@@ -275,7 +300,7 @@ def test_an_evaluation_that_a_resume_repeated_is_kept_if_the_run_is_killed_then(
 ):
     seeds = []
 
-    def evaluate(algo, config, agent, num_episodes, seed, watch):
+    def evaluate(algo, config, agent, num_episodes, seed, greedy, watch):
         seeds.append(seed)
         if len(seeds) == 1:
             signal.raise_signal(signal.SIGTERM)

@@ -328,7 +328,7 @@ def test_callbacks_get_the_state_and_the_newest_row_between_chunks():
         run(5, callbacks=[3])
     with pytest.raises(ValueError, match="a callback must return None, got False; to stop the run"):
         run(5, callbacks=[lambda update, state, row: False])
-    assert repr(result).startswith("RunResult(updates=5, valid_steps=")
+    assert repr(result).startswith("RunResult(summary={'updates': 5, 'valid_steps': ")
     assert len(repr(result)) < 200
 
 

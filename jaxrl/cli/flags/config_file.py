@@ -149,7 +149,10 @@ def _flags_of_manifest(path: Path, algorithm: str, given: Collection[str]) -> di
             f"--config: {path} is of a run with a network of its own; repeat it by "
             "jaxrl.rerun(..., network=...)"
         )
-    names = ("seed", "total_steps", "num_evaluations", "eval_episodes", "log_every", "label")
+    names = (
+        "seed", "total_steps", "num_evaluations", "eval_episodes", "eval_greedy", "log_every",
+        "label",
+    )  # fmt: skip
     config = dict(manifest["config"])
     anneals = bool(config.get("anneal_updates", 0))
     if not LENGTH_FLAGS.isdisjoint(given):

@@ -57,6 +57,8 @@ class TrainArguments:
     """Evaluations on separate environments, evenly spaced, the last one at the end."""
     eval_episodes: int = 16
     """Episodes of each evaluation."""
+    eval_greedy: bool = False
+    """Evaluate the most probable actions, instead of samples."""
     log_every: int | None = None
     """Updates a row of metrics.jsonl; about 1000 rows by default."""
     wandb: bool = False

@@ -34,7 +34,8 @@ _PACKAGES = (
     "jaxrl", "jax", "jaxlib", "flax", "optax", "chex", "gymnax", "envpool", "gymnasium",
     "orbax-checkpoint", "numpy",
 )  # fmt: skip
-ARGUMENTS = ("seed", "total_steps", "log_every", "num_evaluations", "eval_episodes")
+OF_EVALUATIONS = ("num_evaluations", "eval_episodes", "eval_greedy")
+ARGUMENTS = ("seed", "total_steps", "log_every", *OF_EVALUATIONS)
 """The arguments of `jaxrl.run` on which its results depend."""
 TO_RESUME = ("seed", "log_every", "total_steps")
 """The fields that a resumed run needs of its manifest."""
@@ -201,7 +202,7 @@ def identity(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def resumed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of a resumed run: its beginning, its new length, every resumption."""
-    kept = {key: new[key] for key in ("num_evaluations", "eval_episodes", "total_steps")}
+    kept = {key: new[key] for key in ("total_steps", *OF_EVALUATIONS)}
     kept["label"] = new.get("label") or old.get("label")
     return old | kept | note_resume(old, new)
 

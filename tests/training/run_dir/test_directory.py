@@ -10,7 +10,8 @@ from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import directory_lock, open_run_dir
 
 ARGUMENTS = {
-    "seed": 3, "total_steps": 64, "log_every": 1, "num_evaluations": 0, "eval_episodes": 1
+    "seed": 3, "total_steps": 64, "log_every": 1, "num_evaluations": 0, "eval_episodes": 1,
+    "eval_greedy": False,
 }  # fmt: skip
 
 
