@@ -204,6 +204,7 @@ class Spaced(gymnasium.Env):
             "bool": (Box(0, 1, (2,), cast(Any, bool)), np.array([True, False])),
             "image": (Box(0, 255, (5, 4, 3), np.uint8), counted(5, 4, 3)),
             "stack": (Box(0, 255, (2, 5, 4, 3), np.uint8), counted(2, 5, 4, 3)),
+            "planes": (Box(0, 255, (2, 3, 5, 4), np.uint8), counted(2, 3, 5, 4)),
             "parts": (
                 Dict({"none": Box(0, 1, (0,)), "some": Box(0, 1, (2,))}),
                 {"none": np.zeros(0, np.float32), "some": np.array([0, 1], np.float32)},

@@ -227,10 +227,17 @@ def test_the_sink_takes_rows(tmp_path, monkeypatch, capsys):
 @pytest.mark.usefixtures("toy_for_ppo")
 def test_the_callback_stops_the_run_when_the_return_is_good(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = run_snippet("own callback", ("500_000", "80_000, 'log_every': 1"))["result"]
+    result = run_snippet("own callback", ("500_000", "80_000"))["result"]
     assert result.interrupted
     assert 0 < result.summary["updates"] < 10_000
     assert result.summary["mean_return"] > 50
+
+
+@pytest.mark.slow
+def test_the_callback_plays_its_own_games():
+    scope = run_snippet("own games", ("50_000, num_evaluations=5", "2_048, num_evaluations=2"))
+    assert len(scope["rates"]) == 2
+    assert all(0 <= rate <= 1 for rate in scope["rates"])
 
 
 @pytest.mark.slow

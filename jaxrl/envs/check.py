@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.errors import message_in
-from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete, Space, zeros
 from jaxrl.types import Array, Env, PyTree, TimeStep
 
 MEMBERS = (
@@ -25,6 +25,8 @@ METHODS = (
     "init", "step", "for_evaluation", "for_rendering", "spread", "restart", "send_and_receive"
 )  # fmt: skip
 FLAGS = ("terminated", "truncated", "first")
+FAR = 10.0
+"""Bounds of actions that are so much larger or smaller than 1 give a warning."""
 
 
 def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
@@ -50,6 +52,8 @@ def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
                 f"{getattr(env, 'id', env)!r} breaks the contract of environments:\n  - "
                 + "\n  - ".join(problems)
             )
+    for doubt in _doubts(env):
+        warnings.warn(f"{env.id}: {doubt}", stacklevel=2)
 
 
 def _check_members(env: Any) -> Iterator[str]:
@@ -190,6 +194,28 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
         alone = [jit_play(env, key, actions) for key in keys]
         if not all(_is_close(jax.tree.map(lambda x, i=i: x[i], lanes), alone[i]) for i in range(2)):
             yield "a member under vmap differs from the same environments alone"
+
+
+def _doubts(env: Env) -> Iterator[str]:
+    """Yield what the contract allows, but is often a mistake."""
+    for name, space, _ in _parts(env.observation_space, zeros(env.observation_space)) or []:
+        shape = space.shape
+        if len(shape) == 3 and shape[0] < min(shape[1:]):
+            yield (
+                f"{name} is taken for an image of {shape[0]}x{shape[1]} with {shape[2]} channels; "
+                "if its channels come first, move them to the end"
+            )
+    if isinstance(env.action_space, Box):
+        bounds = np.stack(env.action_space.bounds())
+        low, high = bounds[:, np.isfinite(bounds).all(0)]
+        half, center = (high - low) / 2, (high + low) / 2
+        far = (half > FAR) | (half < 1 / FAR) | (np.abs(center) > FAR)
+        if far.any():
+            yield (
+                f"actions are a Box with bounds {low[far][0]:g} and {high[far][0]:g}, but policies "
+                "begin with actions about 0, of standard deviation 1: scale them to -1 and 1 "
+                "(gymnasium.wrappers.RescaleAction), or set initial_std"
+            )
 
 
 def _play(env: Env, key: Array, actions: Any) -> tuple[PyTree, TimeStep]:

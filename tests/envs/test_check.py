@@ -34,7 +34,7 @@ class Corridor:
         return jaxrl.Box.of((1,), np.float32, 0, self.length)
 
     @property
-    def action_space(self):
+    def action_space(self) -> Any:
         return None if self.breaks == "space" else jaxrl.Discrete(2)
 
     def for_evaluation(self, num_envs):
@@ -152,6 +152,47 @@ def test_a_check_without_an_end_says_so():
     env: Any = Corridor()
     with pytest.warns(UserWarning, match=r"Corridor: no episode ended within 2 steps"):
         jaxrl.check_env(env, num_steps=2)
+
+
+@dataclass(frozen=True)
+class Spaced(Corridor):
+    """A corridor that one walks through whatever one does, with any spaces."""
+
+    shape: tuple[int, ...] = (1,)
+    low: float = -1.0
+    high: float = 1.0
+
+    @property
+    def observation_space(self):
+        return jaxrl.Box.of(self.shape, np.float32, 0, self.length)
+
+    @property
+    def action_space(self) -> Any:
+        return jaxrl.Box.of((1,), np.float32, self.low, self.high)
+
+    def step(self, key, state, action):
+        return super().step(key, state, jnp.ones(self.num_envs, jnp.int32))
+
+    def observe(self, place):
+        return jnp.zeros((self.num_envs, *self.shape))
+
+
+@pytest.mark.parametrize(
+    ("spaces", "doubt"),
+    [
+        ({"shape": (3, 8, 9)}, "obs is taken for an image of 3x8 with 9 channels; if its"),
+        ({"low": 0.0, "high": 255.0}, "actions are a Box with bounds 0 and 255, but policies"),
+        ({"low": -0.01, "high": 0.01}, "bounds -0.01 and 0.01, but"),
+        ({"low": 99.0, "high": 101.0}, "bounds 99 and 101, but"),
+    ],
+)
+def test_a_check_warns_of_what_is_often_a_mistake(spaces, doubt):
+    env: Any = Spaced(**spaces)
+    with pytest.warns(UserWarning, match=rf"Corridor: .*{doubt}"):
+        jaxrl.check_env(env, num_steps=8)
+    usual: list[Any] = [Spaced(shape=(8, 9, 3)), Spaced(low=-np.inf), Spaced(low=-5.0, high=2.0)]
+    for env in usual:
+        jaxrl.check_env(env, num_steps=8)
 
 
 @pytest.mark.filterwarnings("ignore:.*no episode ended")

@@ -1,5 +1,6 @@
 """Policies: the agent of a run's newest checkpoint, as a function of observations."""
 
+import functools
 from types import SimpleNamespace
 
 import gymnasium
@@ -10,6 +11,7 @@ import pytest
 from written_runs import write_run
 
 import jaxrl
+from jaxrl.envs.host import callback
 from jaxrl.training.policy import as_batch
 from jaxrl.training.run_dir import manifest as manifests
 
@@ -70,6 +72,52 @@ def test_gymnasium_takes_actions_as_they_are():
         assert env.action_space.contains(action)
         env.step(action)
         env.close()
+
+
+class Parts(gymnasium.Env):
+    """Observations and actions that jaxrl converts."""
+
+    def __init__(self, action_space: gymnasium.Space):
+        self.observation_space = gymnasium.spaces.Dict({
+            "mode": gymnasium.spaces.Discrete(3, start=5),
+            "image": gymnasium.spaces.Box(0, 255, (3, 12, 10), np.uint8),
+            "pair": gymnasium.spaces.Tuple([gymnasium.spaces.Box(-1, 1, (2,), np.float64)] * 2),
+        })  # fmt: skip
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+
+@pytest.mark.parametrize(
+    "action_space",
+    [
+        gymnasium.spaces.Discrete(4, start=-1),
+        gymnasium.spaces.Box(-2, 2, (2,), np.int64),
+        gymnasium.spaces.Box(-1, 1, (2, 2), np.float32),
+        gymnasium.spaces.MultiBinary(3),
+    ],
+)
+def test_a_policy_acts_in_a_loop_of_gymnasium(action_space):
+    env = jaxrl.make(functools.partial(Parts, action_space), 1, vectorization_mode="sync")
+    algo, simulator = jaxrl.ppo(env), Parts(action_space)
+    state = jax.jit(algo.init)(CONFIG, jax.random.key(0))
+    with callback.closing(state):
+        policy = jaxrl.LoadedPolicy(algo, CONFIG, state)
+        for number in range(5):
+            obs, _ = simulator.reset()
+            action = policy.act_in(simulator, obs, jax.random.key(number))
+            assert action_space.contains(action)
+            converted = {
+                "mode": np.eye(3)[obs["mode"] - 5], "image": np.moveaxis(obs["image"], 0, -1),
+                "pair": {str(place): part for place, part in enumerate(obs["pair"])},
+            }  # fmt: skip
+            expected = policy(converted, jax.random.key(number)).reshape(action_space.shape)
+            low = {"Discrete": -1, "Box": -2}.get(type(action_space).__name__, 0)
+            is_integer = np.issubdtype(action_space.dtype, np.integer)
+            np.testing.assert_array_equal(action, expected + (low if is_integer else 0))
+        with pytest.raises(ValueError, match="the policy takes observations of shape"):
+            policy.act_in(gymnasium.make("CartPole-v1"), np.zeros(4, np.float32))
 
 
 def test_actions_of_a_box_stay_within_its_bounds():

@@ -8,6 +8,7 @@ observation is what a pool on the host returns, before `arrange`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,7 +35,8 @@ def arrange(space: ObservationSpace, raw: PyTree, obs: PyTree) -> PyTree:
     if raw.shape == () and space.shape != ():
         return jax.nn.one_hot(obs, space.shape[0], dtype=jnp.float32)
     if _is_stack(raw):
-        return jnp.moveaxis(obs, 1, 3).reshape(len(obs), *space.shape)
+        stack = jnp.moveaxis(obs, 2, -1) if _has_channels_first(raw.shape[1:]) else obs
+        return jnp.moveaxis(stack, 1, 3).reshape(len(obs), *space.shape)
     return jnp.moveaxis(obs, -3, -1) if _is_channels_first(raw) else obs
 
 
@@ -102,7 +104,10 @@ def observation_space(space: Any, raw: PyTree) -> ObservationSpace:
         return Box.of((int(space.n),) if not raw.shape else raw.shape, np.float32, 0.0, 1.0)
     shape = (*raw.shape[1:], raw.shape[0]) if _is_channels_first(raw) else raw.shape
     if _is_stack(raw):
-        shape = (*raw.shape[1:3], raw.shape[0] * raw.shape[3])
+        frames, *image = raw.shape
+        if _has_channels_first(image):
+            image = [*image[1:], image[0]]
+        shape = (*image[:2], frames * image[2])
     low, high = _bounds(space)
     if shape == raw.shape:
         return Box.of(shape, raw.dtype, low, high)
@@ -183,10 +188,13 @@ def _is_empty(space: Any) -> bool:
 
 def _is_channels_first(obs: jax.ShapeDtypeStruct) -> bool:
     """Return True for images `[C, H, W]`; most simulators have these, a few have `[H, W, C]`."""
-    shape = obs.shape
-    return len(shape) == 3 and obs.dtype == np.uint8 and shape[0] < min(shape[1:])
+    return len(obs.shape) == 3 and obs.dtype == np.uint8 and _has_channels_first(obs.shape)
+
+
+def _has_channels_first(shape: Sequence[int]) -> bool:
+    return shape[0] < min(shape[1:])
 
 
 def _is_stack(obs: jax.ShapeDtypeStruct) -> bool:
-    """Return True for stacked images `[S, H, W, C]`."""
+    """Return True for stacked images `[S, H, W, C]` or `[S, C, H, W]`."""
     return len(obs.shape) == 4 and obs.dtype == np.uint8

@@ -27,6 +27,7 @@ SHOWN = {
     "bool": [1, 0],
     "image": np.arange(60).reshape(5, 4, 3),
     "stack": np.arange(120).reshape(2, 5, 4, 3).transpose(1, 2, 0, 3).reshape(5, 4, 6),
+    "planes": np.arange(120).reshape(2, 3, 5, 4).transpose(2, 3, 0, 1).reshape(5, 4, 6),
 }
 
 
@@ -35,7 +36,7 @@ def test_observations_of_every_kind(kind):
     env = jaxrl.make(simulators.Spaced, N, kind=kind, vectorization_mode="sync")
     steps = jit_play(env, jax.random.key(0), np.array([[0, 1]], np.int32))
     assert isinstance(env.observation_space, Box)
-    dtypes = {"image": np.uint8, "stack": np.uint8, "long": np.int32}
+    dtypes = {"long": np.int32} | dict.fromkeys(("image", "stack", "planes"), np.uint8)
     assert steps.obs.dtype == dtypes.get(kind, np.float32)
     np.testing.assert_array_equal(steps.obs[1], [SHOWN[kind]] * N)
     np.testing.assert_array_equal(steps.reward[1], [3, 4])  # the simulator's actions begin at 3
