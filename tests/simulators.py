@@ -58,6 +58,13 @@ class Undrawable(Counting):
         raise SystemExit("no brush")
 
 
+class Unpictured(Counting):
+    """A simulator that takes `render_mode`, but has Gymnasium's own `render`."""
+
+    def render(self):
+        return gymnasium.Env.render(self)
+
+
 class Faulty(Counting):
     """An environment with a `fault` in the third step, or in the second reset."""
 

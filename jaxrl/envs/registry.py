@@ -81,9 +81,11 @@ def make(id: str | Callable[..., Any], num_envs: int = 1, **options: Any) -> Dra
         raise ImportError(f"{id} needs ale-py: pip install 'jaxrl[gymnasium]'")
     known = {name: f"{b}/{name}" for b in reversed(backends) for name in _module(b).ids()}
     near = [known[match] for match in difflib.get_close_matches(name, known, 5, 0.5)]
+    own = "" if prefix in BACKENDS else f"; of your module: 'gymnasium/your_module:{name}'"
     raise ValueError(
         f"unknown environment id {id!r} among {' and '.join(backends)}; "
         + (f"did you mean {', '.join(near)}?" if near else "no id comes near it")
+        + own
     )
 
 

@@ -147,6 +147,20 @@ def test_a_simulator_that_cannot_draw_is_named(mode):
         env.render(state)
 
 
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_simulator_without_pictures_is_told_apart(mode):
+    env: Any = jaxrl.make(simulators.Unpictured, N, vectorization_mode=mode).for_rendering()
+    state, _ = env.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"draws no pictures: it has no method render$"):
+        env.render(state)
+
+
+def test_a_function_that_takes_no_render_mode_is_told_to_take_it():
+    env: Any = jaxrl.make(simulators.old, N, vectorization_mode="sync")
+    with pytest.raises(ValueError, match=r"old draws no pictures: let the function .* render_mode"):
+        env.for_rendering()
+
+
 # --- OpenAI's Gym ---------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ def test_a_bare_id_is_searched_in_gymnax_then_envpool():
 @pytest.mark.parametrize(
     ("id", "near"),
     [
-        ("CartPol-v1", "gymnax/CartPole-v1"),
+        ("CartPol-v1", "gymnax/CartPole-v1.* of your module: 'gymnasium/your_module:CartPol-v1'"),
         ("envpool/Pnog-v5", "envpool/Pong-v5"),
         ("probe/Constant", "probe/Constant-v0"),
         ("#####", "no id comes near it"),

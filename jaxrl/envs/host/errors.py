@@ -57,8 +57,14 @@ def error_of_closing(close: Callable[[], object]) -> BaseException | None:
     return None
 
 
-def cannot_draw(reason: object) -> ValueError:
-    """Return the error that a simulator failed to draw."""
+def cannot_draw(reason: object, summary: str) -> ValueError:
+    """Return the error that a simulator failed to draw.
+
+    Args:
+      summary: of its exception (`worker.classify`).
+    """
+    if summary.startswith("NotImplementedError"):
+        return ValueError("this environment draws no pictures: it has no method render")
     return ValueError(
         "the simulator cannot draw on this machine (MuJoCo needs OpenGL: without a display set "
         f"MUJOCO_GL=egl, or osmesa with Debian's libosmesa6): {reason}"

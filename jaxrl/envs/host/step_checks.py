@@ -18,8 +18,9 @@ def checked(env: Any) -> gymnasium.Env:
     """
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
-            f"a function must return a gymnasium.Env, got {type(env).__name__}; register an "
-            "environment with gymnax's interface by gymnax.register(id, factory)"
+            f"a function must return a gymnasium.Env, got {type(env).__name__}: derive it from "
+            "gymnasium.Env, or wrap one of OpenAI's Gym by shimmy; register an environment with "
+            "gymnax's interface by gymnax.register(id, factory)"
         )
     return Checked(env)
 

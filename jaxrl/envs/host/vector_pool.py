@@ -117,7 +117,7 @@ class VectorPool:
             raise
         except BaseException as error:  # a simulator may raise anything, such as SystemExit
             _, summary = worker.classify(error)
-            raise cannot_draw(summary) from error
+            raise cannot_draw(summary, summary) from error
         if pictures is None or pictures[0] is None:
             raise lacks_pictures()
         return np.asarray(pictures[0])

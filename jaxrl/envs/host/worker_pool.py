@@ -77,7 +77,7 @@ class WorkerPool:
         except SimulatorError as error:
             if error.kind is None:
                 raise
-            raise cannot_draw(error) from None
+            raise cannot_draw(error, error.summary) from None
         if not picture:
             raise lacks_pictures()
         shape = worker.PICTURE.unpack_from(picture)

@@ -111,9 +111,9 @@ class Workers:
             if not isinstance(error, EOFError | ConnectionError):
                 raise
             raise SimulatorError(
-                f"{id}: the worker processes could not be started; their error is above. A script "
-                "whose environments run in processes is a file, and has `if __name__ == "
-                "'__main__':`"
+                f"{id}: the worker processes could not be started; their error is above. Scripts "
+                "whose environments run in processes are files with `if __name__ == '__main__':`; "
+                "with vectorization_mode='sync' environments need no processes"
             ) from error
         try:
             self.first_answers = self.receive(range(num_envs))

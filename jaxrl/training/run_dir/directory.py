@@ -57,7 +57,8 @@ def _prepared(
             if changes:
                 raise ValueError(
                     f"cannot resume {directory}: these settings changed since the run began; undo "
-                    "the changes or choose another directory:\n  " + "\n  ".join(changes)
+                    "the changes or choose another directory, in which a new run may begin from "
+                    "this agent (docs/how-to/questions.md):\n  " + "\n  ".join(changes)
                 )
             check_length(directory, manifest["total_steps"], num_updates)
             if manifest["total_steps"] > saved["total_steps"]:

@@ -378,7 +378,10 @@ def test_workers_that_cannot_be_started_are_an_error(monkeypatch):
     process_type = multiprocessing.get_context("forkserver").Process
     env: Any = jaxrl.make(simulators.Counting, N)
     monkeypatch.setattr(process_type, "start", start)
-    with pytest.raises(SimulatorError, match="is a file, and has `if __name__ == '__main__':`"):
+    with pytest.raises(
+        SimulatorError,
+        match="are files with `if __name__ == '__main__':`; with vectorization_mode='sync'",
+    ):
         env._make_pool(SEEDS)
 
 
