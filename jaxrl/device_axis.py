@@ -35,8 +35,18 @@ class Axis:
 
     @property
     def index(self) -> Array | int:
-        """The index of this device on the axis."""
-        return 0 if self.name is None else jax.lax.axis_index(self.name)
+        """The index of this device on the axis.
+
+        Raises:
+          ValueError: if the axis of the program has another size.
+        """
+        if self.name is None:
+            return 0
+        if (size := jax.lax.axis_size(self.name)) != self.size:
+            raise ValueError(
+                f"axis must be Axis({self.name!r}, {size}), as in the program, is {self}"
+            )
+        return jax.lax.axis_index(self.name)
 
     def mean(self, tree: PyTree) -> PyTree:
         """Average each leaf over the devices."""

@@ -141,7 +141,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         if run.seed in by_seed:
             raise ValueError(
                 f"{by_seed[run.seed].directory} and {run.directory} have the same settings and "
-                f"seed {run.seed}; give one of them"
+                f"seed {run.seed}; give one of them, or each a label (--label of jaxrl train)"
             )
         by_seed[run.seed] = run
     labels = _labels(runs)

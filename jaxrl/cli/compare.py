@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tyro
 
-from jaxrl.analysis.comparison import group_runs, read_run
+from jaxrl.analysis.comparison import Run, group_runs, read_run
 from jaxrl.analysis.comparison_page import summary_line, write_comparison
 from jaxrl.cli.flags.arguments import printable
 
@@ -31,9 +31,26 @@ class CompareArguments:
 def main(argv: Sequence[str], prog: str | None = None) -> int:
     """Write the page and print a line for each group of runs; return the exit status."""
     args = tyro.cli(CompareArguments, args=argv, prog=prog)
-    found = group_runs([read_run(directory) for directory in args.run_dirs])
+    found = group_runs(read_runs(args.run_dirs))
     path = write_comparison(found, args.out)
     for group in found:
         print(printable(summary_line(group)))
     print(f"page: {path}")
     return 0
+
+
+def read_runs(directories: Sequence[Path]) -> list[Run]:
+    """Read all runs.
+
+    Raises:
+      ValueError: if some cannot be read; it names all of these.
+    """
+    runs, problems = [], []
+    for directory in directories:
+        try:
+            runs.append(read_run(directory))
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))
+    return runs

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxrl.algos.ppo import PPOConfig, ppo
-from jaxrl.cli.flags.arguments import is_terminal
+from jaxrl.cli.flags.arguments import explain_missing_devices, is_terminal
 from jaxrl.envs import make
 from jaxrl.training import compilation
 from jaxrl.training.run_dir.manifest import version_of
@@ -98,7 +98,8 @@ def guarded(check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except Exception as error:  # a check may fail in any way
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        problem = explain_missing_devices()
+        text = problem or f"{type(error).__name__}: {error}".splitlines()[0]
         name = check.__name__.replace("_", " ")
         return Finding(name, text, "broken", "compare the versions above, or reinstall")
 

@@ -21,6 +21,7 @@ all devices by itself.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import shlex
@@ -73,7 +74,7 @@ class SubmitArguments:
     """Apptainer image; without one, the interpreter that runs `jaxrl submit`."""
     workers: int | None = None
     """Tasks of an array that share a study; the command needs jaxrl sweep's --storage."""
-    extra: tuple[str, ...] = ()
+    extra: tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]] = ()
     """Further options of sbatch or qsub, without dashes: partition=gpu, or 'q gpu.q'."""
     dry_run: bool = False
     """Write the job without submitting it."""
@@ -140,7 +141,9 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
             )
         if given("--study") is None:
             rest += ["--study", args.name]
-    python = "python" if args.container else sys.executable
+    python = [sys.executable]
+    if args.container:  # -P: jaxrl of the image, not of a clone in the working directory
+        python = ["python", "-P"] if rest[0] == "-m" else ["python"]
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         trim_blocks=True,
@@ -149,9 +152,9 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
     )
     templates.filters |= {"clock": format_clock, "quote": shlex.quote}
     return templates.get_template(f"{args.scheduler}.sh").render(
-        dataclasses.asdict(args),
+        dataclasses.asdict(args) | {"extra": [*itertools.chain(*args.extra)]},
         run_dir=run_dir or f"runs/{args.name}",
-        command=shlex.join([python, *rest]),
+        command=shlex.join([*python, *rest]),
     )
 
 
@@ -165,7 +168,7 @@ def check_flags(args: SubmitArguments) -> None:
         raise ValueError(f"--hours must be a number over {least}, got {args.hours:g}")
     for name, least in (("gpus", 0), ("cpus", 1), ("nodes", 1), ("workers", 1)):
         checks.optional(checks.integer, f"--{name}", getattr(args, name), least)
-    if any("\n" in text or not text.strip() for text in args.extra):
+    if any("\n" in text or not text.strip() for text in itertools.chain(*args.extra)):
         raise ValueError("--extra takes options of one line each, such as partition=gpu")
     if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
         raise ValueError("--nodes needs --scheduler slurm and no --workers")

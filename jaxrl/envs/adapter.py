@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
 from jaxrl.device_axis import SINGLE_DEVICE, Axis
 from jaxrl.types import Array, PyTree, TimeStep
 
@@ -50,7 +51,14 @@ class Adapter:
         return dict(self.keywords)
 
     def spread(self, axis: Axis) -> Self:
-        """Return one device's part of the environments."""
+        """Return one device's part of the environments.
+
+        Raises:
+          ValueError: if they cannot be split evenly.
+        """
+        checks.instance("axis", axis, Axis, "a jaxrl.device_axis.Axis")
+        if self.num_envs % axis.size:
+            raise ValueError(f"num_envs = {self.num_envs} is not divisible by {axis.size} devices")
         return dataclasses.replace(self, num_envs=self.num_envs // axis.size, axis=axis)
 
     def for_evaluation(self, num_envs: int) -> Self:

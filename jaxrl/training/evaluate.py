@@ -77,6 +77,11 @@ def evaluate(
     check_agent(algo, config)
     check_environments(env)
     _check_spaces(algo.env, env)
+    if isinstance(env, HostEnv) and any(map(_is_on_several_devices, jax.tree.leaves(state))):
+        raise checks.refuse(
+            "state", "that of jaxrl.training.evaluate.agent_on_one_device(state) for environments "
+            "on the host", "one on several devices",
+        )  # fmt: skip
     if "simulation" not in getattr(state, "_fields", ()):
         raise checks.refuse("state", "a training state, as algo.init returns it", type(state))
     episodes_per_env = checks.integer("episodes_per_env", episodes_per_env)
@@ -169,6 +174,11 @@ def _check_spaces(own: Env, env: Env) -> None:
                 f"env must have the {name} of the agent's environments, {own.id}: {expected}; "
                 f"{env.id} has {space}"
             )
+
+
+def _is_on_several_devices(x: Any) -> bool:
+    is_known = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return is_known and len(x.devices()) > 1
 
 
 def evaluate_separately(

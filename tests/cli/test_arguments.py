@@ -4,11 +4,13 @@ import math
 import re
 import warnings
 
+import jax
 import pytest
 import tyro
 
 import jaxrl
 from jaxrl import tuning
+from jaxrl.cli import doctor
 from jaxrl.cli.flags import arguments
 from jaxrl.cli.flags.arguments import parse_pairs, set_fields, write_pair
 from jaxrl.cli.flags.sweep import parse_distribution
@@ -35,6 +37,19 @@ def test_an_interrupt_ends_with_status_130(capsys):
         raise KeyboardInterrupt
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_platform_that_is_not_there_is_named(monkeypatch):
+    def devices():
+        raise AssertionError
+
+    with pytest.raises(AssertionError), arguments.exit_with_message():
+        devices()
+    monkeypatch.setattr(jax, "devices", devices)
+    line = r"^error: JAX_PLATFORMS=\w*, but JAX finds no such device; unset it, or"
+    with pytest.raises(SystemExit, match=line), arguments.exit_with_message():
+        devices()
+    assert "but JAX finds no such device" in doctor.guarded(doctor.devices).found
 
 
 def test_values_are_python_literals_or_strings():

@@ -105,6 +105,7 @@ def test_a_run_imports_a_module_of_the_working_directory_only_if_it_is_trusted(
         (["play", "x", "--episodes", -1], "--episodes must be an integer >= 0, got -1"),
         (["play", "x"], "x is not a run directory"),
         (["compare"], "there are no runs to compare"),
+        (["compare", "none", "neither"], "it does not exist\nneither is not a run directory"),
     ],
 )
 def test_bad_flags_end_in_one_line(jaxrl_command, command, message):

@@ -111,7 +111,8 @@ def filled(path, template):
 def test_the_job_for_slurm(place):
     path = write(
         "--gpus", "2", "--cpus", "16", "--hours", "36.5", "--container", "jaxrl-gpu.sif",
-        "--extra", "partition=gpu", "account=lab", "--", "train.py", "--env-id", "it's; $HOME",
+        "--extra", "partition=gpu", "--extra", "account=lab",
+        "--", "train.py", "--env-id", "it's; $HOME",
     )  # fmt: skip
     assert path.stat().st_mode & 0o777 == 0o600  # a command may have a password
     assert filled(path, "slurm.sh") == [
@@ -131,6 +132,12 @@ def test_the_job_for_slurm(place):
     ]
     for fixed in ("--requeue", "--open-mode=append"):
         assert f"#SBATCH {fixed}" in path.read_text().splitlines()
+
+
+def test_a_job_in_a_container_runs_the_image_s_jaxrl(place):
+    path = write("--container", "jaxrl.sif", "--", "jaxrl", "train", "ppo")
+    (line,) = (line for line in filled(path, "slurm.sh") if "apptainer" in line)
+    assert line.startswith("apptainer exec jaxrl.sif python -P -m jaxrl train ppo")
 
 
 def test_the_array_for_slurm(place):

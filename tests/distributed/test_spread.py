@@ -188,6 +188,8 @@ def test_an_agent_on_several_devices_is_evaluated_in_simulators_by_its_copy_on_o
     agent, env = agent_on_one_device(state), algo.env.for_evaluation(3)
     scores = evaluate(algo, config, agent, env, jax.random.key(1))
     np.testing.assert_array_equal(scores.episode_length, [LENGTH] * 3)
+    with pytest.raises(ValueError, match=r"state must be that of .*agent_on_one_device\(state\)"):
+        jaxrl.evaluate(algo, config, state, env, jax.random.key(1))
 
 
 # --- pmap, populations ---------------------------------------------------------------------------

@@ -212,6 +212,10 @@ def exit_with_message() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception:
+        if (problem := explain_missing_devices()) is not None:
+            sys.exit(f"error: {problem}")
+        raise
     finally:
         warnings.formatwarning = with_source
 
@@ -224,6 +228,18 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def explain_missing_devices() -> str | None:
+    """Return why JAX has no device to compute on; None if it has one."""
+    try:
+        jax.devices()
+    except Exception:  # JAX's own are of several types, some without a text
+        return (
+            f"JAX_PLATFORMS={jax.config.jax_platforms}, but JAX finds no such device; unset it, or "
+            "for an NVIDIA GPU run pip install -c constraints.txt -e '.[cuda]'"
+        )
+    return None
 
 
 def explain_runtime_error(error: jax.errors.JaxRuntimeError) -> str:

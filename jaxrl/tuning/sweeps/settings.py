@@ -186,6 +186,12 @@ def check_finals(
 ) -> None:
     """Raise `ValueError` for finals that cannot follow the sweep."""
     checks.instance("finals", finals, Finals, "jaxrl.tuning.Finals(top, repeats) or None")
+    is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
+    if is_capped and settings.storage is not None:
+        raise ValueError(
+            "finals compare all trials of a study, but max_steps and max_seconds end those of "
+            f"one of its workers: leave out {finals}, the cap, or the storage"
+        )
     allowed = whole_trials(
         settings.max_steps, settings.phase, settings.seeds_per_trial, scheduler.num_phases,
         steps_per_update,
@@ -196,10 +202,4 @@ def check_finals(
         raise ValueError(
             f"num_lanes must be at least {runs}, got {settings.num_lanes}: the {finals.top} * "
             f"{finals.repeats} finals of {type(scheduler).__name__} train side by side"
-        )
-    is_capped = min(settings.max_steps, settings.max_seconds) < math.inf
-    if is_capped and settings.storage is not None:
-        raise ValueError(
-            "finals compare all trials of a study, but max_steps and max_seconds end those of "
-            f"one of its workers: leave out {finals}, the cap, or the storage"
         )

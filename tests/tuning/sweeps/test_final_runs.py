@@ -138,6 +138,8 @@ def test_bad_finals_are_refused_before_any_work(tmp_path):
         run(tmp_path / "x", RULE, finals=4)
     with pytest.raises(ValueError, match="finals compare all trials of a study, but max_steps and"):
         run(tmp_path / "x", RULE, finals=FINALS, max_steps=1000)
+    with pytest.raises(ValueError, match="finals compare all trials of a study"):
+        run(tmp_path / "x", RULE, finals=FINALS, max_steps=100)  # a higher cap would not help
     with pytest.raises(ValueError, match=r"6 runs, .* whole trials that max_steps allows, more"):
         run(tmp_path / "x", RULE, finals=FINALS, max_steps=100, storage=None)
     assert not (tmp_path / "x").exists()
