@@ -235,7 +235,8 @@ def test_the_callback_stops_the_run_when_the_return_is_good(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_the_callback_plays_its_own_games():
-    scope = run_snippet("own games", ("50_000, num_evaluations=5", "2_048, num_evaluations=2"))
+    settings = "6_144, chunk_updates=1, log_every=4, num_evaluations=2"  # rows of several chunks
+    scope = run_snippet("own games", ("50_000, num_evaluations=5", settings))
     assert len(scope["rates"]) == 2
     assert all(0 <= rate <= 1 for rate in scope["rates"])
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.errors import message_in
-from jaxrl.spaces import Box, Dict, Discrete, MultiDiscrete, Space, zeros
+from jaxrl.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, zeros
 from jaxrl.types import Array, Env, PyTree, TimeStep
 
 MEMBERS = (
@@ -199,11 +199,11 @@ def _check_steps(env: Env, num_steps: int, seed: int) -> Iterator[str]:
 def _doubts(env: Env) -> Iterator[str]:
     """Yield what the contract allows, but is often a mistake."""
     for name, space, _ in _parts(env.observation_space, zeros(env.observation_space)) or []:
-        shape = space.shape
-        if len(shape) == 3 and shape[0] < min(shape[1:]):
+        shape, is_mask = space.shape, ACTION_MASK in name
+        if len(shape) == 3 and shape[0] < min(shape[1:]) and not is_mask:
             yield (
-                f"{name} is taken for an image of {shape[0]}x{shape[1]} with {shape[2]} channels; "
-                "if its channels come first, move them to the end"
+                f"{name} has the shape {shape}, which is read as height, width and channels; if "
+                "its channels come first, move them to the end"
             )
     if isinstance(env.action_space, Box):
         bounds = np.stack(env.action_space.bounds())

@@ -227,10 +227,10 @@ def _explain(id: str, options: dict[str, Any], error: BaseException) -> BaseExce
     match kind:
         case worker.MISSING:
             return ImportError(f"{id} cannot run on this machine: {summary}")
-        case worker.REFUSED if "render_mode" in options and "render_mode" in summary:
+        case worker.REFUSED if "unexpected keyword argument 'render_mode'" in summary:
             return ValueError(
                 f"{id} draws no pictures: let the function that makes it take render_mode and hand "
-                "it on"
+                f"it on ({summary})"
             )
         case worker.REFUSED:
             refused = f"refuses the options {options}" if options else "cannot be made"

@@ -40,7 +40,7 @@ def code_named_by(id: str, options: Mapping[str, Any]) -> str | None:
     if ":" in id and id not in OWN_FUNCTIONS:
         module = id.removeprefix("gymnasium/").partition(":")[0]
         if module == "__main__":
-            return "is made by a function of a script, which cannot be imported (use a module)"
+            return "is a function of the script that trained, which only that script can import"
         return f"imports the module {module!r}"
     if id.rpartition("/")[2] in NAMING_IDS:
         return f"runs what its option env_id names, {options.get('env_id')!r}"

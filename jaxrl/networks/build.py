@@ -88,7 +88,8 @@ class NetworkConfig(fields.Config):
           ValueError: if it takes no part.
         """
         shapes = [part.shape for part in _features(space)]
-        if self.torso != "auto" and not any(takes(self.torso, shape) for shape in shapes):
+        is_for_images = self.torso not in ("auto", "mlp")
+        if is_for_images and not any(takes(self.torso, shape) for shape in shapes):
             raise takes_none(self.torso, shapes[0] if shapes else ())
         return self._torso_of(space)
 

@@ -89,6 +89,8 @@ class LoadedPolicy:
     def act_in(self, env: Any, obs: Any, key: Array | None = None) -> Any:
         """Return the next action for `env.step`, given an observation of a `gymnasium.Env`.
 
+        An agent with a memory needs `reset` and `observe`, as for `policy(obs)`.
+
         Args:
           env: the environment; only its spaces are read.
           obs: as its `reset` or `step` returned it.

@@ -180,7 +180,10 @@ class Spaced(Corridor):
 @pytest.mark.parametrize(
     ("spaces", "doubt"),
     [
-        ({"shape": (3, 8, 9)}, "obs is taken for an image of 3x8 with 9 channels; if its"),
+        (
+            {"shape": (3, 8, 9)},
+            r"obs has the shape \(3, 8, 9\), which is read as height, .*; if its",
+        ),
         ({"low": 0.0, "high": 255.0}, "actions are a Box with bounds 0 and 255, but policies"),
         ({"low": -0.01, "high": 0.01}, "bounds -0.01 and 0.01, but"),
         ({"low": 99.0, "high": 101.0}, "bounds 99 and 101, but"),

@@ -124,6 +124,7 @@ def test_a_mask_is_nothing_that_a_torso_for_images_takes():
         space = Dict.of(action_mask=Box.of((20, 20, 2), np.float32), **parts)
         with pytest.raises(ValueError, match="torso 'ga3c_cnn' takes images"):
             config.make_torso(space)
+        build.PolicyConfig(torso="mlp").make_torso(space)
 
 
 def test_the_head_of_a_q_network_is_dueling_if_its_config_says_so():

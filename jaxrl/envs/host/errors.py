@@ -63,7 +63,7 @@ def cannot_draw(reason: object, summary: str) -> ValueError:
     Args:
       summary: of its exception (`worker.classify`).
     """
-    if summary.startswith("NotImplementedError"):
+    if summary.strip() == "NotImplementedError:":  # as gymnasium.Env.render raises it
         return ValueError("this environment draws no pictures: it has no method render")
     return ValueError(
         "the simulator cannot draw on this machine (MuJoCo needs OpenGL: without a display set "

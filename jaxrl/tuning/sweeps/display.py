@@ -134,7 +134,7 @@ def headline(
     is_known = ended > 0 and not elsewhere
     left = f", about {seconds * (num_trials / ended - 1):,.0f} s left" if is_known else ""
     return (
-        f"{ended}/{num_trials} {what} ended, {len(trials) - ended} begun{others}, "
+        f"{ended}/{num_trials} {what} ended, {len(trials) - ended} under way{others}, "
         f"{seconds:,.0f} s, {steps / max(seconds, 1e-9):,.0f} steps/s{left}"
     )
 

@@ -668,7 +668,7 @@ def test_runs_of_finals_are_named_as_such():
     scheduler = {"num_trials": 6, "num_phases": 1, "finalists": [3]}
     shown = display.Display({"scheduler": scheduler}, is_visible=True)
     shown.show(1.0, 0, lambda: 0, [], list)
-    assert shown._line.startswith("0/6 runs of the finals ended, 0 begun")
+    assert shown._line.startswith("0/6 runs of the finals ended, 0 under way")
 
 
 def test_in_a_terminal_the_display_has_the_best_trials_and_those_on_lanes(monkeypatch):
@@ -707,6 +707,6 @@ def test_the_display_counts_the_steps_before_a_resume(tmp_path, monkeypatch):
 def test_the_time_that_is_left_is_unknown_if_other_workers_take_part():
     trials = [{"status": "completed"}, {"status": "stopped"}, {"status": "running"}]
     alone = display.headline(10.0, 500, 0, trials, 8)
-    assert alone == "2/8 trials ended, 1 begun, 10 s, 50 steps/s, about 30 s left"
+    assert alone == "2/8 trials ended, 1 under way, 10 s, 50 steps/s, about 30 s left"
     shared = display.headline(10.0, 500, 3, trials, 8)
-    assert shared == "2/8 trials ended, 1 begun, 3 by other workers, 10 s, 50 steps/s"
+    assert shared == "2/8 trials ended, 1 under way, 3 by other workers, 10 s, 50 steps/s"
