@@ -46,7 +46,12 @@ def test_a_platform_that_is_not_there_is_named(monkeypatch):
     with pytest.raises(AssertionError), arguments.exit_with_message():
         devices()
     monkeypatch.setattr(jax, "devices", devices)
-    line = r"^error: JAX_PLATFORMS=\w*, but JAX finds no such device; unset it, or"
+    monkeypatch.setattr(type(jax.config), "jax_platforms", "")
+    line = r"^error: JAX finds no device: AssertionError"
+    with pytest.raises(SystemExit, match=line), arguments.exit_with_message():
+        devices()
+    monkeypatch.setattr(type(jax.config), "jax_platforms", "cuda")
+    line = r"^error: JAX_PLATFORMS=cuda, but JAX finds no such device; unset it, or"
     with pytest.raises(SystemExit, match=line), arguments.exit_with_message():
         devices()
     assert "but JAX finds no such device" in doctor.guarded(doctor.devices).found

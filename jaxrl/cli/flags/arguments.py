@@ -234,10 +234,12 @@ def explain_missing_devices() -> str | None:
     """Return why JAX has no device to compute on; None if it has one."""
     try:
         jax.devices()
-    except Exception:  # JAX's own are of several types, some without a text
+    except Exception as error:  # JAX's own are of several types, some without a text
+        if not (asked := jax.config.jax_platforms):
+            return f"JAX finds no device: {error!r}"
         return (
-            f"JAX_PLATFORMS={jax.config.jax_platforms}, but JAX finds no such device; unset it, or "
-            "for an NVIDIA GPU run pip install -c constraints.txt -e '.[cuda]'"
+            f"JAX_PLATFORMS={asked}, but JAX finds no such device; unset it, or for an NVIDIA GPU "
+            "run pip install -c constraints.txt -e '.[cuda]'"
         )
     return None
 
