@@ -42,7 +42,7 @@ CHUNK = 64
 """Updates in one call of the program, at most."""
 REPORT_SECONDS = 10
 OF_ONE_RUN = (
-    "seed", "run_dir", "label", "resume", "video", "num_evaluations", "eval_episodes",
+    "seed", "run_dir", "label", "init_from", "resume", "video", "num_evaluations", "eval_episodes",
     "eval_greedy", "log_every", "wandb", "autotune", "devices", "cluster", "coordinator",
     "num_hosts", "host_id",
 )  # fmt: skip

@@ -82,6 +82,7 @@ def cases() -> dict[str, Case]:
             "seed": 0, "total_steps": 8, "run_dir": None, "resume": False, "num_evaluations": 1,
             "eval_episodes": 1, "eval_greedy": False, "log_every": None, "chunk_updates": None,
             "chunk_seconds": 2.0, "checkpoint_seconds": 10.0, "sinks": (), "progress_bar": False,
+            "init_from": None,
         }),
         "train": Case(shapes_of(jaxrl.train), agent | {"key": KEY, "num_updates": 2}),
         "evaluate": Case(shapes_of(jaxrl.evaluate), agent | {

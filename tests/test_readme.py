@@ -16,6 +16,7 @@ from small_algorithms import same
 import jaxrl
 from jaxrl.algos import ALGORITHMS
 from jaxrl.distributed.spread import spread
+from jaxrl.training.run_dir import manifest as manifests
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "README.md", *(ROOT / "docs").rglob("*.md")
@@ -322,10 +323,13 @@ def test_a_new_run_begins_from_a_trained_agent(tmp_path, monkeypatch):
     arguments = {"total_steps": 1_024, "num_evaluations": 0}
     jaxrl.run(algo, config, run_dir="runs/old", **arguments)
     scope = run_snippet("from a trained agent", ("50_000", "1_024, num_evaluations=0"))
-    first = scope["algo"].init(scope["config"], jax.random.key(1))
-    assert same(first.params, scope["old"].state.params)
-    assert scope["policy"].algo.name == "tuned_ppo"
-    assert not same(scope["policy"].state.params, first.params)
+    old, new = (jaxrl.load_policy(f"runs/{name}") for name in ("old", "new"))
+    assert new.algo.env.options == {"gravity": 15.0}
+    assert not same(new.state.params, old.state.params)
+    manifest = manifests.read("runs/new")
+    assert (manifest["init_from"]["run_dir"], manifest["init_from"]["update"]) == ("runs/old", 1)
+    assert manifest["config"]["learning_rate"] == 1e-4
+    assert scope["old"].origin == manifest["init_from"]
 
 
 @pytest.mark.slow

@@ -114,13 +114,14 @@ def read_run(directory: Path) -> Run:
 def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide a result, besides algorithm, environment and seed."""
     env, config = manifest["env"], manifest["config"]
-    options = learning_options(env["options"])
+    options, agent = learning_options(env["options"]), manifest.get("init_from")
     return {
         "total_steps": manifest.get("total_steps"),
         "num_envs": env["num_envs"],
         **{f"env.{name}" if name in config else name: value for name, value in options.items()},
         **config,
         "custom_network": manifest.get("custom_network", False),
+        **({"init_from": f"{agent.get('run_dir')}, update {agent.get('update')}"} if agent else {}),
     }
 
 

@@ -106,6 +106,8 @@ def runs_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str, Any]
         except ValueError as error:
             raise ValueError(f"{path} is damaged: a run's manifest: {error}") from error
         schema.require(path, manifest, manifests.ARGUMENTS)
+        if manifest.get("init_from") is not None:
+            raise manifests.lacks_agent(manifest, f"a run of {path}")
         if manifest["seed"] in found:
             raise ValueError(f"{path} is damaged: two of its runs have the seed {manifest['seed']}")
         found[manifest["seed"]] = entry | {"manifest": manifest}

@@ -197,6 +197,9 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
 
     if args.wandb:
         processes.call_on_first(add_wandb)
+    policy = None
+    if args.init_from is not None and not (args.resume and has_checkpoint(run_dir)):
+        policy = load_policy(args.init_from, env=algo.env)
     result = run(
         algo,
         config,
@@ -210,6 +213,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         log_every=args.log_every,
         sinks=sinks,
         label=args.label,
+        init_from=policy,
     )
     if processes.is_first():
         print_summary(result, algo.env)

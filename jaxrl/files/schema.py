@@ -128,6 +128,7 @@ MANIFEST: Table = {
     "eval_episodes": Field(COUNT, required=False),
     "eval_greedy": Field(SWITCH, required=False, default=False),
     "label": Field(none_or(TEXT), required=False),
+    "init_from": Field(none_or(OBJECT), required=False),
     "trial": Field(INDEX, required=False),
     "resumptions": RESUMPTIONS,
     **ORIGIN,

@@ -34,7 +34,9 @@ from jaxrl.training.evaluate import (
     agent_on_one_device,
     evaluate_separately,
 )
+from jaxrl.training.fine_tuning import begin_from
 from jaxrl.training.loggers import JsonlSink, Sink, TensorBoardSink, read_jsonl
+from jaxrl.training.policy import LoadedPolicy
 from jaxrl.training.progress import (
     NEEDED,
     NO_TIME,
@@ -108,7 +110,9 @@ class TrainingLoop:
         sinks: Sequence[Sink],
         callbacks: Sequence[Callback],
         progress_bar: bool,
+        init_from: LoadedPolicy | None = None,
     ):
+        self.init_from = init_from
         self.algo, self.config, self.settings = algo, config, settings
         self.callbacks, self.newest_row = callbacks, Row()
         self.run_dir, self.sinks = run_dir, list(sinks) if processes.is_first() else []
@@ -166,7 +170,7 @@ class TrainingLoop:
             self.best = BestAgent(self.run_dir, self.identity, evaluated)
 
     def first_state(self, init: jax.stages.Lowered, seed: int) -> Any:
-        """Return the initial state, or the one of the newest checkpoint."""
+        """Return the initial state, with the agent to begin with, or the newest checkpoint's."""
         self.bar.say("initializing")
         key = jax.random.key(seed)
         saved_update = None if self.checkpoints is None else self.checkpoints.latest()
@@ -186,8 +190,11 @@ class TrainingLoop:
                 simulation = None if self.algo.env.checkpointable else state.simulation
                 del state  # there may be no room for two replays
                 state = self.restore(like, simulation)
-            elif self.run_dir is not None and has_begun(self.run_dir):
-                self.bar.announce("there is no checkpoint: the run begins anew")
+            else:
+                if self.run_dir is not None and has_begun(self.run_dir):
+                    self.bar.announce("there is no checkpoint: the run begins anew")
+                if self.init_from is not None:
+                    state = begin_from(state, self.init_from)
         return state
 
     def restore(self, like: Any, simulation: Any) -> Any:

@@ -34,10 +34,14 @@ class LoadedPolicy:
     the calls since the last `reset()`. Research code may use `algo`, `config` and `state`.
     `state.simulation` is None; an agent of `best/` has no replay either. Under `jit` or `vmap`,
     where a policy cannot be called, `algo.act` acts, and `jaxrl.evaluate` plays whole episodes.
+    `origin` says from which run it was loaded; it is empty for others.
     """
 
-    def __init__(self, algo: Algorithm, config: Any, state: Any):
+    def __init__(
+        self, algo: Algorithm, config: Any, state: Any, origin: dict[str, Any] | None = None
+    ):
         check_agent(algo, config)
+        self.origin = origin or {}
         self.algo, self.config, self.state = algo, config, state
         self.memory: Any = ()
         self._remembers = bool(jax.tree.leaves(algo.initial_core(config, 1)))
@@ -231,6 +235,8 @@ def load_policy(
     checkpoints = Checkpoints(directory, manifests.identity(manifest), repair=False)
     try:
         state, _ = checkpoints.restore(like, whole=algo.env.checkpointable and not is_best)
+        update = checkpoints.latest()
     finally:
         checkpoints.close()
-    return LoadedPolicy(algo, config, state._replace(simulation=None))
+    origin = {"run_dir": str(run_dir), "run_id": manifest.get("run_id"), "update": update}
+    return LoadedPolicy(algo, config, state._replace(simulation=None), origin)

@@ -14,8 +14,10 @@ from jaxrl import checks
 from jaxrl.checks import DELAY, MAX_COUNT, MAX_LONG, NOT_NEGATIVE
 from jaxrl.distributed import processes
 from jaxrl.training.compilation import MAX_CHUNK, enable_compilation_cache
+from jaxrl.training.fine_tuning import learned_by
 from jaxrl.training.loggers import Sink
 from jaxrl.training.loop import Callback, RunResult, TrainingLoop
+from jaxrl.training.policy import LoadedPolicy
 from jaxrl.training.progress import LoopSettings
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import open_run_dir
@@ -61,6 +63,7 @@ def run(
     sinks: Sequence[Sink] = (),
     callbacks: Sequence[Callback] = (),
     label: str | None = None,
+    init_from: LoadedPolicy | None = None,
     progress_bar: bool = True,
 ) -> RunResult:
     """Train an agent, with a progress bar, logs, evaluations and checkpoints.
@@ -100,6 +103,9 @@ def run(
         `eval_return` of an evaluation that followed it. The next chunk takes the state's arrays;
         copy what you keep.
       label: a name of the run for pages that compare runs.
+      init_from: a trained agent to begin with, such as `jaxrl.load_policy(directory)`: the run
+        takes over its parameters and the statistics of observations and rewards; its optimizer,
+        replay and schedules are new. A resumed run does not read it.
       progress_bar: show the progress on stderr: a bar in a terminal, a line every 30 s elsewhere.
 
     Raises:
@@ -130,6 +136,11 @@ def run(
         for callback in checks.instance("callbacks", callbacks, Sequence, "a list of functions"):
             checks.instance("callbacks", callback, Callable, "a list of functions")
         label = checks.optional(checks.text, "label", label)
+        if init_from is not None:
+            text = "an agent, such as jaxrl.load_policy(run_dir)"
+            checks.instance("init_from", init_from, LoadedPolicy, text)
+            if init_from.algo.name != algo.name:
+                raise checks.refuse("init_from", f"an agent of {algo.name}", init_from.algo.name)
         steps_per_update = algo.env.num_envs * algo.num_steps(config)
         num_updates = count_updates(algo, config, total_steps)
         if num_updates > MAX_COUNT:  # annealing and target networks count them in 32 bits
@@ -153,17 +164,22 @@ def run(
         if "simulation" not in getattr(init.out_info, "_fields", ()):
             requirement = "a NamedTuple with a field `simulation`"
             raise checks.refuse("the state of algo.init", requirement, type(init.out_info))
+        if init_from is not None:
+            learned_by(init_from, init.out_info)
         enable_compilation_cache()
         if directory is not None:
             arguments = {
                 "run_id": manifests.new_run_id(), "seed": seed, "total_steps": total_steps,
                 "log_every": settings.log_every, "num_evaluations": num_evaluations,
                 "eval_episodes": eval_episodes, "eval_greedy": eval_greedy, "label": label,
+                "init_from": None if init_from is None else init_from.origin,
             }  # fmt: skip
             manifest = manifests.describe(algo, config, arguments)
             opened = open_run_dir(directory, manifest, resume, settings.num_updates)
             stack.enter_context(opened)
-        loop = TrainingLoop(algo, config, settings, directory, sinks, callbacks, progress_bar)
+        loop = TrainingLoop(
+            algo, config, settings, directory, sinks, callbacks, progress_bar, init_from
+        )
         stack.callback(loop.close)
         with processes.failing_together(jax.errors.JaxRuntimeError, OSError, KeyboardInterrupt):
             return loop.run(init, seed)
@@ -207,12 +223,17 @@ def rerun(
       trust_imports: as for `load_policy`.
       **arguments: keyword arguments of `run`, such as `seed`, that replace those of the old run;
         and `network`, `make_algorithm` and `env` as in `load_policy`, if the run had its own.
+
+    Raises:
+      ValueError: if the run began from an agent, and no `init_from` is given.
     """
     run_dir, new_run_dir = (
         checks.path(name, value)
         for name, value in (("run_dir", run_dir), ("new_run_dir", new_run_dir))
     )
     manifest = manifests.read(run_dir, manifests.ARGUMENTS)
+    if manifest.get("init_from") is not None and arguments.get("init_from") is None:
+        raise manifests.lacks_agent(manifest, f"the run in {run_dir}")
     own = {name: arguments.pop(name, None) for name in ("network", "make_algorithm", "env")}
     algo, config = manifests.rebuild(manifest, **own, trust_imports=trust_imports, run_dir=run_dir)
     number, own_number = manifest["env"]["num_envs"], algo.env.num_envs

@@ -149,6 +149,11 @@ def _flags_of_manifest(path: Path, algorithm: str, given: Collection[str]) -> di
             f"--config: {path} is of a run with a network of its own; repeat it by "
             "jaxrl.rerun(..., network=...)"
         )
+    if manifest.get("init_from") is not None:
+        raise ValueError(
+            f"--config: {path} is of a run that began from a trained agent; give its flags, "
+            "with --init-from"
+        )
     names = (
         "seed", "total_steps", "num_evaluations", "eval_episodes", "eval_greedy", "log_every",
         "label",

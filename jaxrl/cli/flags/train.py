@@ -47,6 +47,8 @@ class TrainArguments:
     """Directory of all output; runs/<algorithm>-<env>-seed<seed> by default. It holds one run."""
     label: str | None = None
     """Name of the run on pages that compare runs."""
+    init_from: Path | None = None
+    """Directory of a run whose trained agent this run begins with; its optimizer is new."""
     resume: bool = False
     """Continue the run in run_dir; begin one if there is none."""
     video: bool = False

@@ -282,6 +282,15 @@ def rebuild(
         raise ValueError(f"the config of {run}, in {NAME}, is damaged: {error}") from error
 
 
+def lacks_agent(manifest: dict[str, Any], run: str) -> ValueError:
+    """Return the error that a run which began from a trained agent is repeated without one."""
+    directory = manifest["init_from"].get("run_dir", "its directory")
+    return ValueError(
+        f"{run} began from the agent of {directory}: repeat it by jaxrl.rerun with init_from=..., "
+        "such as jaxrl.load_policy of that directory"
+    )
+
+
 def check_names_no_code(env_id: str, options: dict[str, Any]) -> None:
     """Raise `ValueError` if making the environment of a manifest would run code that it names."""
     if found := code_named_by(env_id, options):
