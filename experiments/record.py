@@ -81,8 +81,8 @@ def add_runs(recorded: list[dict[str, Any]], runs: list[dict[str, Any]]) -> list
         raise ValueError(f"the seeds of the runs must differ, got {seeds}; name each run once")
     by_seed = {run["manifest"]["seed"]: run for run in [*recorded, *runs]}
     compared = [manifests.comparable(run["manifest"]) for run in by_seed.values()]
-    for name in ("algorithm", "env", "config", "total_steps"):
-        if any(manifest[name] != compared[0][name] for manifest in compared):
+    for name in ("algorithm", "env", "config", "total_steps", "init_from"):
+        if any(manifest.get(name) != compared[0].get(name) for manifest in compared):
             raise ValueError(f"the runs of the record differ in their {name}; record them apart")
     return [by_seed[seed] for seed in sorted(by_seed)]
 

@@ -121,7 +121,7 @@ def run_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
         **{f"env.{name}" if name in config else name: value for name, value in options.items()},
         **config,
         "custom_network": manifest.get("custom_network", False),
-        **({"init_from": f"{agent.get('run_dir')}, update {agent.get('update')}"} if agent else {}),
+        **({} if agent is None else {"init_from": _name_of_agent(agent)}),
     }
 
 
@@ -225,9 +225,20 @@ def scores_over_games(
     return scores, left_out
 
 
+def _name_of_agent(agent: Mapping[str, Any]) -> str:
+    """Return a text that is equal for the same agent that runs began from."""
+    return f"{agent['run_id']}, update {agent.get('update')}" if agent.get("run_id") else "an agent"
+
+
 def _identity(run: Run) -> str:
-    """Return a text that is equal for runs of one method."""
-    return _as_text([_name(run), run_settings(run.manifest)])
+    """Return a text that is equal for runs of one method.
+
+    Runs with a label may begin from agents of their own, such as one for each seed.
+    """
+    settings = run_settings(run.manifest)
+    if _label(run):
+        settings.pop("init_from", None)
+    return _as_text([_name(run), settings])
 
 
 def _as_text(value: Any) -> str:

@@ -106,8 +106,6 @@ def runs_by_seed(record: dict[str, Any], path: Path) -> dict[int, dict[str, Any]
         except ValueError as error:
             raise ValueError(f"{path} is damaged: a run's manifest: {error}") from error
         schema.require(path, manifest, manifests.ARGUMENTS)
-        if manifest.get("init_from") is not None:
-            raise manifests.lacks_agent(manifest, f"a run of {path}")
         if manifest["seed"] in found:
             raise ValueError(f"{path} is damaged: two of its runs have the seed {manifest['seed']}")
         found[manifest["seed"]] = entry | {"manifest": manifest}
@@ -130,6 +128,11 @@ def repeat(
       ValueError: if that run was begun with other versions or another commit than today's.
     """
     manifest = recorded["manifest"]
+    if manifest.get("init_from") is not None:
+        raise ValueError(
+            f"the run of seed {manifest['seed']} in {path} began from a trained agent, which the "
+            "record does not hold; repeat others by --seeds"
+        )
     if has_checkpoint(run_dir):
         begun, now = manifests.read(run_dir), manifests.provenance()
         origin = ("versions", "git_commit")

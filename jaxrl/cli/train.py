@@ -50,10 +50,13 @@ from jaxrl.distributed import processes
 from jaxrl.distributed.spread import split_cpu, spread
 from jaxrl.envs import make
 from jaxrl.envs.host.errors import message_in
+from jaxrl.envs.trust import OWN_FUNCTIONS
+from jaxrl.files import seal
 from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
+from jaxrl.training.evaluate import without_training
 from jaxrl.training.loggers import Sink, WandbSink
 from jaxrl.training.loop import RunResult
-from jaxrl.training.policy import load_policy
+from jaxrl.training.policy import LoadedPolicy, load_policy
 from jaxrl.training.run import count_updates, run
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import check_unused, has_checkpoint
@@ -187,6 +190,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         check_annealing(run_dir, algo, config)
     if args.video:
         processes.call_on_first(lambda: check_video(algo.env, video))
+    agent = load_agent(args, algo.env, run_dir)
     sinks: list[Sink] = []
 
     def add_wandb() -> None:
@@ -197,9 +201,6 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
 
     if args.wandb:
         processes.call_on_first(add_wandb)
-    policy = None
-    if args.init_from is not None and not (args.resume and has_checkpoint(run_dir)):
-        policy = load_policy(args.init_from, env=algo.env)
     result = run(
         algo,
         config,
@@ -213,7 +214,7 @@ def train(make_algorithm: Callable[[Env], Algorithm], args: Any) -> int:
         log_every=args.log_every,
         sinks=sinks,
         label=args.label,
-        init_from=policy,
+        init_from=agent,
     )
     if processes.is_first():
         print_summary(result, algo.env)
@@ -282,6 +283,22 @@ def prepare(make_algorithm: Callable[[Env], Algorithm], args: Any) -> tuple[Algo
             settings |= find_fastest(functools.partial(build, **settings), knobs, starts)
         algo, config = build(**settings)
     return algo, config, run_dir
+
+
+def load_agent(args: Any, env: Env, run_dir: Path) -> LoadedPolicy | None:
+    """Return the agent of `--init-from`; None without it, or if a checkpoint replaces it.
+
+    An environment that the command itself names as `module:function` may be imported again.
+    """
+    has_sealed = args.resume and any((run_dir / "checkpoints").glob(f"*/{seal.NAME}"))
+    if args.init_from is None or has_sealed:
+        return None
+    made_with = manifests.read(args.init_from)["env"]
+    is_same = (made_with["id"], made_with["options"]) == (env.id, env.options)
+    is_named = ":" in env.id and made_with["id"] == env.id not in OWN_FUNCTIONS
+    policy = load_policy(args.init_from, env=env if is_same else None, trust_imports=is_named)
+    policy.state = without_training(policy.state)  # there may be no room for two replays
+    return policy
 
 
 def check_annealing(run_dir: Path, algo: Algorithm, config: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,57 +10,74 @@ import jax.numpy as jnp
 from jaxrl.training.policy import LoadedPolicy
 from jaxrl.types import Array, PyTree
 
-LEARNED = ("params", "target_params", "obs_statistics")
+FIELDS = ("params", "target_params", "obs_statistics")
 """The fields of a training state that a new run takes over from a trained agent."""
 
 
-def begin_from(state: Any, policy: LoadedPolicy) -> Any:
-    """Return a new training state with what a trained agent has learned.
+class Learned(NamedTuple):
+    """What an agent has learned, without the replay and the environments that it learned from."""
 
-    These are the `LEARNED` fields, IMPALA's earlier parameters, and the scale of rewards if both
-    have one. The optimizer, the replay and the environments stay new.
+    fields: dict[str, PyTree]
+    """Its `FIELDS`, those that the new training state has."""
+    reward_statistics: PyTree
+    """Of its scale of rewards; None if either state has none."""
+    origin: dict[str, Any]
+    """`LoadedPolicy.origin`"""
+
+
+def learned_by(policy: LoadedPolicy, like: Any) -> Learned:
+    """Return what a new training state takes over from an agent.
+
+    Args:
+      like: the `eval_shape` of the new state.
 
     Raises:
-      ValueError: see `learned_by`.
+      ValueError: if the agent's arrays have other shapes, or the state no field `params`.
+    """
+    agent: Any = policy.state
+    fields = {name: getattr(agent, name) for name in FIELDS if hasattr(like, name)}
+    if "params" not in fields:
+        raise ValueError(
+            f"init_from takes over {', '.join(FIELDS)}, but the state of {policy.algo.name} has no "
+            "params; let its `init` begin with what an agent has learned"
+        )
+    for name, given in fields.items():
+        found, needed = _shapes(given), _shapes(getattr(like, name))
+        for place in sorted({*found, *needed}):
+            if found.get(place) != needed.get(place):
+                raise ValueError(
+                    f"init_from must be an agent with the run's network, spaces and "
+                    f"normalize_observations: its {name}{place} has the shape {found.get(place)}, "
+                    f"the run needs {needed.get(place)}"
+                )
+    scale = getattr(agent, "reward_scale", None)
+    is_scaled = scale is not None and like.reward_scale is not None
+    return Learned(fields, scale.statistics if is_scaled else None, policy.origin)
+
+
+def begin_from(state: Any, learned: Learned) -> Any:
+    """Return a new training state with what an agent has learned.
+
+    IMPALA's earlier parameters are the agent's, too. The optimizer, the replay, the environments
+    and the number of updates stay new.
     """
 
     def place(x: Any, like: Array) -> Array:  # a copy, since a run gives the state's arrays away
         return jax.device_put(jnp.array(x, like.dtype), like.sharding)
 
-    learned = learned_by(policy, state)
-    return state._replace(
-        **{name: jax.tree.map(place, x, getattr(state, name)) for name, x in learned.items()}
-    )
-
-
-def learned_by(policy: LoadedPolicy, like: Any) -> dict[str, PyTree]:
-    """Return the fields that a new training state takes over from a trained agent.
-
-    Args:
-      like: a state, or its `eval_shape`.
-
-    Raises:
-      ValueError: if the agent's arrays have other shapes.
-    """
-    agent: Any = policy.state
-    learned = {name: getattr(agent, name) for name in LEARNED if hasattr(like, name)}
-    if hasattr(like, "past_params"):
-        learned["past_params"] = jax.tree.map(
-            lambda past, x: jnp.broadcast_to(x, past.shape), like.past_params, agent.params
-        )
-    scale: Any = getattr(like, "reward_scale", None)
-    if scale is not None and agent.reward_scale is not None:
-        learned["reward_scale"] = scale._replace(statistics=agent.reward_scale.statistics)
-    for name, given in learned.items():
-        found, needed = _shapes(given), _shapes(getattr(like, name))
-        for place in sorted({*found, *needed}):
-            if found.get(place) != needed.get(place):
-                raise ValueError(
-                    f"init_from: the agent's {name}{place} has the shape {found.get(place)}, the "
-                    f"run needs {needed.get(place)}: network, spaces and normalize_observations "
-                    "must be the same"
-                )
-    return learned
+    taken = {
+        name: jax.tree.map(place, x, getattr(state, name)) for name, x in learned.fields.items()
+    }
+    if getattr(state, "past_params", None) is not None:
+        taken["past_params"] = jax.tree.map(
+            lambda past, x: place(jnp.broadcast_to(x, past.shape), past),
+            state.past_params, learned.fields["params"],
+        )  # fmt: skip
+    if learned.reward_statistics is not None:
+        scale = state.reward_scale
+        statistics = jax.tree.map(place, learned.reward_statistics, scale.statistics)
+        taken["reward_scale"] = scale._replace(statistics=statistics)
+    return state._replace(**taken)
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:

@@ -105,7 +105,7 @@ def run(
       label: a name of the run for pages that compare runs.
       init_from: a trained agent to begin with, such as `jaxrl.load_policy(directory)`: the run
         takes over its parameters and the statistics of observations and rewards; its optimizer,
-        replay and schedules are new. A resumed run does not read it.
+        replay and schedules are new. A run that resumes from a checkpoint needs none.
       progress_bar: show the progress on stderr: a bar in a terminal, a line every 30 s elsewhere.
 
     Raises:
@@ -164,8 +164,7 @@ def run(
         if "simulation" not in getattr(init.out_info, "_fields", ()):
             requirement = "a NamedTuple with a field `simulation`"
             raise checks.refuse("the state of algo.init", requirement, type(init.out_info))
-        if init_from is not None:
-            learned_by(init_from, init.out_info)
+        learned = None if init_from is None else learned_by(init_from, init.out_info)
         enable_compilation_cache()
         if directory is not None:
             arguments = {
@@ -178,7 +177,7 @@ def run(
             opened = open_run_dir(directory, manifest, resume, settings.num_updates)
             stack.enter_context(opened)
         loop = TrainingLoop(
-            algo, config, settings, directory, sinks, callbacks, progress_bar, init_from
+            algo, config, settings, directory, sinks, callbacks, progress_bar, learned
         )
         stack.callback(loop.close)
         with processes.failing_together(jax.errors.JaxRuntimeError, OSError, KeyboardInterrupt):
@@ -232,8 +231,9 @@ def rerun(
         for name, value in (("run_dir", run_dir), ("new_run_dir", new_run_dir))
     )
     manifest = manifests.read(run_dir, manifests.ARGUMENTS)
-    if manifest.get("init_from") is not None and arguments.get("init_from") is None:
-        raise manifests.lacks_agent(manifest, f"the run in {run_dir}")
+    began = manifest.get("init_from")
+    if began is not None and arguments.get("init_from") is None:
+        raise manifests.lacks_agent(began, f"the run in {run_dir}")
     own = {name: arguments.pop(name, None) for name in ("network", "make_algorithm", "env")}
     algo, config = manifests.rebuild(manifest, **own, trust_imports=trust_imports, run_dir=run_dir)
     number, own_number = manifest["env"]["num_envs"], algo.env.num_envs

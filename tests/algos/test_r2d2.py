@@ -158,7 +158,7 @@ def test_an_episode_whose_end_is_missing_is_cut_like_a_truncated_one():
 def test_a_network_without_a_memory_is_refused_by_name():
     env = jaxrl.make("CartPole-v1", 2)
     network = jaxrl.networks.q_network(env.observation_space, env.action_space)
-    with pytest.raises(ValueError, match=r"R2D2 needs .* memory, got FeedForward; jaxrl.dqn takes"):
+    with pytest.raises(ValueError, match=r"R2D2 needs .* memory, .*, got FeedForward; jaxrl.dqn"):
         jaxrl.r2d2(env, network).init(jaxrl.R2D2Config(**SMALL), jax.random.key(0))
 
 

@@ -101,6 +101,21 @@ def test_networks_of_users_without_a_label_may_differ(tmp_path, label):
     assert len(group.runs) == 2
 
 
+def test_runs_that_began_from_other_agents_are_methods_of_their_own_unless_labeled(tmp_path):
+    agents = [{"run_id": x, "run_dir": "old", "update": 3} for x in ("x", "y")]
+    for place, agent in enumerate([None, {}, *agents]):
+        for label in (None, "tuned"):
+            directory = tmp_path / f"{place}-{label}"
+            write_run(directory, seed=place)
+            manifest = json.loads((directory / "manifest.json").read_text())
+            del manifest["digest"]
+            manifest |= {"init_from": agent, "label": label}
+            (directory / "manifest.json").write_text(json.dumps(manifest))
+    groups = read_groups(tmp_path)
+    assert sorted(len(group.runs) for group in groups) == [1, 1, 1, 1, 4]
+    assert "init_from=x, update 3" in " ".join(group.method for group in groups)
+
+
 def test_methods_with_many_different_settings_are_numbered(tmp_path):
     write_run(tmp_path / "a", gamma=0.9, clip=0.1, epochs=1, torso="mlp")
     write_run(tmp_path / "b", gamma=0.8, clip=0.2, epochs=2, torso="cnn")

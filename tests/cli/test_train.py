@@ -55,6 +55,7 @@ def test_every_algorithm_is_trained(jaxrl_command, tmp_path, algorithm):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*seal.json is missing")
 def test_a_run_begins_from_the_agent_of_another_which_its_resume_does_not_need(
     jaxrl_command, tmp_path
 ):
@@ -63,11 +64,29 @@ def test_a_run_begins_from_the_agent_of_another_which_its_resume_does_not_need(
     old = jaxrl.load_policy(tmp_path / "run").state.params
     begin = ("train", "ppo", *SMALL[:-1], "new", *flags, "--init-from", "run", "--learning-rate", 0)
     assert jaxrl_command(*begin).returncode == 0
+    for seal in (tmp_path / "new" / "checkpoints").rglob("seal.json"):
+        seal.unlink()  # killed while it saved its first checkpoint
+    resumed = jaxrl_command(*begin, "--resume", "--total-steps", 8)
+    assert "begins anew" in resumed.stderr
     shutil.rmtree(tmp_path / "run")
     resumed = jaxrl_command(*begin, "--resume", "--total-steps", 16)
     assert resumed.returncode == 0, resumed.stderr
     assert same(jaxrl.load_policy(tmp_path / "new").state.params, old)
     assert read(tmp_path / "new", "manifest")["init_from"]["run_dir"] == "run"
+
+
+@pytest.mark.slow
+def test_a_run_may_begin_from_an_agent_of_other_environments(jaxrl_command, tmp_path):
+    maze = ("--env-id", "maze/FindAndReturn-v0", *TINY["dqn"], "--hidden-sizes", 8)
+    for size, more in ((5, ()), (7, ("--init-from", "run"))):
+        flags = [*SMALL, *maze, "--env-options", f"size={size}", "view=3", *more]
+        flags[flags.index("run")] = "run" if size == 5 else "new"
+        finished = jaxrl_command("train", "dqn", *flags)
+        assert finished.returncode == 0, finished.stderr
+    args = train.parse("dqn", ["--init-from", str(tmp_path / "run")])
+    agent = train.load_agent(args, jaxrl.make("CartPole-v1", 2), tmp_path / "other")
+    assert agent is not None
+    assert agent.state.replay is None  # there may be no room for two
 
 
 @pytest.mark.slow

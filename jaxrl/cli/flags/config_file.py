@@ -149,10 +149,10 @@ def _flags_of_manifest(path: Path, algorithm: str, given: Collection[str]) -> di
             f"--config: {path} is of a run with a network of its own; repeat it by "
             "jaxrl.rerun(..., network=...)"
         )
-    if manifest.get("init_from") is not None:
+    if manifest.get("init_from") is not None and "init_from" not in given:
         raise ValueError(
-            f"--config: {path} is of a run that began from a trained agent; give its flags, "
-            "with --init-from"
+            f"--config: {path} is of a run that began from a trained agent; add --init-from with "
+            "the directory of that agent's run"
         )
     names = (
         "seed", "total_steps", "num_evaluations", "eval_episodes", "eval_greedy", "log_every",

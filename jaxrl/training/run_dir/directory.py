@@ -66,6 +66,9 @@ def _prepared(
             manifest = manifests.resumed(saved, manifest)
         else:  # it begins now, with whatever settings
             check_can_begin(directory)
+            began = saved.get("init_from")
+            if resume and began is not None and manifest.get("init_from") is None:
+                raise manifests.lacks_agent(began, f"the run in {directory}")
             if resume:
                 manifest["label"] = manifest.get("label") or saved.get("label")
     directory.mkdir(parents=True, exist_ok=True)
