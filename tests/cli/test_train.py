@@ -66,6 +66,7 @@ def test_a_run_begins_from_the_agent_of_another_which_its_resume_does_not_need(
     assert jaxrl_command(*begin).returncode == 0
     for seal in (tmp_path / "new" / "checkpoints").rglob("seal.json"):
         seal.unlink()  # killed while it saved its first checkpoint
+    (tmp_path / "new" / "summary.json").unlink()
     resumed = jaxrl_command(*begin, "--resume", "--total-steps", 8)
     assert "begins anew" in resumed.stderr
     shutil.rmtree(tmp_path / "run")
