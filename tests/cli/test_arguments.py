@@ -46,11 +46,11 @@ def test_a_platform_that_is_not_there_is_named(monkeypatch):
     with pytest.raises(AssertionError), arguments.exit_with_message():
         devices()
     monkeypatch.setattr(jax, "devices", devices)
-    monkeypatch.setattr(type(jax.config), "jax_platforms", "")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     line = r"^error: JAX finds no device: AssertionError"
     with pytest.raises(SystemExit, match=line), arguments.exit_with_message():
         devices()
-    monkeypatch.setattr(type(jax.config), "jax_platforms", "cuda")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     line = r"^error: JAX_PLATFORMS=cuda, but JAX finds no such device; unset it, or"
     with pytest.raises(SystemExit, match=line), arguments.exit_with_message():
         devices()

@@ -235,7 +235,7 @@ def explain_missing_devices() -> str | None:
     try:
         jax.devices()
     except Exception as error:  # JAX's own are of several types, some without a text
-        if not (asked := jax.config.jax_platforms):
+        if not (asked := os.environ.get("JAX_PLATFORMS")):
             return f"JAX finds no device: {error!r}"
         return (
             f"JAX_PLATFORMS={asked}, but JAX finds no such device; unset it, or for an NVIDIA GPU "
