@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.training.policy import LoadedPolicy
+from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Array, PyTree
 
 FIELDS = ("params", "target_params", "obs_statistics")
@@ -53,6 +55,14 @@ def learned_by(policy: LoadedPolicy, like: Any) -> Learned:
     scale = getattr(agent, "reward_scale", None)
     is_scaled = scale is not None and like.reward_scale is not None
     return Learned(fields, scale.statistics if is_scaled else None, policy.origin)
+
+
+def check_agent(run_dir: Path, learned: Learned | None) -> None:
+    """Raise `ValueError` if a run that begins anew began from another agent than the given one."""
+    began = manifests.read(run_dir).get("init_from")
+    given = None if learned is None else learned.origin
+    if manifests.is_other_agent(began, given):
+        raise manifests.lacks_agent(began, f"the run in {run_dir}")
 
 
 def begin_from(state: Any, learned: Learned) -> Any:

@@ -34,7 +34,7 @@ from jaxrl.training.evaluate import (
     agent_on_one_device,
     evaluate_separately,
 )
-from jaxrl.training.fine_tuning import Learned, begin_from
+from jaxrl.training.fine_tuning import Learned, begin_from, check_agent
 from jaxrl.training.loggers import JsonlSink, Sink, TensorBoardSink, read_jsonl
 from jaxrl.training.progress import (
     NEEDED,
@@ -192,19 +192,12 @@ class TrainingLoop:
             else:
                 if self.run_dir is not None and has_begun(self.run_dir):
                     self.bar.announce("there is no checkpoint: the run begins anew")
-                self.check_agent_is_given()
+                if self.run_dir is not None:
+                    check_agent(self.run_dir, self.learned)
                 if self.learned is not None:
                     state = begin_from(state, self.learned)
         self.learned = None  # which the run holds no longer
         return state
-
-    def check_agent_is_given(self) -> None:
-        """Raise `ValueError` if the run began from another agent than the given one."""
-        if self.run_dir is None:
-            return
-        began = manifests.read(self.run_dir).get("init_from")
-        if manifests.is_other_agent(began, None if self.learned is None else self.learned.origin):
-            raise manifests.lacks_agent(began, f"the run in {self.run_dir}")
 
     def restore(self, like: Any, simulation: Any) -> Any:
         """Return the saved state, and restore the progress.
