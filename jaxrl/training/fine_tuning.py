@@ -17,7 +17,7 @@ FIELDS = ("params", "target_params", "obs_statistics")
 
 
 class Learned(NamedTuple):
-    """What an agent has learned, without the replay and the environments that it learned from."""
+    """The learned part of an agent's training state, without its replay and environments."""
 
     fields: dict[str, PyTree]
     """Its `FIELDS`, those that the new training state has."""
