@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.training.policy import LoadedPolicy
+from jaxrl.training.run_dir import first_agent
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Array, PyTree
 
@@ -61,8 +62,8 @@ def check_agent(run_dir: Path, learned: Learned | None) -> None:
     """Raise `ValueError` if a run that begins anew began from another agent than the given one."""
     began = manifests.read(run_dir).get("init_from")
     given = None if learned is None else learned.origin
-    if manifests.is_other_agent(began, given):
-        raise manifests.lacks_agent(began, f"the run in {run_dir}")
+    if first_agent.is_other_agent(began, given):
+        raise first_agent.lacks_agent(began, f"the run in {run_dir}")
 
 
 def begin_from(state: Any, learned: Learned) -> Any:

@@ -19,6 +19,7 @@ from jaxrl.training.loggers import Sink
 from jaxrl.training.loop import Callback, RunResult, TrainingLoop
 from jaxrl.training.policy import LoadedPolicy
 from jaxrl.training.progress import LoopSettings
+from jaxrl.training.run_dir import first_agent
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import open_run_dir
 from jaxrl.types import Algorithm, Array, Metrics, check_agent, check_environments
@@ -233,7 +234,7 @@ def rerun(
     manifest = manifests.read(run_dir, manifests.ARGUMENTS)
     began = manifest.get("init_from")
     if began is not None and arguments.get("init_from") is None:
-        raise manifests.lacks_agent(began, f"the run in {run_dir}")
+        raise first_agent.lacks_agent(began, f"the run in {run_dir}")
     own = {name: arguments.pop(name, None) for name in ("network", "make_algorithm", "env")}
     algo, config = manifests.rebuild(manifest, **own, trust_imports=trust_imports, run_dir=run_dir)
     number, own_number = manifest["env"]["num_envs"], algo.env.num_envs

@@ -14,6 +14,7 @@ from jaxrl.distributed import processes
 from jaxrl.files import intact, schema
 from jaxrl.files.paths import check_path
 from jaxrl.files.whole import unfinished
+from jaxrl.training.run_dir import first_agent
 from jaxrl.training.run_dir import manifest as manifests
 
 SUMMARY = "summary.json"
@@ -68,7 +69,7 @@ def _prepared(
             check_can_begin(directory)
             began = saved.get("init_from")
             if resume and began is not None and manifest.get("init_from") is None:
-                raise manifests.lacks_agent(began, f"the run in {directory}")
+                raise first_agent.lacks_agent(began, f"the run in {directory}")
             if resume:
                 manifest["label"] = manifest.get("label") or saved.get("label")
     directory.mkdir(parents=True, exist_ok=True)

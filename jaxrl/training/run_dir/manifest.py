@@ -282,27 +282,6 @@ def rebuild(
         raise ValueError(f"the config of {run}, in {NAME}, is damaged: {error}") from error
 
 
-Agent = dict[str, Any] | None
-"""The entry `init_from`: the origin of the agent that a run began from, {} for one of no run."""
-
-
-def is_other_agent(began: Agent, given: Agent) -> bool:
-    """Return whether two agents are not the same; None is no agent."""
-    if began is None or given is None:
-        return began is not given
-    return any(began.get(name) != given.get(name) for name in ("run_id", "update"))
-
-
-def lacks_agent(began: Agent, run: str) -> ValueError:
-    """Return the error that a run is to begin without the agent that it began from before."""
-    if began is None:
-        return ValueError(f"{run} began from no agent: leave out init_from (--init-from)")
-    of_run = f", that of {began.get('run_dir')}, update {began.get('update')}" if began else ""
-    return ValueError(
-        f"{run} began from a trained agent{of_run}: give it again (init_from, --init-from)"
-    )
-
-
 def check_names_no_code(env_id: str, options: dict[str, Any]) -> None:
     """Raise `ValueError` if making the environment of a manifest would run code that it names."""
     if found := code_named_by(env_id, options):
