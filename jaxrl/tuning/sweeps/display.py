@@ -64,6 +64,7 @@ class Display:
         count_elsewhere: Callable[[], int],
         running: list[tuple[int, int, int]],
         describe: Callable[[], list[dict[str, Any]]],
+        is_last: bool = False,
     ) -> None:
         """Show the tables, unless nobody sees them or they were shown too shortly before.
 
@@ -72,9 +73,10 @@ class Display:
           count_elsewhere: returns how many trials other workers have begun.
           running: lane, trial and phase of each lane that runs a trial.
           describe: returns all trials, as `sweep.json` has them.
+          is_last: whether the tables stay as they are now, and so must be shown.
         """
         began = time.perf_counter()
-        if not self._is_visible or began < self._due:
+        if not self._is_visible or (began < self._due and not is_last):
             return
         trials = describe()
         best = leaderboard(trials)[:TOP]

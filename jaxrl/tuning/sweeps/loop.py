@@ -174,7 +174,6 @@ class SweepLoop:
                     self._save()
                     saved_at = time.perf_counter()
             self._take_in(self.lanes.wait(ALL_COMPLETED))
-            self._show()
             if interrupted := interrupt.requested:
                 self._save()
                 self.checkpoints.latest()  # here, where the same signal does not end it
@@ -190,15 +189,17 @@ class SweepLoop:
             self._save()  # a sweep that is resumed after its end trains nothing again
             self.checkpoints.latest()  # waits until it counts
             self.trials.remove_last_agents(is_over)
+        self._show(is_last=True)
         return self._write_summary(), interrupted
 
-    def _show(self) -> None:
+    def _show(self, is_last: bool = False) -> None:
         self.display.show(
             self._seconds(),
             self.state.num_steps,
             self.trials.count_elsewhere,
             self.state.running(),
             self.state.trials,
+            is_last,
         )
 
     def _is_spent(self) -> bool:
