@@ -26,8 +26,9 @@ from rich.console import Console
 from jaxrl import checks
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.records import describe_run, save_runs, uniformly_random
-from jaxrl.cli import train as command
+from jaxrl.cli.flags import train as train_flags
 from jaxrl.cli.flags.arguments import exit_with_message
+from jaxrl.cli.train import prepare
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import compiler_options, enable_compilation_cache
 from jaxrl.training.evaluate import evaluate, split_episodes
@@ -70,8 +71,8 @@ def parse_flags(algorithm: str, argv: Sequence[str]) -> Any:
     Raises:
       ValueError: for flags of `OF_ONE_RUN`.
     """
-    flags = command.parse(algorithm, argv, prog="train_seeds.py")
-    defaults = command.parse(algorithm, ["--preset", flags.preset])
+    flags = train_flags.parse(algorithm, argv, prog="train_seeds.py")
+    defaults = train_flags.parse(algorithm, ["--preset", flags.preset])
     for name in OF_ONE_RUN:
         if getattr(flags, name) != getattr(defaults, name):
             raise ValueError(
@@ -166,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(f"--seeds must differ, got {args.seeds}")
     enable_compilation_cache()
     flags = parse_flags(args.algorithm, for_train)
-    algo, config, _ = command.prepare(ALGORITHMS[args.algorithm], flags)
+    algo, config, _ = prepare(ALGORITHMS[args.algorithm], flags)
     if not algo.env.checkpointable:
         raise ValueError(
             f"{algo.env.id} runs on the host; train its seeds one by one with jaxrl train, and "

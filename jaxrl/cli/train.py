@@ -13,17 +13,14 @@ Ctrl-C stops a run with a checkpoint; `--resume` continues it.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import functools
 import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
-import tyro
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -37,12 +34,10 @@ from jaxrl.cli.flags.arguments import (
     table_console,
 )
 from jaxrl.cli.flags.autotune import find_fastest, list_settings, read_chosen
-from jaxrl.cli.flags.config_file import parse_with_file
 from jaxrl.cli.flags.train import (
-    AtariArguments,
-    TrainArguments,
     check_flags,
     joins_processes,
+    parse_command,
     read_env_options,
 )
 from jaxrl.cli.play import play_command
@@ -52,7 +47,7 @@ from jaxrl.envs import make
 from jaxrl.envs.host.errors import message_in
 from jaxrl.envs.trust import OWN_FUNCTIONS
 from jaxrl.files import seal
-from jaxrl.presets import DEFAULT_PRESET, PRESETS, Preset
+from jaxrl.presets import PRESETS
 from jaxrl.training.evaluate import without_training
 from jaxrl.training.loggers import Sink, WandbSink
 from jaxrl.training.loop import RunResult
@@ -84,24 +79,6 @@ def main(argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = 
         return train(ALGORITHMS[algorithm], args)
 
 
-def parse_command(
-    argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
-) -> tuple[str, Any]:
-    """Return the algorithm and the arguments that follow it, as for `main`.
-
-    Raises:
-      ValueError: for bad values; tyro exits if a flag is unknown.
-    """
-    if not argv or argv[0] not in PRESETS:
-        raise ValueError(
-            f"jaxrl train takes an algorithm first, one of {', '.join(PRESETS)}, got "
-            f"{argv[0] if argv else 'nothing'!r}; --list shows the presets"
-        )
-    algorithm = argv[0]
-    prog = None if prog is None else f"{prog} {algorithm}"
-    return algorithm, parse(algorithm, argv[1:], prog, presets)
-
-
 def print_presets() -> None:
     """Print a table of all presets, by algorithm."""
     table = Table(box=box.SIMPLE_HEAD)
@@ -116,65 +93,6 @@ def print_presets() -> None:
             table.add_row(*row)
         table.add_section()
     table_console().print(table)
-
-
-def parse(
-    algorithm: str, argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
-) -> Any:
-    """Return the arguments whose defaults are those of the preset that `--preset` names."""
-    known = PRESETS[algorithm]
-    names = tuple(presets or sorted(known, key=lambda name: name != DEFAULT_PRESET))
-
-    def parse_flags(argv: Sequence[str]) -> Any:
-        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        finder.add_argument("--preset", default=names[0], nargs="?")
-        name = finder.parse_known_args(argv)[0].preset
-        # The parser below refuses an unknown preset.
-        default = make_arguments(name if name in names else names[0], names, known)
-        args = tyro.cli(type(default), default=default, args=argv, prog=prog)
-        config_class, values = type(known[args.preset].config), vars(args.config)
-        if values["anneal_updates"] and not args.anneal:
-            raise ValueError(
-                "--no-anneal keeps the learning rate constant, of itself or as part of the preset, "
-                f"but --anneal-updates {values['anneal_updates']} lets it fall; leave that out, or "
-                "give --anneal"
-            )
-        with naming_flags(flags_of(config_class)):
-            if args.anneal and not values["anneal_updates"]:  # `prepare` knows their number
-                config = _without_annealing(config_class(**values | {"anneal_updates": 1}))
-            else:
-                config = config_class(**values)
-        return dataclasses.replace(args, config=config)
-
-    return parse_with_file(argv, parse_flags, read_env_options, algorithm)
-
-
-def _without_annealing(config: Any) -> Any:
-    """Return a config with 0 `anneal_updates`, which is not checked against other fields."""
-    annealed = jax.tree_util.GetAttrKey("anneal_updates")
-    return jax.tree.map_with_path(lambda path, x: 0 if path == (annealed,) else x, config)
-
-
-def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) -> Any:
-    """Return a preset as arguments: `TrainArguments` or `AtariArguments`, `preset` and `config`."""
-    preset = presets[name]
-    base = TrainArguments if preset.atari_flags is None else AtariArguments
-    choices, config_class = tyro.extras.literal_type_from_choices(names), type(preset.config)
-    # `parse` checks the values: tyro would tell of a field, not of a flag.
-    unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda self: None})
-    help = tyro.conf.arg(help="Settings to start from; other flags change them.")
-    fields: list[Any] = [
-        ("preset", Annotated[choices, help]),
-        ("config", Annotated[unchecked, tyro.conf.OmitArgPrefixes]),
-    ]
-    arguments = dataclasses.make_dataclass("Arguments", fields, bases=(base,), kw_only=True)
-    arguments.__doc__ = f"{name}: {preset.description}."
-    options = tuple(f"{option}={value!r}" for option, value in preset.env_options.items())
-    values = preset._asdict() | {
-        "config": unchecked(**vars(preset.config)), "env_options": options
-    }  # fmt: skip
-    del values["description"]
-    return arguments(preset=name, **values.pop("atari_flags") or {}, **values)
 
 
 @processes.failing_together(Exception, KeyboardInterrupt)

@@ -9,6 +9,7 @@ import pytest
 import jaxrl
 from jaxrl.cli import train
 from jaxrl.cli.flags import autotune as autotune_flags
+from jaxrl.cli.flags.train import parse
 from jaxrl.training.autotune import AutotuneResult
 from jaxrl.training.run_dir import manifest as manifests
 
@@ -59,7 +60,7 @@ def test_trials_build_the_settings_that_they_name(monkeypatch):
     monkeypatch.setattr(autotune_flags, "autotune", autotune)
     monkeypatch.setattr(train, "split_cpu", lambda *_: None)  # JAX runs already
     flags = ["--autotune", "--autotune-also", *ALSO, "--env-options", "max_steps_in_episode=7"]
-    algo, config, _ = train.prepare(jaxrl.ppo, train.parse("ppo", flags))
+    algo, config, _ = train.prepare(jaxrl.ppo, parse("ppo", flags))
     assert asked == [["devices", *ALSO]]
     assert (algo.env.num_envs, config.num_minibatches) == (4, 8)
     assert algo.lane_axis is not None  # as of agents that are spread over devices
@@ -79,7 +80,7 @@ def test_a_resumed_run_looks_only_for_what_its_manifest_lacks(monkeypatch, tmp_p
     algo = jaxrl.ppo(jaxrl.make("CartPole-v1", 4))
     manifests.write(tmp_path, manifests.describe(algo, jaxrl.PPOConfig(num_minibatches=2), {}))
     flags = ["--autotune", "--autotune-also", *ALSO, "--resume", "--run-dir", str(tmp_path)]
-    algo, config, _ = train.prepare(jaxrl.ppo, train.parse("ppo", flags))
+    algo, config, _ = train.prepare(jaxrl.ppo, parse("ppo", flags))
     assert asked == [({"devices": [1, 2]}, [{"devices": 1}], 4)]
     assert (algo.env.num_envs, config.num_minibatches) == (4, 2)
     assert algo.lane_axis is not None  # on two devices
@@ -97,7 +98,7 @@ def test_trials_anneal_over_the_updates_that_their_environments_need(monkeypatch
     monkeypatch.setattr(train, "split_cpu", lambda *_: None)
     flags = ["--autotune", "--autotune-also", *ALSO, "--final-entropy-coef", "0.001"]
     flags += ["--num-steps", "5", "--total-steps", "200"]
-    _, config, _ = train.prepare(jaxrl.a2c, train.parse("a2c", flags))
+    _, config, _ = train.prepare(jaxrl.a2c, parse("a2c", flags))
     assert [(c.num_minibatches, c.anneal_updates) for c in configs] == [(4, 10)]
     assert (config.num_minibatches, config.anneal_updates) == (2, 5)
     assert config.final_entropy_coef == 0.001

@@ -16,10 +16,11 @@ from jaxrl import config as fields
 from jaxrl import tuning
 from jaxrl.algos import ALGORITHMS
 from jaxrl.analysis.sweep_tables import TextTable
-from jaxrl.cli import sweep, sweep_result, train
+from jaxrl.cli import sweep, sweep_result
 from jaxrl.cli.flags import arguments
 from jaxrl.cli.flags import autotune as autotune_flags
 from jaxrl.cli.flags import sweep as sweep_flags
+from jaxrl.cli.flags.train import parse, read_env_options
 from jaxrl.presets import PRESETS
 from jaxrl.training.autotune import AutotuneResult
 from jaxrl.tuning import objectives
@@ -61,7 +62,7 @@ def test_a_sweep_leaves_a_leaderboard_a_page_and_videos(jaxrl_command, tmp_path,
         assert beside["numbers"]["points_per_step"] == 1
     line = next(x for x in finished.stdout.splitlines() if x.startswith("best config: "))
     best = shlex.split(line.removeprefix("best config: jaxrl "))
-    config = train.parse(best[1], best[2:]).config
+    config = parse(best[1], best[2:]).config
     assert (config.hidden_sizes, config.num_steps) == ((8,), 16)
     assert config.gamma == winner["values"]["gamma"]
     monkeypatch.setattr(sweep, "film_agents", lambda *_: None)
@@ -285,11 +286,11 @@ def test_the_best_config_is_trained_on_the_environment_of_the_sweep(algo, env_id
     line = sweep_result.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
     train_words, command_algo, *flags = shlex.split(line)[1:]
     assert (train_words, command_algo) == ("train", algo)
-    trained = train.parse(algo, flags)
+    trained = parse(algo, flags)
     assert arguments.parse_env_options(trained.env_options) == env.options
     assert env.options["episodic_life"] is True
     if env_id == "Pong-v5":
-        assert train.read_env_options(trained)["repeat_action_probability"] == 0
+        assert read_env_options(trained)["repeat_action_probability"] == 0
     defaults = jaxrl.ppo(env).config_class if algo == "ppo" else type(trained.config)
     assert trained.config == defaults(gamma=0.9, torso="mlp")
 
@@ -304,7 +305,7 @@ def test_the_best_config_is_that_of_an_environment_which_needs_its_options():
         "phase": {"length": 10, "unit": "updates"}, "scheduler": {"num_phases": 3},
     }  # fmt: skip
     line = sweep_result.format_command(args, tuning.SweepResult(summary, False, sweep.Path("x")))
-    trained = train.parse("ppo", shlex.split(line)[3:])
+    trained = parse("ppo", shlex.split(line)[3:])
     assert (trained.env_id, trained.num_envs, trained.config.gamma) == (args.env_id, 4, 0.9)
     assert (trained.anneal, trained.config.anneal_updates) == (True, 100)
     assert trained.run_dir == sweep.Path("x/winner")

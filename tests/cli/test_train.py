@@ -14,7 +14,7 @@ from small_algorithms import same
 
 import jaxrl
 from jaxrl.cli import train
-from jaxrl.cli.flags.train import read_env_options
+from jaxrl.cli.flags.train import parse, read_env_options
 from jaxrl.presets import PRESETS
 from jaxrl.training.loggers import read_jsonl
 from jaxrl.training.run_dir import manifest as manifests
@@ -84,7 +84,7 @@ def test_a_run_may_begin_from_an_agent_of_other_environments(jaxrl_command, tmp_
         flags[flags.index("run")] = "run" if size == 5 else "new"
         finished = jaxrl_command("train", "dqn", *flags)
         assert finished.returncode == 0, finished.stderr
-    args = train.parse("dqn", ["--init-from", str(tmp_path / "run")])
+    args = parse("dqn", ["--init-from", str(tmp_path / "run")])
     agent = train.load_agent(args, jaxrl.make("CartPole-v1", 2), tmp_path / "other")
     assert agent is not None
     assert agent.state.replay is None  # there may be no room for two
@@ -115,10 +115,10 @@ def test_ppo_is_trained_on_atari_and_filmed(jaxrl_command, tmp_path, monkeypatch
 
 
 def test_presets_are_the_defaults_of_flags():
-    args = train.parse("a2c", ["--gamma", "0.9", "--preset=ga3c", "--no-reward-clip"])
+    args = parse("a2c", ["--gamma", "0.9", "--preset=ga3c", "--no-reward-clip"])
     assert (args.config.gamma, args.config.learning_rate) == (0.9, 3e-4)
     assert (args.reward_clip, args.episodic_life, args.anneal) == (False, False, False)
-    assert train.parse("a2c", ["--preset", "baselines"]).config.learning_rate == 7e-4
+    assert parse("a2c", ["--preset", "baselines"]).config.learning_rate == 7e-4
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ env_options: {max_steps_in_episode: 50}
 
 def test_a_file_gives_flags_their_values(tmp_path):
     (tmp_path / "run.yaml").write_text(FILE)
-    args = train.parse("ppo", ["--config", str(tmp_path / "run.yaml"), "--num-envs", "2"])
+    args = parse("ppo", ["--config", str(tmp_path / "run.yaml"), "--num-envs", "2"])
     assert (args.env_id, args.num_envs, args.total_steps) == ("Pendulum-v1", 2, 1000)
     assert (args.config.hidden_sizes, args.config.normalize_rewards) == ((8, 4), True)
     assert (args.anneal, args.config.target_kl) == (False, None)
     assert args.env_options == ("max_steps_in_episode=50",)
     (tmp_path / "run.yaml").write_text("preset: pendulum")
-    args = train.parse("ppo", ["--config", str(tmp_path / "run.yaml")])
+    args = parse("ppo", ["--config", str(tmp_path / "run.yaml")])
     assert args.config == PRESETS["ppo"]["pendulum"].config
 
 
@@ -257,23 +257,23 @@ def test_a_manifest_is_such_a_file(tmp_path):
     algo = jaxrl.ppo(jaxrl.make("Pong-v5", 2, img_height=42, num_threads=1))
     config = jaxrl.PPOConfig(torso="ga3c_cnn", anneal_updates=7, gamma=0.95)
     manifests.write(tmp_path, manifests.describe(algo, config, {"seed": 5, "total_steps": 3584}))
-    args = train.parse("ppo", ["--config", str(path)])
+    args = parse("ppo", ["--config", str(path)])
     assert (args.env_id, args.seed, args.total_steps) == ("envpool/Pong-v5", 5, 3584)
     assert args.anneal
     assert args.config == config
     assert jaxrl.make(args.env_id, args.num_envs, **read_env_options(args)) == algo.env
     for flags in (["--total-steps", "7168"], ["--num-envs=4"], ["--no-anneal"]):
-        args = train.parse("ppo", ["--config", str(path), *flags])
+        args = parse("ppo", ["--config", str(path), *flags])
         assert args.config == config.replace(anneal_updates=0)  # `prepare` knows the new length
         assert args.anneal == ("--no-anneal" not in flags)
     with pytest.raises(ValueError, match=r"is of ppo, not of dqn; use jaxrl train ppo"):
-        train.parse("dqn", ["--config", str(path)])
+        parse("dqn", ["--config", str(path)])
     own = jaxrl.ppo(algo.env, network=jaxrl.networks.actor_critic(
         algo.env.observation_space, algo.env.action_space
     ))  # fmt: skip
     manifests.write(tmp_path, manifests.describe(own, config, {"seed": 5}))
     with pytest.raises(ValueError, match=r"of a run with a network of its own; .* jaxrl\.rerun"):
-        train.parse("ppo", ["--config", str(path)])
+        parse("ppo", ["--config", str(path)])
 
 
 def test_flags_change_single_options_of_a_file(tmp_path):
@@ -283,40 +283,40 @@ preset: laptop
 env_options: {img_height: 42, num_threads: 1, episodic_life: true, range: [0.5, [1, 2]], tiny: 3e-4}
 """)
     flags = ["--num-threads", "2", "--no-episodic-life", "--env-options", "range=3", "img_width=8"]
-    options = read_env_options(train.parse("ppo", [*flags, "--config", str(path)]))
+    options = read_env_options(parse("ppo", [*flags, "--config", str(path)]))
     assert options == {
         "img_height": 42, "img_width": 8, "range": 3, "num_threads": 2, "episodic_life": False,
         "tiny": 3e-4,
         "reward_clip": True, "repeat_action_probability": 0.0,
     }  # fmt: skip
-    options = read_env_options(train.parse("ppo", ["--config", str(path)]))
+    options = read_env_options(parse("ppo", ["--config", str(path)]))
     assert (options["num_threads"], options["range"]) == (1, [0.5, [1, 2]])
 
 
 def test_fields_that_need_annealing_get_it_from_the_length_of_the_run(tmp_path):
     flags = ["--final-entropy-coef", "0.001", "--num-envs", "4", "--num-steps", "5"]
     where = ["--total-steps", "100", "--run-dir", str(tmp_path)]
-    _, config, _ = train.prepare(jaxrl.a2c, train.parse("a2c", [*flags, *where]))
+    _, config, _ = train.prepare(jaxrl.a2c, parse("a2c", [*flags, *where]))
     assert (config.final_entropy_coef, config.anneal_updates) == (0.001, 5)
     message = r"^--final-entropy-coef = 0\.001 .*--anneal-updates, which is 0"
     with pytest.raises(ValueError, match=message):
-        train.parse("a2c", [*flags, "--no-anneal"])
+        parse("a2c", [*flags, "--no-anneal"])
 
 
 def test_a_constant_learning_rate_and_a_length_over_which_it_falls_exclude_each_other(tmp_path):
     message = "--no-anneal keeps .* but --anneal-updates 100"
     with pytest.raises(ValueError, match=message):
-        train.parse("ppo", ["--no-anneal", "--anneal-updates", "100"])
+        parse("ppo", ["--no-anneal", "--anneal-updates", "100"])
     with pytest.raises(ValueError, match=r"part of the preset.* or give --anneal"):
-        train.parse("dqn", ["--preset", "atari", "--anneal-updates", "100"])
+        parse("dqn", ["--preset", "atari", "--anneal-updates", "100"])
     (tmp_path / "x.yaml").write_text("anneal_updates: 100\n")
     with pytest.raises(ValueError, match=message):
-        train.parse("ppo", ["--config", str(tmp_path / "x.yaml"), "--no-anneal"])
+        parse("ppo", ["--config", str(tmp_path / "x.yaml"), "--no-anneal"])
 
 
 def test_pairs_may_be_given_in_several_flags():
     words = ["--env-options", "img_height=42", "--env_options=img_width=8", "--seed", "3"]
-    args = train.parse("ppo", ["--preset", "laptop", *words])
+    args = parse("ppo", ["--preset", "laptop", *words])
     assert args.env_options == ("img_height=42", "img_width=8")
     assert args.seed == 3
 
@@ -324,7 +324,7 @@ def test_pairs_may_be_given_in_several_flags():
 def test_flags_of_a_file_that_are_refused_name_it(tmp_path, capsys):
     (tmp_path / "x.yaml").write_text("no_such_flag: 3")
     with pytest.raises(SystemExit):
-        train.parse("ppo", ["--config", str(tmp_path / "x.yaml")])
+        parse("ppo", ["--config", str(tmp_path / "x.yaml")])
     error = capsys.readouterr().err
     assert "--no-such-flag" in error
     assert error.endswith(f"some of these flags are those of {tmp_path / 'x.yaml'}\n")
@@ -345,7 +345,7 @@ def test_flags_of_a_file_that_are_refused_name_it(tmp_path, capsys):
 def test_other_files_are_refused_by_name(tmp_path, text):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"--config: .*x.yaml "):
-        train.parse("ppo", ["--config", str(tmp_path / "x.yaml")])
+        parse("ppo", ["--config", str(tmp_path / "x.yaml")])
 
 
 def test_wandb_gets_the_rows_and_the_settings(jaxrl_command, monkeypatch):
@@ -395,11 +395,9 @@ ATTACKS = (
 def test_a_file_cannot_name_code(tmp_path, text):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"--config: the environment of .*x.yaml (imports|runs)"):
-        train.parse("ppo", ["--config", str(tmp_path / "x.yaml")])
+        parse("ppo", ["--config", str(tmp_path / "x.yaml")])
     (tmp_path / "x.yaml").write_text("seed: 3")
-    args = train.parse(
-        "ppo", [f"--config={tmp_path / 'x.yaml'}", "--env-id", "gymnasium/os:system"]
-    )
+    args = parse("ppo", [f"--config={tmp_path / 'x.yaml'}", "--env-id", "gymnasium/os:system"])
     assert (args.seed, args.env_id) == (3, "gymnasium/os:system")  # the caller's own
 
 
@@ -407,7 +405,7 @@ def test_flags_may_name_the_code_that_a_file_names_with_all_its_options(tmp_path
     file = tmp_path / "x.yaml"
     file.write_text("{env_id: gymnasium/my:env, env_options: {noise: 0.1, scale: 2}}")
     same = ["--env-id", "gymnasium/my:env", "--env-options", "scale=2", "noise=0.1"]
-    args = train.parse("ppo", ["--config", str(file), *same])
-    assert train.read_env_options(args) == {"noise": 0.1, "scale": 2}
+    args = parse("ppo", ["--config", str(file), *same])
+    assert read_env_options(args) == {"noise": 0.1, "scale": 2}
     with pytest.raises(ValueError, match="give its --env-id and all of its --env-options as flags"):
-        train.parse("ppo", ["--config", str(file), *same[:-1]])
+        parse("ppo", ["--config", str(file), *same[:-1]])

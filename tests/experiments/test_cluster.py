@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl import PPOConfig
-from jaxrl.cli import train
+from jaxrl.cli.flags.train import parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_jaxrl_train_takes_the_translated_flags(habitat):
         --ppo-epoch 3 --num-mini-batch 2 --num-processes 6 --num-steps 64 --num-updates 100
         --hidden-size 256 --seed 5 --env-name Acrobot-v1 --log-interval 7
         --checkpoint-folder runs/x --num_gpu 2"""
-    args = train.parse("ppo", ["--preset", "huang", *habitat.translate(text.split())])
+    args = parse("ppo", ["--preset", "huang", *habitat.translate(text.split())])
     expected = {
         "env_id": "Acrobot-v1", "total_steps": 38_400, "num_envs": 6, "devices": 2, "seed": 5,
         "run_dir": Path("runs/x"), "log_every": 7, "anneal": True,

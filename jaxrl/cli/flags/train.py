@@ -1,17 +1,21 @@
-"""The flags of `jaxrl train` that no config has, and the checks of their combinations."""
+"""The flags of `jaxrl train`: parsing with a preset's values as defaults, and their checks."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import jax
 import tyro
 
 from jaxrl import checks
-from jaxrl.cli.flags.arguments import LargeInteger, parse_env_options
+from jaxrl.cli.flags.arguments import LargeInteger, flags_of, naming_flags, parse_env_options
+from jaxrl.cli.flags.config_file import parse_with_file
 from jaxrl.envs.host_adapter import POOL_OPTIONS
-from jaxrl.presets import ATARI_OPTIONS
+from jaxrl.presets import ATARI_OPTIONS, DEFAULT_PRESET, PRESETS, Preset
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -93,6 +97,91 @@ class AtariArguments(TrainArguments):
     send_ahead: bool = False
     """Send each rollout's last actions before the agent learns, so that they are simulated
     meanwhile; the policy that chose them lags by an update."""
+
+
+def parse_command(
+    argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
+) -> tuple[str, Any]:
+    """Return the algorithm that a command names first, and its arguments.
+
+    Args:
+      argv: the algorithm, then flags.
+      presets: names to choose from, the default first; all of the algorithm's if empty.
+
+    Raises:
+      ValueError: for bad values; tyro exits if a flag is unknown.
+    """
+    if not argv or argv[0] not in PRESETS:
+        raise ValueError(
+            f"jaxrl train takes an algorithm first, one of {', '.join(PRESETS)}, got "
+            f"{argv[0] if argv else 'nothing'!r}; --list shows the presets"
+        )
+    algorithm = argv[0]
+    prog = None if prog is None else f"{prog} {algorithm}"
+    return algorithm, parse(algorithm, argv[1:], prog, presets)
+
+
+def parse(
+    algorithm: str, argv: Sequence[str], prog: str | None = None, presets: Sequence[str] = ()
+) -> Any:
+    """Return the arguments whose defaults are those of the preset that `--preset` names.
+
+    Raises:
+      ValueError: for bad values; tyro exits if a flag is unknown.
+    """
+    known = PRESETS[algorithm]
+    names = tuple(presets or sorted(known, key=lambda name: name != DEFAULT_PRESET))
+
+    def parse_flags(argv: Sequence[str]) -> Any:
+        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        finder.add_argument("--preset", default=names[0], nargs="?")
+        name = finder.parse_known_args(argv)[0].preset
+        # The parser below refuses an unknown preset.
+        default = make_arguments(name if name in names else names[0], names, known)
+        args = tyro.cli(type(default), default=default, args=argv, prog=prog)
+        config_class, values = type(known[args.preset].config), vars(args.config)
+        if values["anneal_updates"] and not args.anneal:
+            raise ValueError(
+                "--no-anneal keeps the learning rate constant, of itself or as part of the preset, "
+                f"but --anneal-updates {values['anneal_updates']} lets it fall; leave that out, or "
+                "give --anneal"
+            )
+        with naming_flags(flags_of(config_class)):
+            if args.anneal and not values["anneal_updates"]:  # `prepare` knows their number
+                config = _without_annealing(config_class(**values | {"anneal_updates": 1}))
+            else:
+                config = config_class(**values)
+        return dataclasses.replace(args, config=config)
+
+    return parse_with_file(argv, parse_flags, read_env_options, algorithm)
+
+
+def _without_annealing(config: Any) -> Any:
+    """Return a config with 0 `anneal_updates`, which is not checked against other fields."""
+    annealed = jax.tree_util.GetAttrKey("anneal_updates")
+    return jax.tree.map_with_path(lambda path, x: 0 if path == (annealed,) else x, config)
+
+
+def make_arguments(name: str, names: Sequence[str], presets: dict[str, Preset]) -> Any:
+    """Return a preset as arguments: `TrainArguments` or `AtariArguments`, `preset` and `config`."""
+    preset = presets[name]
+    base = TrainArguments if preset.atari_flags is None else AtariArguments
+    choices, config_class = tyro.extras.literal_type_from_choices(names), type(preset.config)
+    # `parse` checks the values: tyro would tell of a field, not of a flag.
+    unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda self: None})
+    help = tyro.conf.arg(help="Settings to start from; other flags change them.")
+    fields: list[Any] = [
+        ("preset", Annotated[choices, help]),
+        ("config", Annotated[unchecked, tyro.conf.OmitArgPrefixes]),
+    ]
+    arguments = dataclasses.make_dataclass("Arguments", fields, bases=(base,), kw_only=True)
+    arguments.__doc__ = f"{name}: {preset.description}."
+    options = tuple(f"{option}={value!r}" for option, value in preset.env_options.items())
+    values = preset._asdict() | {
+        "config": unchecked(**vars(preset.config)), "env_options": options
+    }  # fmt: skip
+    del values["description"]
+    return arguments(preset=name, **values.pop("atari_flags") or {}, **values)
 
 
 def joins_processes(args: TrainArguments) -> bool:
