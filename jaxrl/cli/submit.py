@@ -39,7 +39,7 @@ from jaxrl import checks
 from jaxrl.cli import sweep
 from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
-from jaxrl.cli.flags.train import parse_command
+from jaxrl.cli.flags.train import TrainArguments, parse_command
 from jaxrl.files.urls import JOURNAL
 from jaxrl.training.progress_bar import format_clock
 
@@ -94,18 +94,19 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
         raise ValueError(
             f"{command[0]!r} is not a file; the command after -- starts with jaxrl or a script"
         )
-    is_autotuned = False
+    flags: TrainArguments | None = None
     if command[0] == "jaxrl":
         known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
         if (named := next(iter(command[1:]), "")) not in known:
             raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
         if named == "train":
             _, flags = parse_command(command[2:], "jaxrl train")
-            is_autotuned = flags.autotune
+            if flags.autotune and args.nodes > 1:
+                raise ValueError(
+                    "--autotune chooses the devices of one process; leave out it or --nodes"
+                )
         else:
             sweep.parse(command[2:], "jaxrl sweep")
-    if is_autotuned and args.nodes > 1:
-        raise ValueError("--autotune chooses the devices of one process; leave out it or --nodes")
     from_file = flags_of_file(command)
     run_dir, rest = take_flag(command, "--run-dir")
     run_dir = run_dir or take_flag(from_file, "--run-dir")[0]
@@ -116,8 +117,11 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
     def given(flag: str) -> str | None:
         return take_flag([*from_file, *rest], flag)[0]
 
-    if args.gpus > 1 and rest[:3] == ["-m", "jaxrl", "train"] and not is_autotuned:
-        rest += [] if given("--devices") else ["--devices", str(args.gpus)]
+    if flags is not None and not flags.autotune:
+        if given("--devices") is None and args.gpus > 1:
+            rest += ["--devices", str(args.gpus)]
+            flags.devices = args.gpus
+        check_devices(args, flags)
     if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")
     if args.workers is not None:
@@ -173,6 +177,17 @@ def check_flags(args: SubmitArguments) -> None:
         raise ValueError("--extra takes options of one line each, such as partition=gpu")
     if args.nodes > 1 and (args.workers is not None or args.scheduler != "slurm"):
         raise ValueError("--nodes needs --scheduler slurm and no --workers")
+
+
+def check_devices(args: SubmitArguments, flags: TrainArguments) -> None:
+    """Raise `ValueError` if a job's devices cannot share the environments of its agent."""
+    if args.gpus and flags.devices > args.gpus:
+        raise ValueError(f"--devices {flags.devices} is more than the job's --gpus {args.gpus}")
+    if flags.num_envs % (num_devices := args.nodes * flags.devices):
+        raise ValueError(
+            f"--num-envs {flags.num_envs} cannot be shared evenly by the job's {num_devices} "
+            "devices; ask for another number of either"
+        )
 
 
 def flags_of_file(command: Sequence[str]) -> list[str]:

@@ -183,7 +183,11 @@ def test_the_job_for_grid_engine(place):
     ("flags", "command", "added"),
     [
         (("--gpus", "4"), ("train", "ppo"), " --devices 4"),
-        (("--gpus", "4", "--nodes", "2"), ("train", "ppo"), " --devices 4 --cluster"),
+        (
+            ("--gpus", "4", "--nodes", "2"),
+            ("train", "ppo", "--num-envs", "8"),
+            " --devices 4 --cluster",
+        ),
         (("--gpus", "4"), ("train", "ppo", "--devices", "2"), ""),
         (("--gpus", "1"), ("train", "ppo"), ""),
         (("--gpus", "4"), ("train", "ppo", "--autotune"), ""),  # it chooses their number
@@ -359,6 +363,18 @@ def test_a_job_that_the_scheduler_refuses_is_an_error(place):
         (["--", "train.py", "--run-dir"], "--run-dir has no value"),
         (["--", "jaxrl", "train", "--seed", "1"], "takes an algorithm first, one of ppo, a2c"),
         (["--", "jaxrl", "train", "ppo", "--gamma", "2"], "--gamma must be within [0, 1], got 2"),
+        (
+            ["--gpus", "3", "--", "jaxrl", "train", "ppo", "--num-envs", "64"],
+            "--num-envs 64 cannot be shared evenly by the job's 3 devices",
+        ),
+        (
+            ["--gpus", "2", "--nodes", "4", "--", "jaxrl", "train", "ppo", "--num-envs", "4"],
+            "--num-envs 4 cannot be shared evenly by the job's 8 devices",
+        ),
+        (
+            ["--gpus", "2", "--", "jaxrl", "train", "ppo", "--devices", "4"],
+            "--devices 4 is more than the job's --gpus 2",
+        ),
     ],
 )
 def test_bad_jobs_are_refused(place, argv, message):
