@@ -82,7 +82,8 @@ class Display:
         best = leaderboard(trials)[:TOP]
         score = f", best score {best[0]['best_score']:.2f}" if best else ""
         elsewhere = count_elsewhere()
-        waits = ", waiting for other workers" if elsewhere and not running else ""
+        is_waiting = elsewhere and not (running or is_last)
+        waits = ", waiting for other workers" if is_waiting else ""
         line = headline(seconds, steps, elsewhere, trials, self._num_trials, self._what)
         self._line = line + score + waits
         if self._is_live:

@@ -705,6 +705,14 @@ def test_the_display_counts_the_steps_before_a_resume(tmp_path, monkeypatch):
     assert shown[-1] == 4 * 4 * UPDATES * algo.env.num_envs * algo.num_steps(config)
 
 
+def test_a_worker_without_trials_waits_for_others_until_its_sweep_is_over():
+    shown = display.Display({"scheduler": {"num_trials": 8, "num_phases": 4}}, is_visible=True)
+    shown.show(1.0, 0, lambda: 3, [], list)
+    assert shown._line.endswith(", waiting for other workers")
+    shown.show(1.0, 0, lambda: 3, [], list, is_last=True)
+    assert not shown._line.endswith(", waiting for other workers")
+
+
 def test_the_time_that_is_left_is_unknown_if_other_workers_take_part():
     trials = [{"status": "completed"}, {"status": "stopped"}, {"status": "running"}]
     alone = display.headline(10.0, 500, 0, trials, 8)
