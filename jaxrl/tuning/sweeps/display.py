@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ class Display:
         self._what = "runs of the finals" if is_finals else "trials"
         self._num_trials = description["scheduler"]["num_trials"]
         self._num_phases = description["scheduler"]["num_phases"]
+        self._caps = [description.get(name) or math.inf for name in ("max_steps", "max_seconds")]
         self._due = 0.0
         console = Console(stderr=True)
         self._live = Live(Text("starting"), console=console, auto_refresh=False)
@@ -85,7 +87,10 @@ class Display:
         is_waiting = elsewhere and not (running or is_last)
         waits = ", waiting for other workers" if is_waiting else ""
         line = headline(seconds, steps, elsewhere, trials, self._num_trials, self._what)
-        self._line = line + score + waits
+        known = [] if elsewhere else trials  # nothing says how fast other workers are
+        left = seconds_left(seconds, steps, known, self._num_trials, *self._caps)
+        time_left = "" if is_last or math.isinf(left) else f", about {left:,.0f} s left"
+        self._line = line + time_left + score + waits
         if self._is_live:
             tables = [self._lane_table(running, trials)] + [_best_table(best)] * bool(best)
             self._live.update(Group(Text(self._line), *tables), refresh=True)
@@ -126,20 +131,39 @@ def headline(
     num_trials: int,
     what: str = "trials",
 ) -> str:
-    """Return a line that says how far the sweep is and how long it may still take.
+    """Return a line that says how far the sweep is.
 
     Args:
-      trials: of this worker; nothing says how fast other workers are.
+      trials: of this worker.
       what: what the trials are called.
     """
-    ended = sum(trial["status"] in ("stopped", "completed") for trial in trials)
+    ended = _num_ended(trials)
     others = f", {elsewhere} by other workers" if elsewhere else ""
-    is_known = ended > 0 and not elsewhere
-    left = f", about {seconds * (num_trials / ended - 1):,.0f} s left" if is_known else ""
     return (
         f"{ended}/{num_trials} {what} ended, {len(trials) - ended} under way{others}, "
-        f"{seconds:,.0f} s, {steps / max(seconds, 1e-9):,.0f} steps/s{left}"
+        f"{seconds:,.0f} s, {steps / max(seconds, 1e-9):,.0f} steps/s"
     )
+
+
+def seconds_left(
+    seconds: float,
+    steps: int,
+    trials: list[dict[str, Any]],
+    num_trials: int,
+    max_steps: float,
+    max_seconds: float,
+) -> float:
+    """Return the seconds until the last trial ends or a cap is reached, at the pace so far.
+
+    They are infinite as long as there is no cap and no trial has ended.
+    """
+    shares = [seconds / max_seconds, steps / max_steps, _num_ended(trials) / num_trials]
+    done = max(shares)
+    return max(seconds / done - seconds, 0.0) if done else math.inf
+
+
+def _num_ended(trials: list[dict[str, Any]]) -> int:
+    return sum(trial["status"] in ("stopped", "completed") for trial in trials)
 
 
 def _score(score: Any) -> str:

@@ -713,9 +713,40 @@ def test_a_worker_without_trials_waits_for_others_until_its_sweep_is_over():
     assert not shown._line.endswith(", waiting for other workers")
 
 
-def test_the_time_that_is_left_is_unknown_if_other_workers_take_part():
+def test_the_headline_counts_the_trials_of_this_worker_and_of_others():
     trials = [{"status": "completed"}, {"status": "stopped"}, {"status": "running"}]
     alone = display.headline(10.0, 500, 0, trials, 8)
-    assert alone == "2/8 trials ended, 1 under way, 10 s, 50 steps/s, about 30 s left"
+    assert alone == "2/8 trials ended, 1 under way, 10 s, 50 steps/s"
     shared = display.headline(10.0, 500, 3, trials, 8)
     assert shared == "2/8 trials ended, 1 under way, 3 by other workers, 10 s, 50 steps/s"
+
+
+@pytest.mark.parametrize(
+    ("num_ended", "caps", "left"),
+    [
+        (2, (math.inf, math.inf), 30.0),  # a quarter of the trials took 10 s
+        (2, (1000, math.inf), 10.0),  # half of the steps too, so that is what ends the sweep
+        (2, (4000, 15.0), 5.0),
+        (2, (500, 15.0), 0.0),
+        (2, (400, math.inf), 0.0),  # the last chunk may take more steps than the cap
+        (0, (2000, math.inf), 30.0),
+        (0, (math.inf, math.inf), math.inf),
+    ],
+)
+def test_the_time_that_is_left_ends_with_the_first_cap_or_the_last_trial(num_ended, caps, left):
+    trials = [{"status": "completed"}] * num_ended + [{"status": "running"}]
+    assert display.seconds_left(10.0, 500, trials, 8, *caps) == pytest.approx(left)
+
+
+@pytest.mark.parametrize(
+    ("others", "caps", "left"),
+    [(0, {}, "about 10 s left"), (3, {}, None), (3, {"max_seconds": 14.0}, "about 4 s left")],
+)
+def test_the_display_tells_the_time_that_is_left(others, caps, left):
+    trials = [{"trial": i, "scores": [], "status": "completed"} for i in range(4)]
+    scheduler = {"num_trials": 8, "num_phases": 4}
+    shown = display.Display({"scheduler": scheduler, **caps}, is_visible=True)
+    shown.show(10.0, 500, lambda: others, [(0, 4, 0)], lambda: trials)
+    assert re.findall(r"about .* s left", shown._line) == [left] * (left is not None)
+    shown.show(10.0, 500, lambda: others, [], lambda: trials, is_last=True)
+    assert "left" not in shown._line
