@@ -28,7 +28,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -88,25 +88,7 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
       ValueError: for bad values.
     """
     check_flags(args)
-    if not command:
-        raise ValueError("no command; it comes after --, as in: -- jaxrl train ppo")
-    if command[0] != "jaxrl" and not Path(command[0]).is_file():
-        raise ValueError(
-            f"{command[0]!r} is not a file; the command after -- starts with jaxrl or a script"
-        )
-    flags: TrainArguments | None = None
-    if command[0] == "jaxrl":
-        known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
-        if (named := next(iter(command[1:]), "")) not in known:
-            raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
-        if named == "train":
-            _, flags = parse_command(command[2:], "jaxrl train")
-            if flags.autotune and args.nodes > 1:
-                raise ValueError(
-                    "--autotune chooses the devices of one process; leave out it or --nodes"
-                )
-        else:
-            sweep.parse(command[2:], "jaxrl sweep")
+    flags = check_command(args, command)
     from_file = flags_of_file(command)
     run_dir, rest = take_flag(command, "--run-dir")
     run_dir = run_dir or take_flag(from_file, "--run-dir")[0]
@@ -125,25 +107,7 @@ def make_job(args: SubmitArguments, command: Sequence[str]) -> str:
     if args.nodes > 1 and "--cluster" not in rest:
         rest.append("--cluster")
     if args.workers is not None:
-        storage, agents_dir = given("--storage"), given("--agents-dir")
-        if storage is None:
-            raise ValueError("--workers share a database: the command needs --storage")
-        if args.workers > 1 and storage.startswith(JOURNAL):
-            raise ValueError(
-                f"--workers share a database (sqlite:///..., postgresql://...), got --storage "
-                f"{storage}: a journal is for one worker at a time"
-            )
-        pauses = (name := given("--scheduler")) in PAUSING
-        if args.workers > 1 and name in EXPLORERS:
-            raise ValueError(
-                f"--scheduler {name} trains all trials in one worker: leave --workers out"
-            )
-        is_file = storage.startswith("sqlite")
-        if args.workers > 1 and pauses and agents_dir is None and not is_file:
-            raise ValueError(
-                f"--scheduler {name} pauses trials, which any worker may continue: the command "
-                "needs --agents-dir, a folder that all machines see"
-            )
+        check_workers(args.workers, given)
         if given("--study") is None:
             rest += ["--study", args.name]
     python = [sys.executable]
@@ -179,6 +143,32 @@ def check_flags(args: SubmitArguments) -> None:
         raise ValueError("--nodes needs --scheduler slurm and no --workers")
 
 
+def check_command(args: SubmitArguments, command: Sequence[str]) -> TrainArguments | None:
+    """Return the flags of a command `jaxrl train`, None for another command.
+
+    Raises:
+      ValueError: if such a job cannot run the command, or it has bad values.
+    """
+    if not command:
+        raise ValueError("no command; it comes after --, as in: -- jaxrl train ppo")
+    if command[0] != "jaxrl":
+        if not Path(command[0]).is_file():
+            raise ValueError(
+                f"{command[0]!r} is not a file; the command after -- starts with jaxrl or a script"
+            )
+        return None
+    known = ("sweep",) if args.workers else ("train",) if args.nodes > 1 else ("train", "sweep")
+    if (named := next(iter(command[1:]), "")) not in known:
+        raise ValueError(f"such a job runs jaxrl {' or jaxrl '.join(known)}, got jaxrl {named}")
+    if named == "sweep":
+        sweep.parse(command[2:], "jaxrl sweep")
+        return None
+    _, flags = parse_command(command[2:], "jaxrl train")
+    if flags.autotune and args.nodes > 1:
+        raise ValueError("--autotune chooses the devices of one process; leave out it or --nodes")
+    return flags
+
+
 def check_devices(args: SubmitArguments, flags: TrainArguments) -> None:
     """Raise `ValueError` if a job's devices cannot share the environments of its agent."""
     if args.gpus and flags.devices > args.gpus:
@@ -187,6 +177,32 @@ def check_devices(args: SubmitArguments, flags: TrainArguments) -> None:
         raise ValueError(
             f"--num-envs {flags.num_envs} cannot be shared evenly by the job's {num_devices} "
             "devices; ask for another number of either"
+        )
+
+
+def check_workers(num_workers: int, given: Callable[[str], str | None]) -> None:
+    """Raise `ValueError` if the workers of a sweep could not share its study.
+
+    Args:
+      given: returns the value of a flag of the sweep, None if it is absent.
+    """
+    storage, name = given("--storage"), given("--scheduler")
+    if storage is None:
+        raise ValueError("--workers share a database: the command needs --storage")
+    if num_workers == 1:
+        return
+    if storage.startswith(JOURNAL):
+        raise ValueError(
+            f"--workers share a database (sqlite:///..., postgresql://...), got --storage "
+            f"{storage}: a journal is for one worker at a time"
+        )
+    if name in EXPLORERS:
+        raise ValueError(f"--scheduler {name} trains all trials in one worker: leave --workers out")
+    is_file = storage.startswith("sqlite")
+    if name in PAUSING and given("--agents-dir") is None and not is_file:
+        raise ValueError(
+            f"--scheduler {name} pauses trials, which any worker may continue: the command "
+            "needs --agents-dir, a folder that all machines see"
         )
 
 
