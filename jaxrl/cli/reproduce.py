@@ -29,7 +29,7 @@ from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import has_checkpoint
 
 MEASURES = ("last 100 training episodes", "greedy episodes")
-"""What the scores of a run are means of. Some records have no greedy episodes."""
+"""The two scores of a run are means over these episodes. Some records lack the second score."""
 LEAST_MARGIN = 0.01
 """Least half width of an interval, as a share of the score above the random policy's: seeds that
 all reach the best score have no spread, but other versions of packages round differently."""

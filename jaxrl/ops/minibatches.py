@@ -1,4 +1,4 @@
-"""Minibatches: in turn or in shuffled epochs over a rollout, and a shuffle without a sort."""
+"""Gradient steps on the minibatches of a rollout, once in order or in shuffled epochs."""
 
 from __future__ import annotations
 

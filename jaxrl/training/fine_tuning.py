@@ -69,8 +69,8 @@ def check_agent(run_dir: Path, learned: Learned | None) -> None:
 def begin_from(state: Any, learned: Learned) -> Any:
     """Return a new training state with what an agent has learned.
 
-    IMPALA's earlier parameters are the agent's, too. The optimizer, the replay, the environments
-    and the number of updates stay new.
+    IMPALA's `past_params` all become the agent's parameters. The optimizer, the replay, the
+    environments and the number of updates stay new.
     """
 
     def place(x: Any, like: Array) -> Array:  # a copy, since a run gives the state's arrays away

@@ -196,7 +196,7 @@ class TrainingLoop:
                     check_agent(self.run_dir, self.learned)
                 if self.learned is not None:
                     state = begin_from(state, self.learned)
-        self.learned = None  # which the run holds no longer
+        self.learned = None  # its arrays can be freed
         return state
 
     def restore(self, like: Any, simulation: Any) -> Any:

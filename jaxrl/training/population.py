@@ -35,7 +35,7 @@ GROUPS = range(8, 33)
 """Sizes of a vmapped group of lanes on a CPU. From 8 lanes on vmap gains little more there, and 32
 agents with small networks fill the caches (docs/explanation/benchmark-notes.md)."""
 SHORT_WORK = 10
-"""Work is short that takes less than this many times as long as compiling one strategy."""
+"""Training is short if it takes less than this many times as long as compiling one strategy."""
 KEEP, FRESH, RESUME = 0, 1, 2
 """Changes of a lane in `Population.refill`."""
 
