@@ -21,6 +21,8 @@ import numpy as np
 
 RENAMED_FIELDS = {"sees_last": "use_last_action_reward"}
 """Current names of fields by the names in files that older versions wrote."""
+REMOVED_FIELDS = {"min_training_batch": 1}
+"""The values of removed fields with which older versions did what the current one does."""
 ADDED_FIELDS: dict[str, dict[str, Any]] = {
     "a2c": {"layer_norm": False, "num_minibatches": 1, "initial_std": 1.0},
     "dqn": {"layer_norm": False, "huber": True},
@@ -173,15 +175,20 @@ def from_json(value: Any) -> Any:
 
 
 def with_current_names(saved: Any) -> Any:
-    """Return JSON data with the current names of renamed fields.
+    """Return JSON data with the current names of renamed fields, and without removed ones.
 
-    Configs get the fields that they had not yet.
+    Configs get the fields that they had not yet. A removed field stays if its value asks for what
+    only an older version can do.
     """
     if isinstance(saved, list):
         return [with_current_names(value) for value in saved]
     if not isinstance(saved, dict):
         return saved
-    saved = {RENAMED_FIELDS.get(k, k): with_current_names(value) for k, value in saved.items()}
+    saved = {
+        RENAMED_FIELDS.get(name, name): with_current_names(value)
+        for name, value in saved.items()
+        if (name, value) not in REMOVED_FIELDS.items()
+    }
     if isinstance(saved.get("config"), dict) and isinstance(saved.get("algorithm"), str):
         saved["config"] = ADDED_FIELDS.get(saved["algorithm"], {}) | saved["config"]
     return saved

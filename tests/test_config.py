@@ -14,7 +14,7 @@ import pytest
 from toy_algorithm import ToyConfig, toy
 
 import jaxrl
-from jaxrl import PPOConfig
+from jaxrl import A2CConfig, PPOConfig
 from jaxrl import config as fields
 from jaxrl.algos import ALGORITHMS
 from jaxrl.config import ADDED_FIELDS, from_dict, is_static, to_dict, with_current_names
@@ -199,6 +199,12 @@ def test_old_names_of_fields_are_brought_up_to_date():
         "trials": [{"values": {"use_last_action_reward": True}}],
         "n": 3,
     }
+
+
+def test_removed_fields_are_dropped_unless_their_value_meant_something():
+    assert from_dict(A2CConfig, {"min_training_batch": 1, "gamma": 0.9}) == A2CConfig(gamma=0.9)
+    with pytest.raises(ValueError, match=r"A2CConfig has no fields \['min_training_batch'\]"):
+        from_dict(A2CConfig, {"min_training_batch": 80})
 
 
 @pytest.mark.parametrize("name", ADDED_FIELDS)

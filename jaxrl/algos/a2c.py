@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.algos import actor_critic
+from jaxrl.algos import actor_critic, hyperparameters
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.ops import minibatches, normalization, optimizers, returns
@@ -43,8 +43,6 @@ class A2CConfig(actor_critic.RMSPropConfig):
     log_eps: float = 0.0
     """Use log(max(pi, log_eps)) for log pi in policy loss and entropy, as GA3C's code does (1e-6);
     Discrete actions only."""
-    min_training_batch: int = fields.static(1)
-    """Least number of transitions to learn from; rollouts are collected until they hold so many."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +55,6 @@ class A2CConfig(actor_critic.RMSPropConfig):
                 "anneal_updates, which is 0; set both"
             )
         checks.traced_fields(self, checks.UNIT_INTERVAL, "gae_lambda")
-        checks.fields(self, checks.integer, "min_training_batch")
 
 
 class A2CState(NamedTuple):
@@ -88,17 +85,11 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
     """
     agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
-    def num_steps(config: A2CConfig) -> int:
-        """Return the steps of each environment in an update: those of whole rollouts."""
-        transitions = env.num_envs * axis.size * config.num_steps
-        rollouts = -(-config.min_training_batch // transitions)
-        return rollouts * config.num_steps
-
     def init(config: A2CConfig, key: Array, simulation: Simulation | None = None) -> A2CState:
-        minibatches.check_split(config, env, by_env=True)
+        hyperparameters.check_split(config, env, by_env=True)
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        opt_state = optimizers.annealed_rmsprop(config, 0).init(params)
-        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
+        opt_state = actor_critic.rmsprop_of(config, 0).init(params)
+        obs_statistics = hyperparameters.start_obs_statistics(config, env)
         return A2CState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: A2CConfig, state: A2CState) -> tuple[A2CState, Metrics]:
@@ -106,7 +97,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
         apply = agent.apply(config, state.obs_statistics)
         # Rollout
         simulation, trajectory = actor_critic.collect(
-            env, apply, state.params, state.simulation, rollout_key, num_steps(config)
+            env, apply, state.params, state.simulation, rollout_key, config.num_steps
         )
         last_value = actor_critic.bootstrap(apply, state.params, simulation)
 
@@ -123,7 +114,7 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
         batch = Batch(trajectory, *recurrent.one_step((state.simulation.core, last_value)))
         (params, opt_state), losses = minibatches.learn_in_turn(
-            objective, optimizers.annealed_rmsprop(config, state.num_updates),
+            objective, actor_critic.rmsprop_of(config, state.num_updates),
             (state.params, state.opt_state), batch, config.num_minibatches, axis,
         )  # fmt: skip
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
@@ -138,32 +129,22 @@ def a2c(env: Env, network: nn.Module | None = None) -> Algorithm:
 
     act = partial(actor_critic.act, agent)
     return Algorithm(
-        init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, num_steps, make=a2c
+        init, update, act, env, network, "a2c", A2CConfig, agent.initial_core, make=a2c
     )
 
 
 def advantages(
     config: A2CConfig, trajectory: Trajectory, values: Array, last_value: Array
 ) -> Array:
-    """Return n-step (or GAE) advantages `[T, N]`; no return reaches beyond its own rollout."""
+    """Return n-step (or GAE) advantages `[T, N]`.
 
-    def split(x: Array) -> Array:
-        """Return `[T, N]` as R rollouts side by side, `[num_steps, R * N]`."""
-        rollouts = x.reshape(-1, config.num_steps, x.shape[1])
-        return jnp.moveaxis(rollouts, 0, 1).reshape(config.num_steps, -1)
-
-    last_values = jnp.concatenate([values[config.num_steps :: config.num_steps], last_value[None]])
-    advantage = returns.generalized_advantages(
-        split(trajectory.reward),
-        split(values),
-        last_values.reshape(-1),
-        split(trajectory.terminated),
-        split(trajectory.truncated),
-        config.gamma,
-        config.gae_lambda,
-    )
-    rollouts = advantage.reshape(config.num_steps, -1, values.shape[1])
-    return jnp.moveaxis(rollouts, 1, 0).reshape(values.shape)
+    Args:
+      values: `[T, N]`, of the rollout's observations; last_value: `[N]`, of those after it.
+    """
+    return returns.generalized_advantages(
+        trajectory.reward, values, last_value, trajectory.terminated, trajectory.truncated,
+        config.gamma, config.gae_lambda,
+    )  # fmt: skip
 
 
 def loss(

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
+from jaxrl.algos import hyperparameters
 from jaxrl.device_axis import axis_of
 from jaxrl.networks import build, recurrent
 from jaxrl.networks.recurrent import Apply
@@ -25,35 +27,20 @@ from jaxrl.types import Array, Env, Inputs, Memory, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class ActorCriticConfig(build.PolicyConfig):
+class ActorCriticConfig(hyperparameters.AlgorithmConfig, build.PolicyConfig):
     """Hyperparameters that the algorithms share; the defaults are PPO's."""
 
     learning_rate: float = 2.5e-3
-    """Step size of the optimizer, before annealing; presets for Atari have a smaller one."""
-    anneal_updates: float = 0
-    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
-    gamma: float = 0.99
-    """Discount of a reward one step later, in [0, 1]."""
     value_coef: float = 0.5
     """Weight c_v of the value loss."""
     entropy_coef: float = 0.01
     """Weight c_e of the entropy bonus."""
     max_grad_norm: float = 0.5
-    """Global norm to which gradients are clipped; inf for no clipping."""
     num_steps: int = fields.static(128)
-    """Steps of each environment in a rollout (T)."""
-    normalize_observations: bool = fields.static(False)
-    """Standardize observations by the running mean and variance of each element, of images each
-    pixel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.traced_fields(self, checks.BOUND, "max_grad_norm")
-        checks.traced_fields(self, checks.NOT_NEGATIVE, "learning_rate", "anneal_updates")
         checks.traced_fields(self, checks.NOT_NEGATIVE, "value_coef", "entropy_coef")
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "gamma")
-        checks.fields(self, checks.integer, "num_steps")
-        checks.fields(self, checks.flag, "normalize_observations")
 
 
 @fields.config
@@ -84,6 +71,18 @@ class RMSPropConfig(ActorCriticConfig):
         checks.traced_fields(self, checks.UNIT_INTERVAL, "rmsprop_decay")
         checks.fields(self, checks.integer, "num_minibatches")
         checks.fields(self, checks.flag, "eps_inside_root", "sum_losses")
+
+
+def rmsprop_of(config: RMSPropConfig, num_updates: Array | int) -> optax.GradientTransformation:
+    """Return the optimizer of the update after `num_updates`, RMSProp."""
+    return optimizers.rmsprop(
+        hyperparameters.annealed_learning_rate(config, num_updates),
+        config.rmsprop_decay,
+        config.rmsprop_eps,
+        config.max_grad_norm,
+        config.eps_inside_root,
+        config.rmsprop_initial,
+    )
 
 
 class PolicyExtras(NamedTuple):
@@ -165,7 +164,7 @@ def metrics(
       actor_lag: gradient steps by which the actors' parameters lag at the update's start.
     """
     steps = jnp.int32(gradient_steps)
-    learning_rate = optimizers.annealed_learning_rate(config, num_updates)
+    learning_rate = hyperparameters.annealed_learning_rate(config, num_updates)
     share_sent_ahead = pipelined.lag(env, len(trajectory.reward)) * (num_updates > 0)
     return (
         episode_metrics(env, simulation, trajectory)

@@ -24,7 +24,7 @@ import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.algos import epsilon_greedy, q_learning
+from jaxrl.algos import epsilon_greedy, hyperparameters, q_learning
 from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
@@ -40,15 +40,9 @@ from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree
 
 
 @fields.config
-class DQNConfig(q_learning.QLearningConfig):
+class DQNConfig(q_learning.QLearningConfig, epsilon_greedy.EpsilonConfig):
     """Hyperparameters of DQN. Plain fields are traced leaves; `static` ones shape the program."""
 
-    initial_epsilon: float = 1.0
-    """Probability of a random action at the start, in [0, 1]."""
-    final_epsilon: float = 0.01
-    """Probability of a random action after `exploration_steps`, in [0, 1]."""
-    exploration_steps: float = 5e4
-    """Environment steps over which epsilon falls linearly."""
     huber: bool = fields.static(True)
     """Loss of an error: half its square, linear beyond 1 (Huber); False for its square."""
     double: bool = fields.static(True)
@@ -60,8 +54,6 @@ class DQNConfig(q_learning.QLearningConfig):
         super().__post_init__()
         if self.core is not None:
             raise ValueError(f"DQN has no memory, got core={self.core!r}; use jaxrl.r2d2")
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "initial_epsilon", "final_epsilon")
-        checks.traced_fields(self, checks.POSITIVE, "exploration_steps")
         checks.fields(self, checks.flag, "huber", "double", "prioritized")
 
 
@@ -106,13 +98,13 @@ def dqn(env: Env, network: nn.Module | None = None) -> Algorithm:
             replay=replay,
             key=key,
             num_updates=jnp.int32(0),
-            obs_statistics=normalization.init_obs_statistics(config, env.observation_space),
+            obs_statistics=hyperparameters.start_obs_statistics(config, env),
         )
 
     def update(config: DQNConfig, state: DQNState) -> tuple[DQNState, Metrics]:
         key, rollout_key, learn_key = jax.random.split(state.key, 3)
         apply = agent.apply(config, state.obs_statistics)
-        epsilon = q_learning.annealed_epsilon(config, env, state.num_updates)
+        epsilon = epsilon_greedy.annealed_epsilon(config, env, state.num_updates)
         # Rollout
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps

@@ -8,15 +8,44 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl import checks
+from jaxrl import config as fields
+from jaxrl.algos import hyperparameters
 from jaxrl.device_axis import axis_of
 from jaxrl.networks import recurrent
 from jaxrl.networks.heads import MASKED_LOGIT
 from jaxrl.networks.recurrent import Apply
+from jaxrl.ops import optimizers
 from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.rollout import Draw, rollout
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.spaces import ActionSpace, Discrete
 from jaxrl.types import Array, Env, Inputs, Memory, PyTree, Trajectory
+
+
+@fields.config
+class EpsilonConfig(hyperparameters.AlgorithmConfig):
+    """Hyperparameters of an epsilon that falls linearly."""
+
+    initial_epsilon: float = 1.0
+    """Probability of a random action at the start, in [0, 1]."""
+    final_epsilon: float = 0.01
+    """Probability of a random action after `exploration_steps`, in [0, 1]."""
+    exploration_steps: float = 5e4
+    """Environment steps over which epsilon falls linearly."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "initial_epsilon", "final_epsilon")
+        checks.traced_fields(self, checks.POSITIVE, "exploration_steps")
+
+
+def annealed_epsilon(config: EpsilonConfig, env: Env, num_updates: Array) -> Array:
+    """Return the probability of a random action in the update after `num_updates`."""
+    exploring_updates = config.exploration_steps / hyperparameters.steps_per_update(config, env)
+    return optimizers.linear_schedule(
+        config.initial_epsilon, config.final_epsilon, num_updates, exploring_updates
+    )
 
 
 def exploration_noise(space: ActionSpace, num_envs: int, epsilon: Array | float) -> Draw:

@@ -24,10 +24,10 @@ import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.algos import actor_critic
+from jaxrl.algos import actor_critic, hyperparameters
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
-from jaxrl.ops import minibatches, normalization, optimizers, returns
+from jaxrl.ops import minibatches, normalization, returns
 from jaxrl.ops.masks import finite_where_invalid, masked_sum, zero_invalid
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Inputs, Metrics, PyTree, Trajectory
@@ -90,13 +90,13 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
     agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
     def init(config: ImpalaConfig, key: Array, simulation: Simulation | None = None) -> ImpalaState:
-        minibatches.check_split(config, env, by_env=True)
+        hyperparameters.check_split(config, env, by_env=True)
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
         past = None
         if config.lag:
             past = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.lag, *x.shape)), params)
-        opt_state = optimizers.annealed_rmsprop(config, 0).init(params)
-        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
+        opt_state = actor_critic.rmsprop_of(config, 0).init(params)
+        obs_statistics = hyperparameters.start_obs_statistics(config, env)
         return ImpalaState(params, past, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: ImpalaConfig, state: ImpalaState) -> tuple[ImpalaState, Metrics]:
@@ -118,7 +118,7 @@ def impala(env: Env, network: nn.Module | None = None) -> Algorithm:
 
         batch = Batch(trajectory, *recurrent.one_step((state.simulation.core, simulation.inputs)))
         (params, opt_state), losses = minibatches.learn_in_turn(
-            objective, optimizers.annealed_rmsprop(config, state.num_updates),
+            objective, actor_critic.rmsprop_of(config, state.num_updates),
             (state.params, state.opt_state), batch, config.num_minibatches, axis,
         )  # fmt: skip
         obs_statistics = normalization.update_obs_statistics(state.obs_statistics, trajectory, axis)
@@ -168,7 +168,7 @@ def loss(
     log_prob = distribution.log_prob(trajectory.action)
     log_ratios = jax.lax.stop_gradient(log_prob) - trajectory.extras.log_prob
     log_ratios = zero_invalid(log_ratios, valid)
-    trace = returns.vtrace(
+    corrected = returns.vtrace(
         log_ratios if config.off_policy_correction else jnp.zeros_like(log_ratios),
         trajectory.reward,
         jax.lax.stop_gradient(values),
@@ -177,13 +177,14 @@ def loss(
         trajectory.truncated,
         config.gamma,
         config.trace_lambda,
-        config.rho_bar,
-        config.c_bar,
-        config.policy_rho_bar,
+        rho_bar=config.rho_bar,
+        c_bar=config.c_bar,
+        policy_rho_bar=config.policy_rho_bar,
     )
-    trace, values = zero_invalid((trace, values), valid)
-    policy_loss = -masked_sum(log_prob * trace.advantages, valid) / total
-    value_loss = 0.5 * masked_sum((trace.targets - values) ** 2, valid) / total
+    corrected, values = zero_invalid((corrected, values), valid)
+    # Section 4.2; the advantages are rho_s (r_s + gamma v_{s+1} - V(x_s)).
+    policy_loss = -masked_sum(log_prob * corrected.advantages, valid) / total
+    value_loss = 0.5 * masked_sum((corrected.targets - values) ** 2, valid) / total
     entropy = masked_sum(distribution.entropy(), valid)
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy / total
     return loss, {

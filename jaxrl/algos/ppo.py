@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.algos import actor_critic
+from jaxrl.algos import actor_critic, hyperparameters
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
 from jaxrl.ops import minibatches, normalization, optimizers, returns
@@ -108,11 +109,11 @@ def ppo(
     agent, axis = actor_critic.agent_of(env, network), axis_of(env)
 
     def init(config: PPOConfig, key: Array, simulation: Simulation | None = None) -> PPOState:
-        minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
+        hyperparameters.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
         params, simulation, key = actor_critic.start(agent, config, key, simulation)
-        opt_state = optimizers.annealed_adam(config, 0).init(params)
-        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
-        scale = normalization.init_reward_scale(config, env.num_envs)
+        opt_state = optimizer_of(config, 0).init(params)
+        obs_statistics = hyperparameters.start_obs_statistics(config, env)
+        scale = normalization.start_reward_scale(env.num_envs) if config.normalize_rewards else None
         return PPOState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics, scale)
 
     def update(config: PPOConfig, state: PPOState) -> tuple[PPOState, Metrics]:
@@ -137,10 +138,19 @@ def ppo(
         batch = Batch(trajectory, values, advantages, advantages + values, core)
         if not recurrent.is_recurrent(network):  # [T, N, ...] as [1, T * N, ...]
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+
         # Epochs
-        (params, opt_state), epochs, losses = learn(
-            config, state, apply, surrogate, batch, axis.device_key(shuffle_key), axis
-        )
+        def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
+            core = jax.tree.map(lambda x: x[0], minibatch.core)
+            _, (distribution, value) = apply(params, core, minibatch.trajectory.inputs)
+            return loss(config, distribution, value, minibatch, axis, surrogate)
+
+        max_kl = config.target_kl
+        (params, opt_state), epochs, losses = minibatches.learn_in_epochs(
+            objective, optimizer_of(config, state.num_updates), (state.params, state.opt_state),
+            batch, axis.device_key(shuffle_key), config.num_epochs, config.num_minibatches, LOSSES,
+            stop=None if max_kl is None else lambda means: means["approx_kl"] > max_kl, axis=axis,
+        )  # fmt: skip
         # Metrics
         metrics = actor_critic.metrics(
             env, config, state.num_updates, simulation, trajectory, losses | {"epochs": epochs},
@@ -161,22 +171,10 @@ def name_of(surrogate: Surrogate) -> str:
     return name if name.isidentifier() else "own_ppo"  # not <lambda>
 
 
-def learn(
-    config: PPOConfig, state: PPOState, apply: recurrent.Apply, surrogate: Surrogate, batch: Batch,
-    key: Array, axis: Axis = SINGLE_DEVICE,
-) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:  # fmt: skip
-    """Return parameters and optimizer state, the number of epochs, and their mean losses."""
-
-    def objective(params: PyTree, minibatch: Batch) -> tuple[Array, Metrics]:
-        core = jax.tree.map(lambda x: x[0], minibatch.core)
-        _, (distribution, value) = apply(params, core, minibatch.trajectory.inputs)
-        return loss(config, distribution, value, minibatch, axis, surrogate)
-
-    return minibatches.learn_in_epochs(
-        objective, optimizers.annealed_adam(config, state.num_updates),
-        (state.params, state.opt_state), batch, key, config.num_epochs, config.num_minibatches,
-        LOSSES, watched="approx_kl", bound=config.target_kl, axis=axis,
-    )  # fmt: skip
+def optimizer_of(config: PPOConfig, num_updates: Array | int) -> optax.GradientTransformation:
+    """Return the optimizer of the update after `num_updates`."""
+    rate = hyperparameters.annealed_learning_rate(config, num_updates)
+    return optimizers.adam(rate, config.adam_eps, config.max_grad_norm)
 
 
 def loss(

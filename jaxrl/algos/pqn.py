@@ -25,60 +25,37 @@ import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.algos import actor_critic, epsilon_greedy, q_learning
+from jaxrl.algos import actor_critic, epsilon_greedy, hyperparameters, q_learning
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
-from jaxrl.networks import build, recurrent
+from jaxrl.networks import recurrent
 from jaxrl.ops import minibatches, normalization, optimizers, returns
 from jaxrl.ops.masks import masked_sum, zero_invalid
-from jaxrl.rollouts.agent import Agent
 from jaxrl.rollouts.simulation import Simulation
 from jaxrl.types import Algorithm, Array, Env, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class PQNConfig(build.NetworkConfig):
+class PQNConfig(epsilon_greedy.EpsilonConfig):
     """Hyperparameters of PQN. Plain fields are traced leaves; `static` ones shape the program."""
 
-    learning_rate: float = 1e-3
-    """Step size of the optimizer, before annealing."""
-    anneal_updates: float = 0
-    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     adam_eps: float = 1e-2
     """Epsilon of the optimizer, RAdam. A large one makes steps small where gradients are."""
-    max_grad_norm: float = 10.0
-    """Global norm to which gradients are clipped; inf for no clipping."""
-    gamma: float = 0.99
-    """Discount of a reward one step later, in [0, 1]."""
     trace_lambda: float = 0.65
     """lambda of the returns, in [0, 1]; 0 for targets of one step."""
     reward_scale: float = 1.0
     """Factor of rewards in targets; below 1 where returns are large for a new network."""
-    initial_epsilon: float = 1.0
-    """Probability of a random action at the start, in [0, 1]."""
     final_epsilon: float = 0.05
-    """Probability of a random action after `exploration_steps`, in [0, 1]."""
-    exploration_steps: float = 5e4
-    """Environment steps over which epsilon falls linearly."""
-    num_steps: int = fields.static(32)
-    """Steps of each environment in a rollout."""
     num_epochs: int = fields.static(4)
     """Passes over a rollout in an update."""
     num_minibatches: int = fields.static(4)
     """Parts of a rollout in an epoch: transitions, or whole environments if there is a memory."""
     layer_norm: bool = fields.static(True)
-    normalize_observations: bool = fields.static(False)
-    """Standardize observations by the running mean and variance of each element, of images each
-    pixel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.traced_fields(self, checks.BOUND, "max_grad_norm")
-        checks.traced_fields(self, checks.NOT_NEGATIVE, "learning_rate", "anneal_updates")
-        checks.traced_fields(self, checks.POSITIVE, "adam_eps", "reward_scale", "exploration_steps")
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "gamma", "trace_lambda")
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "initial_epsilon", "final_epsilon")
-        checks.fields(self, checks.integer, "num_steps", "num_epochs", "num_minibatches")
-        checks.fields(self, checks.flag, "normalize_observations")
+        checks.traced_fields(self, checks.POSITIVE, "adam_eps", "reward_scale")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "trace_lambda")
+        checks.fields(self, checks.integer, "num_epochs", "num_minibatches")
 
 
 class PQNState(NamedTuple):
@@ -107,21 +84,21 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
       network: a Flax module, `obs [B, ...] -> action values [B, A]` or one with a memory
         (`jaxrl.networks.recurrent`); None builds one from the config.
     """
-    agent, axis = Agent(env, network, build.q_network, build.find_q_network_problem), axis_of(env)
+    agent, axis = q_learning.agent_of(env, network), axis_of(env)
 
     def init(config: PQNConfig, key: Array, simulation: Simulation | None = None) -> PQNState:
-        minibatches.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
+        hyperparameters.check_split(config, env, recurrent.is_recurrent(agent.network_of(config)))
         values = jnp.zeros(env.num_envs, jnp.float32)
         params, simulation, key = agent.start(config, key, simulation, values)
         opt_state = optimizer_of(config, 0).init(params)
-        obs_statistics = normalization.init_obs_statistics(config, env.observation_space)
+        obs_statistics = hyperparameters.start_obs_statistics(config, env)
         return PQNState(params, opt_state, simulation, key, jnp.int32(0), obs_statistics)
 
     def update(config: PQNConfig, state: PQNState) -> tuple[PQNState, Metrics]:
         key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
         network, apply = agent.network_of(config), agent.apply(config, state.obs_statistics)
         # Rollout
-        epsilon = q_learning.annealed_epsilon(config, env, state.num_updates)
+        epsilon = epsilon_greedy.annealed_epsilon(config, env, state.num_updates)
         simulation, trajectory = epsilon_greedy.collect(
             env, apply, state.params, epsilon, state.simulation, rollout_key, config.num_steps,
             extras_of=largest,
@@ -161,7 +138,7 @@ def pqn(env: Env, network: nn.Module | None = None) -> Algorithm:
 
 def optimizer_of(config: PQNConfig, num_updates: Array | int) -> optax.GradientTransformation:
     """Return the optimizer of the update after `num_updates`."""
-    rate = optimizers.annealed_learning_rate(config, num_updates)
+    rate = hyperparameters.annealed_learning_rate(config, num_updates)
     return optimizers.radam(rate, config.adam_eps, config.max_grad_norm)
 
 

@@ -1,5 +1,5 @@
 """The parts that DQN and R2D2 share: hyperparameters, and gradient steps on batches of a replay
-towards the values of a target network. PQN shares the schedule of epsilon.
+towards the values of a target network.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl import checks
 from jaxrl import config as fields
+from jaxrl.algos import hyperparameters
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import build
 from jaxrl.ops import optimizers
@@ -24,19 +26,12 @@ from jaxrl.types import Array, Env, Metrics, PyTree, Trajectory
 
 
 @fields.config
-class QLearningConfig(build.NetworkConfig):
+class QLearningConfig(hyperparameters.AlgorithmConfig):
     """Hyperparameters that the algorithms share; the defaults are DQN's."""
 
     learning_rate: float = 1e-4
-    """Step size of the optimizer, before annealing."""
-    anneal_updates: float = 0
-    """Updates over which the learning rate falls linearly to 0; 0 keeps it constant."""
     adam_eps: float = 1e-8
     """Adam's epsilon."""
-    max_grad_norm: float = 10.0
-    """Global norm to which gradients are clipped; inf for no clipping."""
-    gamma: float = 0.99
-    """Discount of a reward one step later, in [0, 1]."""
     learning_starts: float = 1000.0
     """Environment steps before the first gradient step."""
     target_period: float = 200
@@ -46,7 +41,6 @@ class QLearningConfig(build.NetworkConfig):
     importance_exponent: float = 0.4
     """beta of prioritized replay, in [0, 1] (Schaul et al. 2016, section 3.4)."""
     num_steps: int = fields.static(1)
-    """Steps of each environment in an update."""
     num_gradient_steps: int = fields.static(2)
     """Gradient steps in an update."""
     batch_size: int = fields.static(64)
@@ -61,24 +55,15 @@ class QLearningConfig(build.NetworkConfig):
     layer_norm: bool = fields.static(True)
     dueling: bool = fields.static(False)
     """Whether the head is a dueling one (Wang et al. 2016)."""
-    normalize_observations: bool = fields.static(False)
-    """Standardize observations by the running mean and variance of each element, of images each
-    pixel. The replay keeps them as they are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.traced_fields(self, checks.BOUND, "max_grad_norm")
         checks.traced_fields(self, checks.POSITIVE, "adam_eps", "target_period")
-        checks.traced_fields(
-            self, checks.NOT_NEGATIVE, "learning_rate", "anneal_updates", "learning_starts"
-        )
-        checks.traced_fields(self, checks.NOT_NEGATIVE, "priority_exponent")
-        checks.traced_fields(self, checks.UNIT_INTERVAL, "gamma", "importance_exponent")
-        checks.fields(
-            self, checks.integer, "num_steps", "num_gradient_steps", "batch_size", "replay_size"
-        )
+        checks.traced_fields(self, checks.NOT_NEGATIVE, "learning_starts", "priority_exponent")
+        checks.traced_fields(self, checks.UNIT_INTERVAL, "importance_exponent")
+        checks.fields(self, checks.integer, "num_gradient_steps", "batch_size", "replay_size")
         checks.fields(self, checks.integer, "frame_stack", "n_step")
-        checks.fields(self, checks.flag, "dueling", "normalize_observations")
+        checks.fields(self, checks.flag, "dueling")
 
 
 def agent_of(env: Env, network: nn.Module | None) -> Agent:
@@ -114,26 +99,7 @@ def num_rows(config: QLearningConfig, env: Env) -> int:
 
 def has_started(config: QLearningConfig, env: Env, num_updates: Array) -> Array:
     """Return True once the environments took `learning_starts` steps."""
-    return num_updates >= config.learning_starts / steps_per_update(config, env)
-
-
-def annealed_epsilon(config: Any, env: Env, num_updates: Array) -> Array:
-    """Return the probability of a random action in the update after `num_updates`.
-
-    Args:
-      config: with `initial_epsilon`, `final_epsilon`, `exploration_steps` and `num_steps`.
-    """
-    return optimizers.linear_schedule(
-        config.initial_epsilon,
-        config.final_epsilon,
-        num_updates,
-        config.exploration_steps / steps_per_update(config, env),
-    )
-
-
-def steps_per_update(config: Any, env: Env) -> int:
-    """Return the environment steps of an update, over all environments and devices."""
-    return env.num_envs * axis_of(env).size * config.num_steps
+    return num_updates >= config.learning_starts / hyperparameters.steps_per_update(config, env)
 
 
 def check_replay(config: QLearningConfig, env: Env, rows: int, reason: str) -> None:
@@ -180,10 +146,16 @@ def start_learner(
     Args:
       priorities: their shape; None to draw uniformly.
     """
-    opt_state = optimizers.annealed_adam(config, 0).init(params)
+    opt_state = optimizer_of(config, 0).init(params)
     if priorities is None:
         return Learner(params, opt_state, None, None)
     return Learner(params, opt_state, jnp.zeros(priorities, jnp.float32), jnp.float32(1))
+
+
+def optimizer_of(config: QLearningConfig, num_updates: Array | int) -> optax.GradientTransformation:
+    """Return the optimizer of the update after `num_updates`."""
+    rate = hyperparameters.annealed_learning_rate(config, num_updates)
+    return optimizers.adam(rate, config.adam_eps, config.max_grad_norm)
 
 
 def value_of(q_values: Array, action: Array) -> Array:
@@ -234,7 +206,7 @@ def learn(
       The state, and its metrics: the means of `LOSSES`, zeros if nothing was learned;
       `gradient_steps` and `learning_rate`.
     """
-    optimizer = optimizers.annealed_adam(config, state.num_updates - 1)
+    optimizer = optimizer_of(config, state.num_updates - 1)
 
     def step(learner: Learner, key: Array) -> tuple[Learner, Metrics]:
         sample = draw(learner.priorities, key)
@@ -271,6 +243,6 @@ def learn(
     )
     metrics = losses | {
         "gradient_steps": jnp.where(is_ready, config.num_gradient_steps, 0),
-        "learning_rate": optimizers.annealed_learning_rate(config, state.num_updates - 1),
+        "learning_rate": hyperparameters.annealed_learning_rate(config, state.num_updates - 1),
     }
     return state._replace(target_params=target_params, **learner._asdict()), metrics

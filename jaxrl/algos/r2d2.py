@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from jaxrl import checks
 from jaxrl import config as fields
-from jaxrl.algos import epsilon_greedy, q_learning
+from jaxrl.algos import epsilon_greedy, hyperparameters, q_learning
 from jaxrl.algos.q_learning import Sample
 from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
 from jaxrl.networks import recurrent
@@ -60,7 +60,7 @@ class R2D2Config(q_learning.QLearningConfig):
     priority_max_share: float = 0.9
     """The largest error's share in a sequence's priority; the mean error has the rest."""
     num_steps: int = fields.static(5)
-    """Steps of each environment in an update, and between the beginnings of sequences; at most
+    """Steps of each environment in a rollout, and between the beginnings of sequences; at most
     `unroll_length`."""
     burn_in: int = fields.static(5)
     """Steps of a sequence that only bring the memory up to date."""
@@ -121,7 +121,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
             cores=ring.start(simulation.core, num_rollouts, 1),
             key=key,
             num_updates=jnp.int32(0),
-            obs_statistics=normalization.init_obs_statistics(config, env.observation_space),
+            obs_statistics=hyperparameters.start_obs_statistics(config, env),
         )
 
     def update(config: R2D2Config, state: R2D2State) -> tuple[R2D2State, Metrics]:
@@ -162,7 +162,7 @@ def r2d2(env: Env, network: nn.Module | None = None) -> Algorithm:
         return state, episode_metrics(env, simulation, trajectory) | losses
 
     def smallest_epsilon(config: R2D2Config) -> Array:
-        return jnp.asarray(config.epsilon_base) ** jnp.maximum(config.epsilon_exponent, 1.0)
+        return epsilons(config, num_envs=2).min()
 
     act = partial(epsilon_greedy.act, agent, smallest_epsilon)
     return Algorithm(
@@ -199,7 +199,7 @@ def layout_of(config: R2D2Config) -> Layout:
 
 
 def epsilons(config: R2D2Config, num_envs: int) -> Array:
-    """Return the epsilon of each environment, `[N]`."""
+    """Return the epsilon of each environment, `[N]` (Horgan et al. 2018, section 4.1)."""
     place = jnp.arange(num_envs) / max(num_envs - 1, 1)
     return jnp.asarray(config.epsilon_base) ** (1 + place * (config.epsilon_exponent - 1))
 

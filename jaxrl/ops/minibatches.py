@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl.device_axis import SINGLE_DEVICE, Axis, axis_of
+from jaxrl.device_axis import SINGLE_DEVICE, Axis
 from jaxrl.ops.optimizers import gradient_step
-from jaxrl.types import Array, Env, Metrics, PyTree
+from jaxrl.types import Array, Metrics, PyTree
 
 ROUNDS = 8
 
@@ -64,8 +64,7 @@ def learn_in_epochs(
     num_epochs: int,
     num_minibatches: int,
     losses: tuple[str, ...] = ("loss",),
-    watched: str = "",
-    bound: Array | float | None = None,
+    stop: Callable[[Metrics], Array] | None = None,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[Learner, Array, Metrics]:
     """Learn from a batch several times, each time from another split into minibatches.
@@ -78,8 +77,7 @@ def learn_in_epochs(
       num_epochs: at most.
       num_minibatches: in each epoch.
       losses: names of the losses that `objective` returns.
-      watched, bound: learning stops after an epoch in which the mean of the loss named `watched`
-        exceeds `bound`; None never stops.
+      stop: `stop(means)`, whether to stop after an epoch with these mean losses; None never does.
 
     Returns:
       The learner, the number of epochs, and mean losses over them.
@@ -98,13 +96,14 @@ def learn_in_epochs(
                 f"objective returns the losses {sorted(by_row)}, but losses={losses} names others"
             )
         means = axis.mean(jax.tree.map(jnp.mean, by_row))
-        is_above = False if bound is None else means[watched] > bound
-        more = (count + 1 < num_epochs) & ~jnp.asarray(is_above)
+        more = count + 1 < num_epochs
+        if stop is not None:
+            more &= ~stop(means)
         return learner, count + 1, more, jax.tree.map(jnp.add, sums, means)
 
     nothing = dict.fromkeys(losses, jnp.float32(0))
     carry = (learner, jnp.int32(0), jnp.bool_(True), nothing)
-    if bound is None:  # a loop of known length has a gradient (meta-gradients)
+    if stop is None:  # a loop of known length has a gradient (meta-gradients)
         carry, _ = jax.lax.scan(lambda carry, _: (epoch(carry), None), carry, length=num_epochs)
     else:
         carry = jax.lax.while_loop(lambda carry: carry[2], epoch, carry)
@@ -145,22 +144,6 @@ def _learn_from_rows(
         return (params, opt_state), losses
 
     return jax.lax.scan(learn, learner, rows)
-
-
-def check_split(config: Any, env: Env, by_env: bool) -> None:
-    """Raise unless a rollout splits evenly into `config.num_minibatches`.
-
-    Args:
-      by_env: minibatches hold whole sequences of some environments, not single transitions.
-    """
-    size, product = env.num_envs, f"num_envs = {env.num_envs}"
-    if not by_env:
-        size *= config.num_steps
-        product = f"num_envs * num_steps = {env.num_envs} * {config.num_steps} = {size}"
-    if size % config.num_minibatches:
-        where = f" on each of {axis_of(env).size} devices" if axis_of(env).size > 1 else ""
-        minibatches = f"{type(config).__name__}.num_minibatches = {config.num_minibatches}"
-        raise ValueError(f"{product}{where} is not divisible by {minibatches}")
 
 
 def shuffled_indices(key: Array, num_minibatches: int, size: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -38,16 +38,11 @@ def start(shape: tuple[int, ...]) -> RunningStatistics:
     )
 
 
-def init_obs_statistics(config: Any, space: ObservationSpace) -> ObsStatistics:
-    """Return the start of observation statistics, None unless `config.normalize_observations`.
-
-    Action masks have none.
-    """
-    if not config.normalize_observations:
-        return None
+def start_obs_statistics(space: ObservationSpace) -> ObsStatistics:
+    """Return the statistics of no observations; action masks have none."""
     if isinstance(space, Dict):
         return {
-            name: None if name == ACTION_MASK else init_obs_statistics(config, part)
+            name: None if name == ACTION_MASK else start_obs_statistics(part)
             for name, part in space.parts
         }
     return start(space.shape)
@@ -122,10 +117,8 @@ class RewardScale(NamedTuple):
     running: Array  # [N] discounted sums of the running episodes
 
 
-def init_reward_scale(config: Any, num_envs: int) -> RewardScale | None:
-    """Return the start of a reward scale, None unless `config.normalize_rewards`."""
-    if not config.normalize_rewards:
-        return None
+def start_reward_scale(num_envs: int) -> RewardScale:
+    """Return the scale of no rewards, 1."""
     return RewardScale(start(()), jnp.zeros(num_envs, jnp.float32))
 
 

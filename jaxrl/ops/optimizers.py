@@ -82,29 +82,6 @@ def _complete(
     return optax.GradientTransformation(init, update)
 
 
-def annealed_learning_rate(config: Any, num_updates: Number) -> Array:
-    """Return the learning rate of the update after `num_updates`: it falls linearly to 0."""
-    return linear_schedule(config.learning_rate, 0.0, num_updates, config.anneal_updates)
-
-
-def annealed_adam(config: Any, num_updates: Number) -> optax.GradientTransformation:
-    """Return the optimizer Adam of the update after `num_updates`."""
-    rate = annealed_learning_rate(config, num_updates)
-    return adam(rate, config.adam_eps, config.max_grad_norm)
-
-
-def annealed_rmsprop(config: Any, num_updates: Number) -> optax.GradientTransformation:
-    """Return the optimizer RMSProp of the update after `num_updates`."""
-    return rmsprop(
-        annealed_learning_rate(config, num_updates),
-        config.rmsprop_decay,
-        config.rmsprop_eps,
-        config.max_grad_norm,
-        config.eps_inside_root,
-        config.rmsprop_initial,
-    )
-
-
 def linear_schedule(
     start: Number, end: Number, num_updates: Number, total_updates: Number
 ) -> Array:

@@ -102,33 +102,6 @@ def test_the_gradient_is_the_one_by_hand(seed, sum_losses):
         )
 
 
-def test_returns_do_not_reach_beyond_their_own_rollout():
-    trajectory, last_value = random_trajectory(0)
-    values = np.random.default_rng(1).normal(size=(T, N)).astype(np.float32)
-    config = jaxrl.A2CConfig(num_steps=2, gamma=0.9)
-    whole = a2c_module.advantages(config, trajectory, jnp.asarray(values), jnp.asarray(last_value))
-
-    def part(rows, after):
-        cut = jax.tree.map(lambda x: x[rows], trajectory)
-        return a2c_module.advantages(config, cut, jnp.asarray(values[rows]), jnp.asarray(after))
-
-    np.testing.assert_allclose(whole[:2], part(slice(0, 2), values[2]), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(whole[2:], part(slice(2, 4), last_value), rtol=1e-5, atol=1e-6)
-
-
-def test_rollouts_are_collected_until_the_batch_is_large_enough():
-    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=4))
-    assert algo.num_steps(jaxrl.A2CConfig(num_steps=5)) == 5
-    assert algo.num_steps(jaxrl.A2CConfig(num_steps=5, min_training_batch=20)) == 5
-    config = jaxrl.A2CConfig(
-        num_steps=5, min_training_batch=21, learning_rate=0.0, hidden_sizes=(8,)
-    )
-    assert algo.num_steps(config) == 10
-    result = jaxrl.run(algo, config, total_steps=80, num_evaluations=0, progress_bar=False)
-    assert result.summary["updates"] == 2
-    assert 60 < result.summary["valid_steps"] <= 80
-
-
 def test_the_bounded_log_probability_is_that_of_the_formula():
     """GA3C's NetworkVP.py takes log(max(p, epsilon)) of the probabilities."""
     logits = jnp.asarray([[0.0, 1.0, -30.0], [2.0, 0.0, 1.0]])

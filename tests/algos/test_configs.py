@@ -66,7 +66,6 @@ VALUES = {
     "rmsprop_eps": Values(0.2, (0.0, -1.0), (1e-30,)),
     "rmsprop_initial": Values(1.0, (-1.0,), (1e8,)),
     "log_eps": Values(0.9, (-1e-6,), (0.0, 1e-30, 1.0)),
-    "min_training_batch": Values(16, (0,)),
     "trace_lambda": Values(0.5, (1.5,), (0.0,)),
     "reward_scale": Values(0.5, (0.0, -1.0), (1e-8, 1e8)),
     "rho_bar": Values(0.5, (0.0,), (1e-8, math.inf)),

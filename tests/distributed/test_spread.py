@@ -45,7 +45,7 @@ SAME: dict[str, Any] = {
     "ppo": jaxrl.PPOConfig(**SMALL, num_minibatches=1, normalize_observations=True,
                            normalize_rewards=True, target_kl=0.05),
     "ppo-gru": jaxrl.PPOConfig(**SMALL | GRU, num_minibatches=1),
-    "a2c": jaxrl.A2CConfig(**SMALL, min_training_batch=40, normalize_observations=True),
+    "a2c": jaxrl.A2CConfig(**SMALL, normalize_observations=True),
     "a2c-sums": jaxrl.A2CConfig(**SMALL, sum_losses=True, learning_rate=1e-5),
     "impala": jaxrl.ImpalaConfig(**SMALL, lag=2, normalize_observations=True),
     "impala-lstm": jaxrl.ImpalaConfig(**SMALL | GRU | {"core": "lstm"}, sum_losses=True,

@@ -101,13 +101,13 @@ def test_each_epoch_learns_from_every_sequence_once_and_from_none_in_part():
 
     sgd, seen = optax.sgd(1.0), jnp.zeros(6)
 
-    def learn(bound):
+    def learn(stop):
         return learn_in_epochs(
             objective, sgd, (seen, sgd.init(seen)), batch, jax.random.key(0), 5, 3,
-            ("is_whole",), "is_whole", bound,
+            ("is_whole",), stop,
         )  # fmt: skip
 
     (seen_in_all, _), epochs, losses = learn(None)
     assert (seen_in_all.tolist(), int(epochs), float(losses["is_whole"])) == ([5.0] * 6, 5, 1.0)
-    (seen_in_one, _), epochs, _ = learn(0.5)
+    (seen_in_one, _), epochs, _ = learn(lambda means: means["is_whole"] > 0.5)
     assert (seen_in_one.tolist(), int(epochs)) == ([1.0] * 6, 1)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxrl
 from jaxrl.ops import normalization
 from jaxrl.spaces import Box, Dict
 from jaxrl.types import Inputs, Trajectory
@@ -39,9 +38,7 @@ def test_parts_have_statistics_of_their_own_and_action_masks_have_none():
         return Box.of((size,), np.float32)
 
     space = Dict.of(position=vector(3), inner=Dict.of(x=vector(1)), action_mask=vector(2))
-    assert normalization.init_obs_statistics(jaxrl.PPOConfig(), space) is None
-    config = jaxrl.PPOConfig(normalize_observations=True)
-    start = normalization.init_obs_statistics(config, space)
+    start = normalization.start_obs_statistics(space)
     rows, no = np.random.default_rng(0).normal(50, 4, (40, 5, 6)), jnp.zeros((40, 5), bool)
     obs = {
         "position": rows[..., :3], "inner": {"x": rows[..., 3:4]},
@@ -119,7 +116,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_sums_before_them
         reward=jnp.array([[1.0, 1.0], [1.0, -1.0]]),
         terminated=no, truncated=no, valid=~no, extras=None,
     )  # fmt: skip
-    scale: Any = normalization.init_reward_scale(jaxrl.PPOConfig(normalize_rewards=True), 2)
+    scale: Any = normalization.start_reward_scale(num_envs=2)
     scale = scale._replace(running=jnp.array([60.0, 60.0]))
     after, scaled = normalization.update_reward_scale(scale, trajectory, 0.5)
     assert after is not None

@@ -18,9 +18,7 @@ from jaxrl.files import schema
 
 PAIR_FLAGS = ("env_options", "set", "space")
 """Names of the flags that take several `name=value` texts."""
-LENGTH_FLAGS = {
-    "anneal", "total_steps", "num_envs", "num_steps", "min_training_batch", "autotune_also"
-}  # fmt: skip
+LENGTH_FLAGS = {"anneal", "total_steps", "num_envs", "num_steps", "autotune_also"}
 """Names of the flags on which the number of updates depends, or whether to anneal over them."""
 
 
