@@ -32,7 +32,7 @@ from jaxrl.cli.train import prepare
 from jaxrl.training import population as populations
 from jaxrl.training.compilation import compiler_options, enable_compilation_cache
 from jaxrl.training.evaluate import evaluate, split_episodes
-from jaxrl.training.progress import Progress, Row
+from jaxrl.training.progress.rows import Progress, Row
 from jaxrl.training.run import count_updates
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Algorithm

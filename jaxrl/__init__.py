@@ -20,9 +20,8 @@ from jaxrl.training import population
 from jaxrl.training.autotune import autotune
 from jaxrl.training.compilation import compiler_options
 from jaxrl.training.evaluate import evaluate
-from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import LoadedPolicy, load_policy
-from jaxrl.training.run import rerun, run, train
+from jaxrl.training.run import RunResult, rerun, run, train
 from jaxrl.types import Algorithm, Env, Inputs, Memory, TimeStep, Trajectory
 
 __all__ = [

@@ -20,6 +20,7 @@ FLOORS = (
     {"rollouts", "replay"},
     {"algos", "distributed"},
     {"presets"},
+    {"training.progress"},
     {"training.run_dir"},
     {"training"},
     {"tuning.spaces", "tuning.schedulers"},

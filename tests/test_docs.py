@@ -24,7 +24,7 @@ from jaxrl.cli.reproduce import ReproduceArguments
 from jaxrl.cli.submit import SubmitArguments
 from jaxrl.files import schema
 from jaxrl.presets import PRESETS
-from jaxrl.training.progress import Progress
+from jaxrl.training.progress.rows import Progress
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

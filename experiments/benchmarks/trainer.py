@@ -20,7 +20,8 @@ from jaxrl.algos import actor_critic
 from jaxrl.networks import build
 from jaxrl.rollouts.agent import Agent
 from jaxrl.training import population as populations
-from jaxrl.training.compilation import MAX_CHUNK, compile_chunk
+from jaxrl.training.compilation import compile_chunk
+from jaxrl.training.progress.schedule import MAX_CHUNK
 from tasks import Task
 from timing import calls_for
 

@@ -20,7 +20,7 @@ from jaxrl.envs.host_adapter import learning_options
 from jaxrl.ops.statistics import Estimate, estimate
 from jaxrl.training.curve import smoothed_returns
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.training.progress import Row
+from jaxrl.training.progress.rows import Row
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import SUMMARY, read_summary
 from jaxrl.tuning.sweeps import sweep_file as sweeps

@@ -17,7 +17,7 @@ from jaxrl.files.whole import write_whole
 from jaxrl.ops import statistics
 from jaxrl.spaces import Box, MultiDiscrete
 from jaxrl.training.curve import smoothed_returns
-from jaxrl.training.progress import Row
+from jaxrl.training.progress.rows import Row
 from jaxrl.tuning.finals import mean_interval
 from jaxrl.types import Algorithm, Metrics
 

@@ -41,7 +41,7 @@ from jaxrl.cli.flags.config_file import read_config_file
 from jaxrl.cli.flags.sweep import EXPLORERS
 from jaxrl.cli.flags.train import TrainArguments, parse_command
 from jaxrl.files.urls import JOURNAL
-from jaxrl.training.progress_bar import format_clock
+from jaxrl.training.progress.bar import format_clock
 
 TEMPLATES = Path(__file__).parent / "cluster"
 MAX_MARGIN = 65_535

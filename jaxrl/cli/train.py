@@ -50,9 +50,8 @@ from jaxrl.files import seal
 from jaxrl.presets import PRESETS
 from jaxrl.training.evaluate import without_training
 from jaxrl.training.loggers import Sink, WandbSink
-from jaxrl.training.loop import RunResult
 from jaxrl.training.policy import LoadedPolicy, load_policy
-from jaxrl.training.run import count_updates, run
+from jaxrl.training.run import RunResult, count_updates, run
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import check_unused, has_checkpoint
 from jaxrl.types import Algorithm, Env

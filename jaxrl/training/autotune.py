@@ -26,12 +26,12 @@ from jaxrl.checks import POSITIVE
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
 from jaxrl.training.compilation import (
-    MAX_CHUNK,
     cache_directory,
     compile_chunk,
     is_out_of_memory,
 )
 from jaxrl.training.population import choose
+from jaxrl.training.progress.schedule import MAX_CHUNK
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.types import Algorithm, PyTree
 

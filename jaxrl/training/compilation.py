@@ -10,10 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.training.progress.schedule import MAX_CHUNK
 from jaxrl.types import Algorithm, Array, Metrics, check_agent
-
-MAX_CHUNK = 1024
-"""Updates in one call of the compiled program, at most."""
 
 JAX_MIN_COMPILE_SECONDS = 1.0  # JAX's own default: it does not cache what compiles faster
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.training.progress import RECENT_EPISODES, Row
+from jaxrl.training.progress.rows import RECENT_EPISODES, Row
 
 
 def smoothed_returns(

@@ -23,7 +23,7 @@ from jaxrl import checks
 from jaxrl.files import rows as files
 from jaxrl.files.intact import newest_seal
 from jaxrl.files.whole import sync, sync_descriptor
-from jaxrl.training.progress import Row
+from jaxrl.training.progress.rows import Row
 
 
 class Sink(Protocol):

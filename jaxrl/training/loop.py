@@ -13,7 +13,7 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,80 +21,38 @@ import numpy as np
 
 from jaxrl.distributed import processes
 from jaxrl.distributed.processes import Interrupt
-from jaxrl.distributed.spread import describe_unused
 from jaxrl.envs.host.callback import closing_on_error
 from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
 from jaxrl.files.rows import read as read_rows
 from jaxrl.training.compilation import compile_chunk
 from jaxrl.training.curve import plot_run
-from jaxrl.training.evaluate import (
-    EVALUATION_SEED,
-    MAX_EPISODE_STEPS,
-    agent_on_one_device,
-    evaluate_separately,
-)
-from jaxrl.training.fine_tuning import Learned, begin_from, check_agent
+from jaxrl.training.evaluate import agent_on_one_device
+from jaxrl.training.fine_tuning import Learned
+from jaxrl.training.first_state import first_state
 from jaxrl.training.loggers import JsonlSink, Sink, TensorBoardSink, read_jsonl
-from jaxrl.training.progress import (
-    NEEDED,
+from jaxrl.training.progress.bar import ProgressBar
+from jaxrl.training.progress.divergence import check_losses, check_parameters
+from jaxrl.training.progress.rows import NEEDED, Progress, Row
+from jaxrl.training.progress.schedule import LoopSettings, chunk_length
+from jaxrl.training.progress.throughput import (
     NO_TIME,
-    LoopSettings,
-    Progress,
-    Row,
-    chunk_length,
     simulator_time,
     throughput_text,
     waiting_shares,
 )
-from jaxrl.training.progress_bar import ProgressBar
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.best_agent import BestAgent
 from jaxrl.training.run_dir.checkpoint import Checkpoints
-from jaxrl.training.run_dir.directory import SUMMARY, check_can_begin, has_begun
-from jaxrl.types import Algorithm, Array, PyTree
+from jaxrl.training.run_dir.directory import SUMMARY, check_can_begin
+from jaxrl.training.run_evaluation import EVALUATED, RunEvaluator
+from jaxrl.types import Algorithm
 
 Callback = Callable[[int, Any, Row], None]
 """`f(update, state, row)`, called between two chunks of updates; `row` is the newest one, with
 the scores of an evaluation that followed it."""
-EVALUATED = ("eval_return", "eval_return_std", "eval_episode_length", "eval_episode_count")
-"""The scores of an evaluation: means over the episodes that ended, the standard deviation of their
-returns, and their number."""
 MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
-
-
-class RunResult(NamedTuple):
-    """The outcome of `jaxrl.run`."""
-
-    state: Any
-    """The training state after the last update; its simulators stay open until newer ones displace
-    them."""
-    summary: dict[str, Any]
-    """The content of `summary.json`."""
-    interrupted: bool
-    """Whether a signal ended the run before its last update or evaluation."""
-    run_dir: Path | None
-
-    def __repr__(self) -> str:
-        """Return a line without the arrays of the state."""
-        names = ("updates", "valid_steps", "mean_return", "eval_return")
-        shown = ", ".join(f"{name!r}: {self.summary[name]!r}" for name in names)
-        where = None if self.run_dir is None else str(self.run_dir)
-        return (
-            f"RunResult(summary={{{shown}, ...}}, interrupted={self.interrupted}, "
-            f"run_dir={where!r})"
-        )
-
-
-class EvaluationStopped(Exception):
-    """The end of an evaluation in which a signal came."""
-
-
-@jax.jit
-def are_finite(params: PyTree) -> Array:
-    """Return whether all numbers are finite."""
-    return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(params)] or [True]).all()
 
 
 class TrainingLoop:
@@ -109,10 +67,9 @@ class TrainingLoop:
         sinks: Sequence[Sink],
         callbacks: Sequence[Callback],
         progress_bar: bool,
-        learned: Learned | None = None,
+        seed: int,
     ):
-        self.learned = learned
-        self.algo, self.config, self.settings = algo, config, settings
+        self.algo, self.config, self.settings, self.seed = algo, config, settings, seed
         self.callbacks, self.newest_row = callbacks, Row()
         self.run_dir, self.sinks = run_dir, list(sinks) if processes.is_first() else []
         self.own_sinks: list[Sink] = []
@@ -133,14 +90,27 @@ class TrainingLoop:
         self.bar = ProgressBar(
             settings.num_updates * settings.steps_per_update, progress_bar and processes.is_first()
         )
+        self.evaluator = RunEvaluator(algo, config, settings, seed, self.bar)
 
-    def run(self, init: jax.stages.Lowered, seed: int) -> RunResult:
-        """Train up to the last update or a signal; `init` is the algorithm's, lowered.
+    def run(
+        self, init: jax.stages.Lowered, learned: Learned | None
+    ) -> tuple[Any, dict[str, Any], bool]:
+        """Train up to the last update or a signal; return the fields of a `RunResult`.
 
         An error closes the environments on the host, since the state is lost.
+
+        Args:
+          init: the algorithm's, lowered.
+          learned: what a new state begins with.
         """
-        self.evaluation_seed = EVALUATION_SEED - seed  # other episodes for each seed
-        state, interrupted = self.first_state(init, seed), False
+        self.bar.say("initializing")
+        state, self.progress = first_state(
+            self.algo, self.config, init, self.seed, self.run_dir, self.checkpoints, learned,
+            self.bar.announce,
+        )  # fmt: skip
+        if self.progress.update:
+            self.bar.begin_at(self.progress.update * self.settings.steps_per_update)
+        interrupted = False
         with closing_on_error(state):
             if self.run_dir is not None:
                 processes.call_on_first(self.open_files)
@@ -148,7 +118,12 @@ class TrainingLoop:
             if is_due or self.progress.update < self.settings.num_updates:
                 state, interrupted = self.train(state, is_due)
             summary = self.summarize(interrupted)
-        return RunResult(state, summary, interrupted, self.run_dir)
+        return state, summary, interrupted
+
+    @property
+    def agent_name(self) -> str:
+        """Return the algorithm and the environment, for errors and titles."""
+        return f"{self.algo.name} on {self.algo.env.id}"
 
     def open_files(self) -> None:
         """Open the files of the run directory that take rows; drop rows after the progress."""
@@ -167,57 +142,6 @@ class TrainingLoop:
         if self.settings.num_evaluations:
             evaluated = self.progress.update - self.lacks_evaluation
             self.best = BestAgent(self.run_dir, self.identity, evaluated)
-
-    def first_state(self, init: jax.stages.Lowered, seed: int) -> Any:
-        """Return the initial state, with the agent to begin with, or the newest checkpoint's."""
-        self.bar.say("initializing")
-        key = jax.random.key(seed)
-        saved_update = None if self.checkpoints is None else self.checkpoints.latest()
-        if saved_update is not None and not self.algo.env.checkpointable:
-            key = jax.random.fold_in(key, saved_update)  # so that new episodes differ from old ones
-        state = init.compile()(self.config, key)
-        with closing_on_error(state):
-            processes.check_spread(self.algo.name, state)
-            used = {device for leaf in jax.tree.leaves(state) for device in leaf.devices()}
-            num_used = len(used & set(jax.local_devices()))
-            if unused := describe_unused(num_used, "jaxrl train uses more by --devices"):
-                self.bar.announce(unused)
-            if saved_update is not None:
-                like = jax.tree.map(
-                    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-                )
-                simulation = None if self.algo.env.checkpointable else state.simulation
-                del state  # there may be no room for two replays
-                state = self.restore(like, simulation)
-            else:
-                if self.run_dir is not None and has_begun(self.run_dir):
-                    self.bar.announce("there is no checkpoint: the run begins anew")
-                if self.run_dir is not None:
-                    check_agent(self.run_dir, self.learned)
-                if self.learned is not None:
-                    state = begin_from(state, self.learned)
-        self.learned = None  # its arrays can be freed
-        return state
-
-    def restore(self, like: Any, simulation: Any) -> Any:
-        """Return the saved state, and restore the progress.
-
-        Args:
-          like: the shapes and devices of a state.
-          simulation: the environments to go on with; None for the saved ones.
-        """
-        assert self.checkpoints is not None
-        whole = simulation is None
-        saved, progress = self.checkpoints.restore(like, whole)
-        update, file = self.checkpoints.latest(), self.checkpoints.progress_file
-        self.progress = Progress.from_json(progress, update, file)
-        self.bar.begin_at(self.progress.update * self.settings.steps_per_update)
-        self.bar.announce(
-            f"resumed after update {self.progress.update:,}"
-            + ("" if whole else "; the environments start new episodes")
-            + self.checkpoints.other_versions
-        )
-        return saved if whole else saved._replace(simulation=simulation)
 
     def train(self, state: Any, is_due: bool) -> tuple[Any, bool]:
         """Do what is left and save; return the state, and whether a signal left something undone.
@@ -301,7 +225,7 @@ class TrainingLoop:
         while done < updates:
             stop = min(done + settings.log_every - progress.row_updates, updates)
             part = {name: values[done:stop] for name, values in metrics.items()}
-            self.check_losses(part)
+            check_losses(part, progress.update, self.agent_name)
             share = (stop - done) / updates
             progress.add(part, seconds * share)
             self.row_simulated = HostTime(
@@ -319,89 +243,29 @@ class TrainingLoop:
             throughput_text(metrics, seconds, waiting_shares(simulated)),
         )
 
-    def check_losses(self, metrics: dict[str, np.ndarray]) -> None:
-        """Raise `FloatingPointError` if a loss of the next updates is not finite."""
-        losses = metrics.get("loss", np.zeros(1))
-        finite = np.isfinite(losses)
-        if not finite.all():
-            first = int(finite.argmin())
-            raise FloatingPointError(
-                f"the loss is {losses[first]} in update {self.progress.update + first + 1} of "
-                f"{self.algo.name} on {self.algo.env.id}; a lower learning rate or gradient norm "
-                "may help. Checkpoints before it are kept"
-            )
-
-    def check_parameters(self, state: Any) -> None:
-        """Raise `FloatingPointError` if a parameter is not finite, which the last loss may miss."""
-        if not are_finite(getattr(state, "params", None)):
-            raise FloatingPointError(
-                f"parameters of {self.algo.name} on {self.algo.env.id} are not finite after update "
-                f"{self.progress.update}; a lower learning rate or gradient norm may help. "
-                "Checkpoints before it are kept"
-            )
-
     def evaluate(self, state: Any, interrupt: Interrupt) -> bool:
-        """Evaluate on separate environments of the first process, and write the scores.
+        """Evaluate the agent, write its scores, and keep it if it is the best one.
 
         Returns:
           False if a signal stopped it.
         """
         self.bar.say("evaluating")
         agent = agent_on_one_device(state)
-        scores, is_whole = np.full(len(EVALUATED), np.nan, np.float32), np.bool_(True)
-        if processes.is_first():
-            try:
-                scores[:] = self.scores_of(agent, interrupt)
-            except EvaluationStopped:
-                self.bar.announce("the evaluation was stopped")
-                is_whole = np.bool_(False)
-        scores, is_whole = processes.broadcast((scores, is_whole))
-        if is_whole:
-            row = {name: float(x) for name, x in zip(EVALUATED, scores, strict=True)}
-            row = {name: x for name, x in row.items() if np.isfinite(x)}
-            if "eval_return" in row:
-                self.evaluation = row
-                if self.best is not None:
-                    self.best.offer(self.progress.update, agent, row["eval_return"])
-                    if self.lacks_evaluation:
-                        self.best.save()  # the checkpoint of its update exists
-            self.lacks_evaluation = False
-            trained = self.newest_row
-            self.write({"update": self.progress.update, "steps": self.progress.steps} | row)
-            self.newest_row = trained | self.newest_row
+        row = self.evaluator(agent, self.progress, interrupt)
         self.bar.say("training")
-        return bool(is_whole)
-
-    def scores_of(self, agent: Any, interrupt: Interrupt) -> tuple[float, float, float, int]:
-        """Return the scores `EVALUATED` of an agent on one device; means of no episode are NaN.
-
-        Raises:
-          EvaluationStopped: after a signal.
-        """
-        num_episodes = self.settings.eval_episodes
-        if not self.progress.episodes:
-            self.bar.announce(
-                f"no episode has ended in {self.progress.steps:,} steps, so the evaluation may "
-                f"take up to {MAX_EPISODE_STEPS:,} steps an episode; give the environments a time "
-                "limit, or do not evaluate (num_evaluations=0, --num-evaluations 0)"
-            )
-
-        def watch(num_ended: int) -> None:
-            self.bar.say(f"evaluating, {num_ended} of {num_episodes} episodes")
-            if interrupt.requested:
-                raise EvaluationStopped
-
-        returns, lengths = evaluate_separately(
-            self.algo, self.config, agent, num_episodes, self.evaluation_seed,
-            self.settings.eval_greedy, watch,
-        )  # fmt: skip
-        ended = np.isfinite(returns)
-        if not ended.all():
-            self.bar.announce(f"{(~ended).sum()} of {len(ended)} evaluated episodes did not end")
-        if not ended.any():
-            return np.nan, np.nan, np.nan, 0
-        returns, lengths = returns[ended], lengths[ended]
-        return float(returns.mean()), float(returns.std()), float(lengths.mean()), len(returns)
+        if row is None:
+            return False
+        if "eval_return" in row:
+            self.evaluation = row
+            if self.best is not None:
+                self.best.offer(self.progress.update, agent, row["eval_return"])
+                if self.lacks_evaluation:
+                    self.best.save()  # the checkpoint of its update exists
+        self.lacks_evaluation = False
+        trained = self.newest_row
+        self.write({"update": self.progress.update, "steps": self.progress.steps} | row)
+        self.newest_row = trained | self.newest_row
+        return True
 
     def write(self, row: Row) -> None:
         """Give a row to every sink."""
@@ -416,7 +280,7 @@ class TrainingLoop:
         Raises:
           FloatingPointError: if a parameter is not finite, so that no checkpoint has such ones.
         """
-        self.check_parameters(state)
+        check_parameters(state, self.progress.update, self.agent_name)
         update, whole = self.progress.update, self.algo.env.checkpointable
         if self.run_dir is not None and not (self.run_dir / manifests.NAME).exists():
             raise FileNotFoundError(
@@ -446,7 +310,7 @@ class TrainingLoop:
         }
         if self.run_dir is not None and processes.is_first():
             schema.write(self.run_dir / SUMMARY, summary)
-            plot_run(self.run_dir, f"{self.algo.name} on {self.algo.env.id}")
+            plot_run(self.run_dir, self.agent_name)
         return summary
 
     def close(self) -> None:

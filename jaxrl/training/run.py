@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,12 +13,12 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.checks import DELAY, MAX_COUNT, MAX_LONG, NOT_NEGATIVE
 from jaxrl.distributed import processes
-from jaxrl.training.compilation import MAX_CHUNK, enable_compilation_cache
+from jaxrl.training.compilation import enable_compilation_cache
 from jaxrl.training.fine_tuning import learned_by
 from jaxrl.training.loggers import Sink
-from jaxrl.training.loop import Callback, RunResult, TrainingLoop
+from jaxrl.training.loop import Callback, TrainingLoop
 from jaxrl.training.policy import LoadedPolicy
-from jaxrl.training.progress import LoopSettings
+from jaxrl.training.progress.schedule import MAX_CHUNK, LoopSettings
 from jaxrl.training.run_dir import first_agent
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import open_run_dir
@@ -44,6 +44,29 @@ def train(algo: Algorithm, config: Any, key: Array, num_updates: int) -> tuple[A
     check_agent(algo, config)
     num_updates = checks.integer("num_updates", num_updates, 0)
     return jax.lax.scan(step, algo.init(config, checks.random_key("key", key)), length=num_updates)
+
+
+class RunResult(NamedTuple):
+    """The outcome of `jaxrl.run`."""
+
+    state: Any
+    """The training state after the last update; its simulators stay open until newer ones displace
+    them."""
+    summary: dict[str, Any]
+    """The content of `summary.json`."""
+    interrupted: bool
+    """Whether a signal ended the run before its last update or evaluation."""
+    run_dir: Path | None
+
+    def __repr__(self) -> str:
+        """Return a line without the arrays of the state."""
+        names = ("updates", "valid_steps", "mean_return", "eval_return")
+        shown = ", ".join(f"{name!r}: {self.summary[name]!r}" for name in names)
+        where = None if self.run_dir is None else str(self.run_dir)
+        return (
+            f"RunResult(summary={{{shown}, ...}}, interrupted={self.interrupted}, "
+            f"run_dir={where!r})"
+        )
 
 
 def run(
@@ -177,12 +200,10 @@ def run(
             manifest = manifests.describe(algo, config, arguments)
             opened = open_run_dir(directory, manifest, resume, settings.num_updates)
             stack.enter_context(opened)
-        loop = TrainingLoop(
-            algo, config, settings, directory, sinks, callbacks, progress_bar, learned
-        )
+        loop = TrainingLoop(algo, config, settings, directory, sinks, callbacks, progress_bar, seed)
         stack.callback(loop.close)
         with processes.failing_together(jax.errors.JaxRuntimeError, OSError, KeyboardInterrupt):
-            return loop.run(init, seed)
+            return RunResult(*loop.run(init, learned), directory)
 
 
 def count_updates(algo: Algorithm, config: Any, total_steps: int) -> int:

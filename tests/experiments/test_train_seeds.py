@@ -11,7 +11,7 @@ import jaxrl
 from jaxrl.analysis.records import read_runs
 from jaxrl.cli.reproduce import runs_by_seed
 from jaxrl.training.loggers import read_jsonl
-from jaxrl.training.progress import Progress
+from jaxrl.training.progress.rows import Progress
 
 FLAGS = [
     "ppo", "--num-envs", "2", "--num-steps", "16", "--num-minibatches", "1", "--num-epochs", "1",

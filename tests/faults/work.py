@@ -281,25 +281,26 @@ def saved_updates(directory: Path) -> list[int]:
 
 def note_learners(directory: Path) -> None:
     """Note beside a run's directory each learner that it saves and each that it restores."""
+    from jaxrl.training import first_state
     from jaxrl.training.loop import TrainingLoop
 
-    restore, save, notes = TrainingLoop.restore, TrainingLoop.save, notes_of(directory)
+    restore, save, notes = first_state.restore, TrainingLoop.save, notes_of(directory)
 
-    def note(event: str, loop: Any, state: Any) -> None:
+    def note(event: str, update: int, state: Any) -> None:
         learner = digest(state._replace(simulation=None))
         with notes.open("a") as file:
-            file.write(json.dumps([event, loop.progress.update, learner]) + "\n")
+            file.write(json.dumps([event, update, learner]) + "\n")
 
-    def restore_and_note(loop: Any, like: Any, simulation: Any) -> Any:
-        state = restore(loop, like, simulation)
-        note("restored", loop, state)
-        return state
+    def restore_and_note(*arguments: Any) -> Any:
+        state, progress = restore(*arguments)
+        note("restored", progress.update, state)
+        return state, progress
 
     def note_and_save(loop: Any, state: Any) -> None:
-        note("saved", loop, state)
+        note("saved", loop.progress.update, state)
         save(loop, state)
 
-    setattr(TrainingLoop, "restore", restore_and_note)  # noqa: B010 (its type is another one)
+    setattr(first_state, "restore", restore_and_note)  # noqa: B010 (its type is another one)
     setattr(TrainingLoop, "save", note_and_save)  # noqa: B010
 
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jaxrl.training.progress_bar import LogLines
+from jaxrl.training.progress.bar import LogLines
 from jaxrl.tuning.ranking import leaderboard, values_in
 
 TOP = 5

@@ -17,8 +17,9 @@ import numpy as np
 
 from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
-from jaxrl.training.compilation import MAX_CHUNK, compiler_options
+from jaxrl.training.compilation import compiler_options
 from jaxrl.training.population import FRESH, KEEP, RESUME, Population, Strategy
+from jaxrl.training.progress.schedule import MAX_CHUNK
 from jaxrl.tuning.objectives import greedy_metrics
 from jaxrl.tuning.trial_start import agent_keys
 from jaxrl.types import Algorithm, Array, Metrics, PyTree

@@ -19,8 +19,8 @@ import numpy as np
 
 from jaxrl.envs.host import callback
 from jaxrl.training import population as populations
-from jaxrl.training.compilation import MAX_CHUNK
 from jaxrl.training.population import Strategy
+from jaxrl.training.progress.schedule import MAX_CHUNK
 from jaxrl.tuning.static_programs import Program, StaticPrograms
 from jaxrl.tuning.sweeps.display import Display
 from jaxrl.tuning.sweeps.lane_group import LaneGroup, Placement

@@ -19,7 +19,7 @@ from jaxrl.distributed.processes import Interrupt
 from jaxrl.distributed.spread import describe_unused
 from jaxrl.files.json_values import score_to_json, values_from_json
 from jaxrl.training.loggers import JsonlSink
-from jaxrl.training.progress import SUMS
+from jaxrl.training.progress.rows import SUMS
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning.evolution.lineage import Evolution

@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl import config as fields
 from jaxrl.files import schema
 from jaxrl.files.json_values import score_to_json, values_from_json, values_to_json
-from jaxrl.training.progress import COLUMNS, SUMS, check_number
+from jaxrl.training.progress.rows import COLUMNS, SUMS, check_number
 from jaxrl.tuning.evolution.lineage import Change
 from jaxrl.tuning.schedulers.contract import Ledger, Status
 from jaxrl.tuning.timeline import Span, occupancy

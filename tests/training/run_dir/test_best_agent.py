@@ -11,7 +11,7 @@ from toy_algorithm import ToyConfig, toy
 
 import jaxrl
 from jaxrl.files import seal
-from jaxrl.training import loop
+from jaxrl.training import run_evaluation
 from jaxrl.training.evaluate import Evaluation
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.best_agent import BestAgent
@@ -27,7 +27,7 @@ def evaluated(tmp_path, monkeypatch):
         def evaluate(*_, **__):
             return Evaluation(jnp.full(1, next(left)), jnp.ones(1))
 
-        monkeypatch.setattr(loop, "evaluate_separately", evaluate)
+        monkeypatch.setattr(run_evaluation, "evaluate_separately", evaluate)
         algo, config = algo or toy_algorithm(), config or ToyConfig()
         return jaxrl.run(
             algo, config, total_steps=num_updates * algo.env.num_envs * algo.num_steps(config),

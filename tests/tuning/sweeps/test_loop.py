@@ -36,7 +36,6 @@ import jaxrl
 from jaxrl.files import seal
 from jaxrl.files.intact import numbers
 from jaxrl.files.urls import file_url
-from jaxrl.training import progress_bar
 from jaxrl.training.loggers import JsonlSink, read_jsonl
 from jaxrl.training.population import Strategy
 from jaxrl.training.run_dir import manifest as manifests
@@ -644,7 +643,7 @@ def test_a_sweep_on_a_full_disk_says_so_and_resumes_later(tmp_path, monkeypatch)
 
 
 def test_a_sweeps_log_without_a_terminal_has_lines(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(progress_bar, "LOG_SECONDS", 0.01)
+    monkeypatch.setattr("jaxrl.training.progress.bar.LOG_SECONDS", 0.01)
     monkeypatch.setattr(display, "SHARE", 1e-9)  # the last line is shown, however soon it comes
     run(tmp_path / "x", HyperTrick(4, 2), progress_bar=True)
     last = capsys.readouterr().err.splitlines()[-1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxrl.training.progress import Progress
+from jaxrl.training.progress.rows import Progress
 
 
 def metrics(**columns):

@@ -1,22 +1,18 @@
 """Metrics of updates, summed up to a run's totals and rows.
 
 Beside returns and losses, a row has what GA3C (Babaeizadeh et al. 2017) watches: predictions
-(actions chosen) and trainings (gradient steps) per second, and how long the program and the
-simulators wait for each other.
+(actions chosen) and trainings (gradient steps) per second.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.host import callback
-from jaxrl.envs.host.pools import HostTime
 from jaxrl.files import schema
-from jaxrl.training.compilation import MAX_CHUNK
 
 Row = dict[str, float]
 SUMS = (
@@ -26,7 +22,6 @@ SUMS = (
 NEEDED = frozenset(SUMS[:-1])
 """The metrics that every algorithm's update has."""
 RECENT_EPISODES = 100
-
 
 _NUMBERS = schema.list_of(schema.NUMBER)
 _PAIR = schema.Kind("a pair of numbers", lambda x: _NUMBERS.holds(x) and len(x) == 2)
@@ -149,92 +144,3 @@ def check_number(name: str, value: int, update: int | None) -> None:
     """Raise `ValueError` unless a field has the number of the checkpoint that it is in."""
     if value != update:
         raise ValueError(f"{name} must be {update}, the number of the checkpoint, got {value}")
-
-
-NO_TIME = HostTime(0.0, 0.0, 0.0)
-
-
-def simulator_time(state: Any) -> HostTime:
-    """Return the time that a training state's host environments took.
-
-    The sum over this machine's pools; call it outside `jit` only.
-    """
-    times = callback.host_times(callback.pools_of(state))
-    if not times:
-        return NO_TIME
-    return HostTime(*(sum(seconds) for seconds in zip(*times, strict=True)))
-
-
-def waiting_shares(spent: HostTime) -> Row:
-    """Return who waited while simulators took this time; empty without simulators.
-
-    `simulator_wait` is the share of the time that the program waited for simulators,
-    `simulator_idle` the share in which no simulator worked: means over the devices.
-    """
-    if not spent.elapsed:
-        return {}
-    wait, busy = spent.waited / spent.elapsed, spent.simulated / spent.elapsed
-    return {"simulator_wait": wait, "simulator_idle": 1 - busy}
-
-
-def throughput_text(metrics: dict[str, np.ndarray], seconds: float, waits: Row) -> str:
-    """Return a text for the progress bar: trainings per second and `waiting_shares`.
-
-    Args:
-      metrics: of the updates that took `seconds`.
-    """
-    parts = []
-    if "gradient_steps" in metrics:
-        parts.append(f"{float(metrics['gradient_steps'].sum()) / seconds:,.1f} trainings/s")
-    if waits:
-        wait, idle = waits["simulator_wait"], waits["simulator_idle"]
-        parts.append(f"simulators: wait {wait:.0%}, idle {idle:.0%}")
-    return ", ".join(parts)
-
-
-class LoopSettings(NamedTuple):
-    """The lengths of a run and of its parts; `jaxrl.run` explains them."""
-
-    num_updates: int
-    steps_per_update: int
-    log_every: int
-    num_evaluations: int
-    eval_episodes: int
-    eval_greedy: bool
-    chunk_updates: int | None
-    chunk_seconds: float
-    checkpoint_seconds: float
-
-    def next_evaluation(self, update: int) -> int | None:
-        """Return the update after `update` that an evaluation follows, None if there is none.
-
-        Evaluations are evenly spaced, the last one after the last update.
-        """
-        if not self.num_evaluations or update >= self.num_updates:
-            return None
-        number = update * self.num_evaluations // self.num_updates + 1
-        return -(-number * self.num_updates // self.num_evaluations)
-
-    def is_evaluated(self, update: int) -> bool:
-        """Return whether an evaluation follows an update; none follows update 0."""
-        return update > 0 and self.next_evaluation(update - 1) == update
-
-
-def chunk_length(
-    settings: LoopSettings, progress: Progress, seconds_per_update: float | None
-) -> int:
-    """Return the number of updates of the next chunk, at most up to the next evaluation.
-
-    `seconds_per_update` is the last chunk's, None before the first.
-    """
-    if settings.chunk_updates is not None:
-        length = settings.chunk_updates
-    elif seconds_per_update is None:
-        length = 1
-    else:
-        length = int(settings.chunk_seconds / max(seconds_per_update, 1e-6))
-    length = min(length, MAX_CHUNK)
-    if length >= settings.log_every:  # end with a row
-        length -= (progress.row_updates + length) % settings.log_every
-    stop = settings.next_evaluation(progress.update) or settings.num_updates
-    return min(max(length, 1), stop - progress.update)

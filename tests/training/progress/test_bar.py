@@ -5,8 +5,7 @@ import re
 import pytest
 from waiting import wait_until
 
-from jaxrl.training import progress_bar
-from jaxrl.training.progress_bar import ProgressBar, format_clock
+from jaxrl.training.progress.bar import ProgressBar, format_clock
 
 
 @pytest.mark.parametrize("columns", [80, 130])
@@ -27,7 +26,7 @@ def test_the_progress_bar_fits_its_terminal(columns, monkeypatch, capsys):
 
 @pytest.mark.parametrize("visible", [True, False])
 def test_a_log_without_a_terminal_has_a_line_every_so_often(visible, monkeypatch, capsys):
-    monkeypatch.setattr(progress_bar, "LOG_SECONDS", 0.01)
+    monkeypatch.setattr("jaxrl.training.progress.bar.LOG_SECONDS", 0.01)
     bar, texts = ProgressBar(2_000, visible), []
     bar.say("training")
     bar.begin_at(400)

@@ -1,0 +1,1 @@
+"""Where a run stands: its totals and rows, throughput, schedule, and line in the terminal."""
