@@ -20,6 +20,7 @@ from jaxrl.training import population
 from jaxrl.training.autotune import autotune
 from jaxrl.training.compilation import compiler_options
 from jaxrl.training.evaluate import evaluate
+from jaxrl.training.loop import StopRun
 from jaxrl.training.policy import LoadedPolicy, load_policy
 from jaxrl.training.run import RunResult, rerun, run, train
 from jaxrl.types import Algorithm, Env, Inputs, Memory, TimeStep, Trajectory
@@ -41,6 +42,7 @@ __all__ = [
     "PQNConfig",
     "R2D2Config",
     "RunResult",
+    "StopRun",
     "TimeStep",
     "Trajectory",
     "a2c",

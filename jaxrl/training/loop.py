@@ -55,6 +55,13 @@ MAX_SAVING_SHARE = 0.05
 """Share of the time that goes into checkpoints, at most, unless one after every chunk is wanted."""
 
 
+class StopRun(Exception):
+    """The end of a run, raised by one of its callbacks: an evaluation follows, if there are any.
+
+    A resume of the run trains on.
+    """
+
+
 class TrainingLoop:
     """The loop of one run, with the files and the progress bar that it keeps open."""
 
@@ -146,6 +153,8 @@ class TrainingLoop:
     def train(self, state: Any, is_due: bool) -> tuple[Any, bool]:
         """Do what is left and save; return the state, and whether a signal left something undone.
 
+        A callback may end it before its last update, by `StopRun`.
+
         Args:
           is_due: whether it begins with an evaluation.
         """
@@ -156,8 +165,9 @@ class TrainingLoop:
         self.bar.say("training")
         seconds_per_update: float | None = None
         saved_at, save_every = time.perf_counter(), settings.checkpoint_seconds
+        is_stopped = False
         with Interrupt() as interrupt:
-            while is_due or progress.update < settings.num_updates:
+            while is_due or (progress.update < settings.num_updates and not is_stopped):
                 if processes.any_process(interrupt.requested):
                     break
                 if not is_due:
@@ -169,16 +179,13 @@ class TrainingLoop:
                     seconds_per_update = seconds / updates
                     is_due = progress.update == evaluate_at
                 with processes.failing_together(Exception):
+                    was_due = is_due
                     if is_due and not self.evaluate(state, interrupt):
                         break  # a resume repeats it
                     is_due = False
-                    for callback in self.callbacks:
-                        answer = callback(progress.update, state, self.newest_row)
-                        if answer is not None:
-                            raise ValueError(
-                                f"a callback must return None, got {answer!r}; to stop the run, it "
-                                "calls signal.raise_signal(signal.SIGINT)"
-                            )
+                    if not is_stopped and self.callbacks:
+                        is_stopped = processes.any_process(self.call_callbacks(state))
+                        is_due = is_stopped and settings.num_evaluations > 0 and not was_due
                 if processes.broadcast(np.bool_(time.perf_counter() - saved_at >= save_every)):
                     began = time.perf_counter()
                     self.save(state)
@@ -189,7 +196,23 @@ class TrainingLoop:
             self.save(state)  # here, where the first signal does not end it
             if self.checkpoints is not None:
                 self.checkpoints.latest()  # waits for its seal, by which the rows are verified
-        return state, is_due or progress.update < settings.num_updates
+        return state, is_due or (progress.update < settings.num_updates and not is_stopped)
+
+    def call_callbacks(self, state: Any) -> bool:
+        """Call all callbacks; return whether one of them stops the run."""
+        is_stopped = False
+        for callback in self.callbacks:
+            try:
+                answer = callback(self.progress.update, state, self.newest_row)
+            except StopRun:
+                is_stopped = True
+                continue
+            if answer is not None:
+                raise ValueError(
+                    f"a callback must return None, got {answer!r}; to stop the run, it raises "
+                    "jaxrl.StopRun"
+                )
+        return is_stopped
 
     def compile(self, state: Any) -> jax.stages.Compiled:
         """Return the program of a chunk."""

@@ -125,7 +125,7 @@ def run(
       callbacks: functions `f(update, state, row)`, called after each chunk with the number of
         updates, the training state and the newest row: empty before the first, and with the
         `eval_return` of an evaluation that followed it. The next chunk takes the state's arrays;
-        copy what you keep.
+        copy what you keep. One that raises `jaxrl.StopRun` ends the run, after a last evaluation.
       label: a name of the run for pages that compare runs.
       init_from: a trained agent to begin with, such as `jaxrl.load_policy(directory)`: the run
         takes over its parameters and the statistics of observations and rewards; its optimizer,

@@ -332,6 +332,43 @@ def test_callbacks_get_the_state_and_the_newest_row_between_chunks():
     assert len(repr(result)) < 200
 
 
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_callback_ends_a_run_after_a_last_evaluation_and_a_resume_trains_on(tmp_path, number):
+    calls, arguments = [], {"num_evaluations": number, "eval_episodes": 2}
+
+    def stop_after_four(update, state, row):
+        calls.append(update)
+        if update == 4:  # where the second of three evaluations is due
+            raise jaxrl.StopRun
+
+    callbacks = [stop_after_four, lambda update, state, row: calls.append(update)]
+    result = run(6, tmp_path, callbacks=callbacks, **arguments)
+    assert (calls, result.summary["updates"], result.interrupted) == ([2, 2, 4, 4], 4, False)
+    rows = read_jsonl(tmp_path / "metrics.jsonl")
+    evaluated = [row["update"] for row in rows if "eval_return" in row]
+    assert evaluated == {0: [], 1: [4], 3: [2, 4]}[number]
+    assert read_summary(tmp_path)["eval_return"] == result.summary["eval_return"]
+    resumed = run(6, tmp_path, resume=True, **arguments)
+    assert resumed.summary["updates"] == 6
+    whole = run(6, tmp_path / "whole", **arguments)
+    chex.assert_trees_all_equal(resumed.state, whole.state)
+    assert resumed.summary["eval_return"] == whole.summary["eval_return"]
+
+
+def test_a_signal_during_the_evaluation_after_a_stop_interrupts_the_run(tmp_path, monkeypatch):
+    def stop(update, state, row):
+        raise jaxrl.StopRun
+
+    def evaluate(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        arguments[-1](1)
+
+    monkeypatch.setattr("jaxrl.training.run_evaluation.evaluate_separately", evaluate)
+    result = run(4, tmp_path, callbacks=[stop], num_evaluations=1)
+    assert (result.summary["updates"], result.interrupted) == (2, True)
+    assert (tmp_path / "checkpoints" / "2").exists()
+
+
 def test_a_callback_after_an_evaluation_sees_the_row_before_it_too():
     rows = []
     run(4, callbacks=[lambda update, state, row: rows.append(row)], log_every=1, num_evaluations=2)
