@@ -7,6 +7,7 @@ value rescaling h of Pohlen et al. 2018,
 
     h(r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n h^{-1}(Q_target(s_{t+n}, argmax_a Q(s_{t+n}, a))))
 
+Sums end with their episode, and bootstrap from its last state unless it terminated.
 Sequences are drawn by the priority `0.9 max |error| + 0.1 mean |error|` (section 2.3), and each
 environment explores with an epsilon of its own, as in Ape-X (Horgan et al. 2018).
 
@@ -240,15 +241,21 @@ def values_after_burn_in(
 
 
 def targets(config: R2D2Config, values: Array, target_values: Array, rows: Row) -> Array:
-    """Return n-step double-Q targets `[unroll_length, B]`, rescaled if `rescale_values`."""
-    chosen = q_learning.value_of(target_values, epsilon_greedy.greedy_actions(values))[1:]
-    values_next = returns.unscale_value(chosen) if config.rescale_values else chosen
-    rows = jax.tree.map(lambda x: x[:-1], rows)._replace(inputs=rows.inputs)
+    """Return n-step double-Q targets `[unroll_length, B]`, rescaled if `rescale_values`.
+
+    Args:
+      values, target_values: `[unroll_length + 1, B, A]`, online and target network's.
+      rows: `[unroll_length + 1, B]`.
+    """
+    bootstrap = q_learning.value_of(target_values, epsilon_greedy.greedy_actions(values))[1:]
+    if config.rescale_values:
+        bootstrap = returns.unscale_value(bootstrap)
+    reward, terminated, ended = rows.reward[:-1], rows.terminated[:-1], rows.ended[:-1]
     # A resumed run starts new episodes although the ones before it did not end; sums stop there.
-    broken = jnp.concatenate([rows.inputs.first[2:], jnp.zeros_like(rows.ended[:1])])
-    truncated = (rows.ended | broken) & ~rows.terminated
+    broken = jnp.concatenate([rows.inputs.first[2:], jnp.zeros_like(ended[:1])])
+    truncated = (ended | broken) & ~terminated
     total = returns.n_step_returns(
-        rows.reward, values_next, rows.terminated, truncated, config.gamma, config.n_step
+        reward, bootstrap, terminated, truncated, config.gamma, config.n_step
     )
     return returns.rescale_value(total) if config.rescale_values else total
 

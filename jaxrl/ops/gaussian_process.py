@@ -67,7 +67,10 @@ def covariance(kernel: Kernel, a: Points, b: Points) -> Array:
 
 
 def fit(kernel: Kernel, points: Points, observed: Array, is_set: Array) -> Posterior:
-    """Return the posterior given observations `[m]` of the set slots; their prior mean is 0."""
+    """Return the posterior given observations `[m]` of the set slots; their prior mean is 0.
+
+    `fit`, `predict` and `log_likelihood` are algorithm 2.1 of Rasmussen & Williams 2006.
+    """
     between = jnp.where(is_set[:, None] & is_set[None], covariance(kernel, points, points), 0)
     own = jnp.where(is_set, 1 + kernel.noise + JITTER, 1)
     slots = jnp.arange(len(is_set))

@@ -143,9 +143,10 @@ def update_reward_scale(
     gamma: Array | float,
     axis: Axis = SINGLE_DEVICE,
 ) -> tuple[RewardScale | None, Trajectory]:
-    """Return the scale after a rollout, and the rollout with scaled rewards.
+    """Return the scale after a rollout, and the rollout with its rewards divided by the scale.
 
-    Without a scale (None) the rewards stay as they are.
+    The scale is the standard deviation of the discounted sums of rewards (Engstrom et al. 2020,
+    arXiv 2005.12729, reward scaling). Without a scale (None) the rewards stay as they are.
     """
     if scale is None:
         return None, trajectory
