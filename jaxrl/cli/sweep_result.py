@@ -64,6 +64,8 @@ def report_result(args: SweepArguments, result: tuning.SweepResult) -> None:
         print(f"--max-steps or --max-seconds ended the sweep; trials that never began: {left}")
     if result.best is not None and result.interrupted:
         print(f"best so far: trial {result.best['trial']}, score {winner_scores(result.best)}")
+        if final_runs.have_begun(result.run_dir):
+            print("the search has ended, its finals have not")
     elif result.best is not None:
         whose = "best of this worker's trials" if elsewhere and not finals.rows else "winner"
         print(f"{whose}: trial {result.best['trial']}, score {winner_scores(result.best)}")

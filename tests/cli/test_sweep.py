@@ -207,6 +207,19 @@ def test_a_sweep_without_a_score_has_no_winner(tmp_path, capsys):
         assert printed[-2:] == [line, f"report: {tmp_path / 'report.html'}"]
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_an_interrupt_in_the_finals_is_told_from_one_in_the_search(tmp_path, capsys):
+    held = sweep_of([trial(0, [2.0])], elsewhere=0, storage=None)
+    result = tuning.SweepResult(held, True, tmp_path)
+    line = "the search has ended, its finals have not"
+    sweep_result.report_result(sweep_flags.SweepArguments(), result)
+    assert line not in capsys.readouterr().out
+    (tmp_path / "finals").mkdir()
+    (tmp_path / "finals" / "sweep.json").write_text("{}")
+    sweep_result.report_result(sweep_flags.SweepArguments(), result)
+    assert line in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("interrupted", "elsewhere", "flags", "line"),
     [

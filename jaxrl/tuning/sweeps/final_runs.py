@@ -132,13 +132,18 @@ def check_directory(settings: SweepSettings, scheduler: FinalRuns) -> None:
         )
 
 
+def have_begun(run_dir: Path) -> bool:
+    """Return whether a sweep's directory has finals, which begin when its search has ended."""
+    return (run_dir / FOLDER / sweep_file.NAME).exists()
+
+
 def runs_of(run_dir: Path, trial: int) -> range:
     """Return the numbers of a trial's runs in the finals of a sweep's directory; none without them.
 
     Raises:
       ValueError: if `sweep.json` of the finals is damaged.
     """
-    if not (run_dir / FOLDER / sweep_file.NAME).exists():
+    if not have_begun(run_dir):
         return range(0)
     scheduler = sweep_file.read(run_dir / FOLDER)["scheduler"]
     finalists = scheduler.get("finalists", [])
