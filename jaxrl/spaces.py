@@ -171,6 +171,53 @@ ObservationSpace = Box | Dict
 Space = ActionSpace | ObservationSpace
 
 
+def sizes_of(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    """Return the number of values of each integer of an action."""
+    return space.sizes if isinstance(space, MultiDiscrete) else (space.n,)
+
+
+def has_action_mask(observation_space: ObservationSpace, action_space: ActionSpace) -> bool:
+    """Return whether observations have an `ACTION_MASK` for these actions.
+
+    Raises:
+      ValueError: if the mask's shape does not fit the actions.
+    """
+    parts = dict(observation_space.parts) if isinstance(observation_space, Dict) else {}
+    if ACTION_MASK not in parts or isinstance(action_space, Box):
+        return False
+    sizes = sizes_of(action_space)
+    shapes = [sizes]
+    if isinstance(action_space, MultiDiscrete) and len(set(sizes)) == 1:
+        shapes.append((len(sizes), sizes[0]))
+    if getattr(parts[ACTION_MASK], "shape", None) not in shapes:
+        raise ValueError(
+            f"the observation's {ACTION_MASK!r} must be an array of shape "
+            f"{' or '.join(map(str, shapes))} for actions {action_space}, got {parts[ACTION_MASK]}"
+        )
+    return True
+
+
+def next_allowed(space: ActionSpace, action: Any, mask: Any) -> Any:
+    """Return actions `[N, ...]` with the next allowed one in place of each forbidden one.
+
+    Numbers are in a circle: 0 follows the last. A mask without an allowed action changes nothing.
+
+    Args:
+      mask: `[N, ...]`, an `ACTION_MASK` of these actions.
+    """
+
+    def allowed(action: Any, mask: Any) -> Any:  # [...] and [..., n]
+        n = mask.shape[-1]
+        distance = (jnp.arange(n) - action[..., None]) % n
+        return jnp.argmin(distance + n * (mask == 0), -1).astype(action.dtype)
+
+    if isinstance(space, MultiDiscrete) and mask.shape[1:] == space.sizes:  # of combinations
+        number = jnp.ravel_multi_index(tuple(action.T), space.sizes, mode="clip")
+        number = allowed(number, mask.reshape(len(mask), -1))
+        return jnp.stack(jnp.unravel_index(number, space.sizes), -1).astype(action.dtype)
+    return allowed(action, mask)
+
+
 def zeros(space: Space, *lead: int) -> Any:
     """Return zeros in the shape of elements of `space`, leaves `[*lead, *shape]`."""
     if isinstance(space, Dict):

@@ -14,7 +14,17 @@ import numpy as np
 from jaxrl import checks
 from jaxrl.envs.host import callback
 from jaxrl.envs.host.errors import message_in
-from jaxrl.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, zeros
+from jaxrl.spaces import (
+    ACTION_MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    has_action_mask,
+    next_allowed,
+    zeros,
+)
 from jaxrl.types import Array, Env, PyTree, TimeStep
 
 MEMBERS = (
@@ -33,8 +43,8 @@ def check_env(env: Env, num_steps: int = 200, seed: int = 0) -> None:
     """Check the spaces, shapes and some steps of an environment.
 
     Args:
-      num_steps: steps of random actions; more than an episode has, or a warning says that no end
-        was checked.
+      num_steps: steps of random actions, which no action mask forbids; more than an episode has,
+        or a warning says that no end was checked.
       seed: of the actions and of the environment's key.
 
     Raises:
@@ -78,6 +88,11 @@ def _check_members(env: Any) -> Iterator[str]:
         yield f"observation_space must be a jaxrl.Box or Dict, is {env.observation_space!r}"
     if not isinstance(env.action_space, Discrete | MultiDiscrete | Box):
         yield f"action_space must be Discrete, MultiDiscrete or Box, is {env.action_space!r}"
+        return
+    try:
+        has_action_mask(env.observation_space, env.action_space)
+    except ValueError as error:
+        yield str(error)
 
 
 def _check_shapes(env: Env, seed: int) -> Iterator[str]:
@@ -223,11 +238,19 @@ def _play(env: Env, key: Array, actions: Any) -> tuple[PyTree, TimeStep]:
     init_key, step_key = jax.random.split(key)
     state, start = env.init(init_key)
 
-    def step(state: PyTree, row: tuple[Array, Array]) -> tuple[PyTree, TimeStep]:
-        return env.step(row[0], state, row[1])
+    def step(carry: PyTree, row: tuple[Array, Array]) -> tuple[PyTree, TimeStep]:
+        (state, mask), (key, action) = carry, row
+        if mask is not None:
+            action = next_allowed(env.action_space, action, mask)
+        state, timestep = env.step(key, state, action)
+        return (state, mask_of(timestep)), timestep
+
+    def mask_of(timestep: TimeStep) -> Array | None:
+        is_masked = has_action_mask(env.observation_space, env.action_space)
+        return timestep.obs[ACTION_MASK] if is_masked else None
 
     keys = jax.random.split(step_key, len(actions))
-    state, steps = jax.lax.scan(step, state, (keys, actions))
+    (state, _), steps = jax.lax.scan(step, (state, mask_of(start)), (keys, actions))
     return state, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, steps)
 
 
@@ -236,6 +259,8 @@ _jit_play = jax.jit(_play, static_argnums=0)
 
 def jit_play(env: Env, key: Array, actions: Any) -> TimeStep:
     """Return the time steps of N environments under actions `[T, N, ...]`.
+
+    The next allowed action replaces one that an action mask forbids.
 
     Leaves are `[T + 1, N, ...]`; the first time step is that of `init`.
     """

@@ -35,8 +35,9 @@ from jaxrl.spaces import (
     Box,
     Dict,
     Discrete,
-    MultiDiscrete,
     ObservationSpace,
+    has_action_mask,
+    sizes_of,
 )
 from jaxrl.types import PyTree
 
@@ -234,27 +235,6 @@ def _assemble(
     return Recurrent(action_space, torso, head, *memory, masked)
 
 
-def has_action_mask(observation_space: ObservationSpace, action_space: ActionSpace) -> bool:
-    """Return whether observations have an `ACTION_MASK` for these actions.
-
-    Raises:
-      ValueError: if the mask's shape does not fit the actions.
-    """
-    parts = dict(observation_space.parts) if isinstance(observation_space, Dict) else {}
-    if ACTION_MASK not in parts or isinstance(action_space, Box):
-        return False
-    sizes = _sizes_of_space(action_space)
-    shapes = [sizes]
-    if isinstance(action_space, MultiDiscrete) and len(set(sizes)) == 1:
-        shapes.append((len(sizes), sizes[0]))
-    if getattr(parts[ACTION_MASK], "shape", None) not in shapes:
-        raise ValueError(
-            f"the observation's {ACTION_MASK!r} must be an array of shape "
-            f"{' or '.join(map(str, shapes))} for actions {action_space}, got {parts[ACTION_MASK]}"
-        )
-    return True
-
-
 def has_own_critic(network: nn.Module) -> bool:
     """Return whether policy and value share no layer, so that either can be computed alone."""
     return isinstance(network, FeedForward) and network.critic_torso is not None
@@ -281,7 +261,7 @@ def find_actor_critic_problem(action_space: ActionSpace, outputs: Any) -> str:
     if actions.shape[1:] != action_space.shape:
         return f"its policy is over actions {actions}, those of the environment are {action_space}"
     sizes = _sizes(distribution)
-    wanted = () if isinstance(action_space, Box) else _sizes_of_space(action_space)
+    wanted = () if isinstance(action_space, Box) else sizes_of(action_space)
     if sizes and wanted and sizes != wanted:
         found, needed = (" x ".join(map(str, each)) for each in (sizes, wanted))
         return f"its policy is over {found} actions, the environment has {needed}"
@@ -298,11 +278,6 @@ def _sizes(distribution: Any) -> tuple[int, ...]:
         case JointCategorical():
             return tuple(distribution.sizes)
     return ()
-
-
-def _sizes_of_space(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
-    """Return the number of values of each integer of an action."""
-    return space.sizes if isinstance(space, MultiDiscrete) else (space.n,)
 
 
 def find_q_network_problem(action_space: ActionSpace, outputs: Any) -> str:

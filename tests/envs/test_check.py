@@ -177,6 +177,36 @@ class Spaced(Corridor):
         return jnp.zeros((self.num_envs, *self.shape))
 
 
+@dataclass(frozen=True)
+class Strict(Corridor):
+    """A corridor in which only steps to the right are allowed; others give a reward of NaN."""
+
+    mask_size: int = 2
+
+    @property
+    def observation_space(self) -> Any:
+        mask = jaxrl.Box.of((self.mask_size,), np.float32, 0, 1)
+        return jaxrl.Dict.of(place=super().observation_space, action_mask=mask)
+
+    def observe(self, place):
+        allowed = jnp.arange(self.mask_size) == 1
+        mask = jnp.broadcast_to(allowed, (self.num_envs, self.mask_size)).astype(jnp.float32)
+        return {"place": super().observe(place), "action_mask": mask}
+
+    def step(self, key, state, action):
+        outcome: Any = super().step(key, state, action)
+        state, timestep = outcome
+        return state, timestep._replace(reward=jnp.where(action == 0, jnp.nan, timestep.reward))
+
+
+def test_a_check_takes_allowed_actions_only():
+    env: Any = Strict()
+    jaxrl.check_env(env, num_steps=20)
+    env = Strict(mask_size=3)
+    with pytest.raises(ValueError, match=r"'action_mask' must be an array of shape \(2,\) for"):
+        jaxrl.check_env(env)
+
+
 @pytest.mark.parametrize(
     ("spaces", "doubt"),
     [

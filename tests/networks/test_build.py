@@ -133,21 +133,6 @@ def test_the_head_of_a_q_network_is_dueling_if_its_config_says_so():
     assert build.q_network(VECTOR, Discrete(3), jaxrl.R2D2Config(dueling=True)).head.dueling
 
 
-def test_a_mask_must_fit_the_actions():
-    space = with_mask(3)
-    assert build.has_action_mask(space, Discrete(3))
-    assert not build.has_action_mask(VECTOR, Discrete(3))
-    assert not build.has_action_mask(space, Box.of((2,), np.float32))
-    for observations, actions, shapes in (
-        (space, Discrete(6), r"\(6,\) for"),
-        (space, MultiDiscrete((3, 3)), r"\(3, 3\) or \(2, 3\) for"),
-        (space, MultiDiscrete((3, 2)), r"\(3, 2\) for"),
-        (Dict.of(action_mask=space), Discrete(3), r"\(3,\) for"),
-    ):
-        with pytest.raises(ValueError, match=f"'action_mask' must be an array of shape {shapes}"):
-            build.has_action_mask(observations, actions)
-
-
 class WithLogProb(NamedTuple):
     """A distribution as other libraries have it, without the two steps of a sample."""
 
