@@ -6,7 +6,7 @@
         -- jaxrl sweep --algo a2c --env-id Pong-v5 --storage postgresql://user@host/db
     jaxrl submit --scheduler sge --name pong --dry-run -- experiments/ppo_atari.py
 
-After -- comes a command of jaxrl, or a script with the flags --run-dir and --resume. The job is
+After -- comes jaxrl train, jaxrl sweep, or a script with the flags --run-dir and --resume. It is
 written to runs/NAME.sh, its output goes to runs/, the run to runs/NAME unless the command has a
 --run-dir. Before the job's time is up, or if it is preempted, the scheduler's signal reaches the
 run as SIGTERM, which writes a checkpoint and ends with 130; the job returns to the queue and
