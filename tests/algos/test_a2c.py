@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_algorithms import train
+from small_algorithms import CONFIGS, algorithm, train
 
 import jaxrl
 from jaxrl.algos import a2c as a2c_module
@@ -136,9 +136,8 @@ def test_the_bounded_log_probability_has_finite_gradients_for_certain_policies()
 
 
 def test_the_entropy_coefficient_falls_to_its_final_value():
-    algo = jaxrl.a2c(jaxrl.make("CartPole-v1", num_envs=2))
-    config = jaxrl.A2CConfig(entropy_coef=0.1, final_entropy_coef=0.02, anneal_updates=4)
-    _, metrics = train(algo, config, jax.random.key(0), 6)
+    config = CONFIGS["a2c"].replace(entropy_coef=0.1, final_entropy_coef=0.02, anneal_updates=4)
+    _, metrics = train(algorithm("a2c"), config, jax.random.key(0), 6)
     expected = [0.1, 0.08, 0.06, 0.04, 0.02, 0.02]
     np.testing.assert_allclose(metrics["entropy_coef"], expected, rtol=1e-5)
 

@@ -189,7 +189,7 @@ def test_an_agent_with_a_network_of_its_own_is_filmed(tmp_path):
     env = jaxrl.make("CartPole-v1", num_envs=2)
     algo = jaxrl.ppo(env, jaxrl.networks.actor_critic(env.observation_space, env.action_space))
     config = jaxrl.PPOConfig(num_minibatches=1)
-    policy = jaxrl.LoadedPolicy(algo, config, algo.init(config, jax.random.key(0)))
+    policy = jaxrl.LoadedPolicy(algo, config, jax.jit(algo.init)(config, jax.random.key(0)))
     path, score, length = film(policy, tmp_path / "own.gif", greedy=True)
     assert path.exists()
     assert score == length > 1

@@ -1,5 +1,9 @@
 """`jaxrl report`: the page of a study, from a sweep's directory or from its storage."""
 
+import contextlib
+import shutil
+from pathlib import Path
+
 import optuna
 import pytest
 import sweep_runs
@@ -9,18 +13,27 @@ from jaxrl.cli import report
 from jaxrl.tuning import HyperTrick, ranking
 from jaxrl.tuning.sweeps import sweep_file
 
+STORAGE = "sqlite:///study.db"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("swept")
+    with contextlib.chdir(directory):
+        for name in ("a", "b"):
+            sweep_runs.run(Path(name), HyperTrick(4, 2), storage=STORAGE, study_name="toys")
+    return directory
+
 
 @pytest.fixture
-def workers(tmp_path, monkeypatch):
+def workers(swept, tmp_path, monkeypatch):
     """The directories of two workers of one study; the second one came when all was done."""
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    for name in ("a", "b"):
-        sweep_runs.run(tmp_path / name, HyperTrick(4, 2), storage=storage, study_name="toys")
-    return storage, tmp_path
+    return STORAGE, tmp_path
 
 
-def test_a_report_has_the_trials_of_all_workers(workers, capsys):
+def test_a_report_has_the_trials_of_all_workers(workers, swept, capsys):
     storage, directory = workers
     assert report.main(["b"]) == 0
     page = directory / "b" / "study" / "report.html"
@@ -33,7 +46,7 @@ def test_a_report_has_the_trials_of_all_workers(workers, capsys):
     assert last == f"page: {page.relative_to(directory)}"
     text = page.read_text()
     assert text.count("data:image/png") == 5
-    assert f"{directory / 'a'}: 4 trials" in text
+    assert f"{swept / 'a'}: 4 trials" in text
     assert storage in text
     assert report.main([storage, "--study", "toys", "--out", "whole"]) == 0
     assert (directory / "whole" / "report.html").read_text() == text

@@ -14,7 +14,6 @@ from small_algorithms import CONFIGS
 
 import jaxrl
 from jaxrl.cli.flags.config_file import read_config_file
-from jaxrl.training.compilation import train_chunk
 from jaxrl.training.fine_tuning import begin_from, learned_by
 from jaxrl.training.run_dir import manifest as manifests
 
@@ -33,8 +32,9 @@ LACKING = "began from a trained agent, that of .*old, update 2: give it again"
 def test_a_run_begins_from_a_trained_agent(name, changes):
     algo = small_algorithms.algorithm(name)
     config = CONFIGS[name].replace(normalize_observations=True, **changes)
-    learned, _ = small_algorithms.train(algo, config, jax.random.key(0), 6)
-    new = small_algorithms.initializer(algo)(config, jax.random.key(1))
+    start = small_algorithms.initializer(algo)
+    old, new = (start(config, jax.random.key(seed)) for seed in range(2))
+    learned = jax.tree.map(lambda x: x + 1 if jnp.issubdtype(x.dtype, jnp.floating) else x, old)
     begun = begin_from(new, learned_by(jaxrl.LoadedPolicy(algo, config, learned), new))
     for field in {"params", "target_params", "obs_statistics"} & {*new._fields}:
         chex.assert_trees_all_equal(getattr(begun, field), getattr(learned, field))
@@ -48,8 +48,12 @@ def test_a_run_begins_from_a_trained_agent(name, changes):
         chex.assert_trees_all_equal(scale.running, new.reward_scale.running)
     for field in {"opt_state", "simulation", "replay", "num_updates"} & {*new._fields}:
         chex.assert_trees_all_equal(getattr(begun, field), getattr(new, field))
-    begun, _ = train_chunk(algo, config, begun, jnp.int32(1))  # gives the state's arrays away
-    assert not any(x.is_deleted() for x in jax.tree.leaves(learned))
+    # A run gives the state's arrays away, and the agent may be used again.
+    assert not buffers(begun.params) & buffers(learned.params)
+
+
+def buffers(tree):
+    return {x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree)}
 
 
 def untrained(algo, config=CONFIG):
