@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from jaxrl.files.whole import unfinished, write_whole
+from jaxrl.files.whole import write_whole
 
 _EMBEDDED_BYTES = 8 * 10**6
 _VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
@@ -37,8 +37,6 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
     except OSError as error:
-        if unfinished(path).is_file():
-            unfinished(path).unlink()
         raise OSError(
             f"{path} cannot be written ({error.strerror}); choose another place for the page"
         ) from error

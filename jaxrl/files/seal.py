@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jaxrl.files.whole import sync, unfinished, write_whole
+from jaxrl.files.whole import left_behind, sync, write_whole
 
 NAME = "seal.json"
 FORMAT = 1
@@ -98,7 +98,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """Return the files of a folder besides its seal, by their paths in it."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
     seal = folder / NAME
-    others = (path for path in paths if path not in (seal, unfinished(seal)))
+    others = (path for path in paths if path not in {seal, *left_behind(seal)})
     return {path.relative_to(folder).as_posix(): path for path in others}
 
 

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text to a file, whole or not at all."""
-    new = unfinished(path)
-    new.write_text(text, encoding="utf-8")
-    sync(new)
-    new.replace(path)
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, whole or not at all; of processes that do so at once the last one wins.
+
+    Raises:
+      OSError: if the disk is full or fails; the file stays as it was.
+    """
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        new.write_bytes(content.encode() if isinstance(content, str) else content)
+        sync(new)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 
-def unfinished(path: Path) -> Path:
-    """Return the file that `write_whole` fills first; a kill or a full disk may leave it behind."""
-    return path.with_name(f".{path.name}")
+def left_behind(path: Path) -> set[Path]:
+    """Return the files that `write_whole` left beside `path` in processes that were killed."""
+    return {other for other in path.parent.iterdir() if other.name.startswith(f".{path.name}.")}
 
 
 def sync(path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from jaxrl import checks
 from jaxrl.checks import POSITIVE
 from jaxrl.envs.host import callback
 from jaxrl.files import schema
+from jaxrl.files.whole import write_whole
 from jaxrl.training.compilation import (
     cache_directory,
     compile_chunk,
@@ -292,6 +292,4 @@ def _read(path: Path | None) -> dict[str, Any]:
 def _write(path: Path, results: dict[str, Any]) -> None:
     """Save all results, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(results, indent=1, default=repr) + "\n")
-    temporary.replace(path)
+    write_whole(path, json.dumps(results, indent=1, default=repr) + "\n")

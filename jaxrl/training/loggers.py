@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from jaxrl import checks
 from jaxrl.files import rows as files
 from jaxrl.files.intact import newest_seal
-from jaxrl.files.whole import sync, sync_descriptor
+from jaxrl.files.whole import sync_descriptor, write_whole
 from jaxrl.training.progress.rows import Row
 
 
@@ -51,11 +51,7 @@ class JsonlSink:
     ):
         path, resume_from = checks.path("path", path), checks.step("resume_from", resume_from)
         lines = _lines_to_keep(path, resume_from, record)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(lines)
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
+        write_whole(path, lines)
         self._recorder = files.Recorder(lines)
         self._file = path.open("a", buffering=1)
 

@@ -33,9 +33,39 @@ def events(monkeypatch):
 def test_a_file_is_on_the_disk_before_it_gets_its_name(events, tmp_path):
     whole.write_whole(tmp_path / "a", "text")
     assert (tmp_path / "a").read_text() == "text"
-    assert events == [
-        ("sync", tmp_path / ".a"), ("replace", tmp_path / "a"), ("sync", tmp_path)
-    ]  # fmt: skip
+    (_, new), *others = events
+    assert (new.parent, new.name[:3]) == (tmp_path, ".a.")
+    assert others == [("replace", tmp_path / "a"), ("sync", tmp_path)]
+
+
+def test_a_file_stays_as_it_was_if_the_disk_is_full(tmp_path, monkeypatch):
+    def replace(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "a").write_text("old")
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(OSError, match="No space left"):
+        whole.write_whole(tmp_path / "a", "new")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_two_processes_may_write_a_file_at_once(tmp_path, monkeypatch):
+    texts, replace = iter(["second"]), Path.replace
+
+    def replace_after_another(path, target):
+        for text in texts:
+            whole.write_whole(target, text)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_another)
+    whole.write_whole(tmp_path / "a", "first")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_what_a_killed_process_left_is_told_from_other_files(tmp_path):
+    for name in ("a", ".a.0", ".a", ".ab.0", "a.0"):
+        (tmp_path / name).touch()
+    assert whole.left_behind(tmp_path / "a") == {tmp_path / ".a.0"}
 
 
 def test_a_folder_is_on_the_disk_before_its_seal(events, tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 from jaxrl.distributed import processes
 from jaxrl.files import intact, schema
 from jaxrl.files.paths import check_path
-from jaxrl.files.whole import unfinished
+from jaxrl.files.whole import left_behind
 from jaxrl.training.run_dir import first_agent
 from jaxrl.training.run_dir import manifest as manifests
 
@@ -92,7 +92,7 @@ def check_unused(directory: Path, resume: bool) -> None:
                 f"{directory} already holds a run; resume it (resume=True, --resume; without a "
                 "checkpoint it begins anew) or choose another directory"
             )
-    elif directory.exists() and {*directory.iterdir()} - {unfinished(directory / manifests.NAME)}:
+    elif directory.exists() and {*directory.iterdir()} - left_behind(directory / manifests.NAME):
         raise ValueError(f"{directory} is not empty and holds no run; choose another directory")
 
 

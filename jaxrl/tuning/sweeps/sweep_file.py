@@ -17,7 +17,7 @@ from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.paths import check_path
 from jaxrl.files.urls import redact_url, storage_file
-from jaxrl.files.whole import unfinished
+from jaxrl.files.whole import left_behind
 from jaxrl.training.population import STRATEGIES
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.directory import directory_lock
@@ -180,7 +180,7 @@ def open_directory(directory: Path, description: dict[str, Any], resume: bool) -
         with directory_lock(directory):
             yield False
         return
-    if directory.exists() and {*directory.iterdir()} - {unfinished(directory / NAME)}:
+    if directory.exists() and {*directory.iterdir()} - left_behind(directory / NAME):
         raise ValueError(f"{directory} is not empty and holds no sweep; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     with directory_lock(directory):

@@ -113,9 +113,8 @@ def test_a_resumed_sweep_keeps_its_origin_and_notes_that_of_the_resume(tmp_path,
 def test_a_sweep_that_is_killed_while_it_writes_its_first_file_begins_again(tmp_path):
     for folder, finals in (("x", None), ("x/finals", Finals(1, 2, share=0.5))):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / ".sweep.json").write_text('{"run_id": "0')
+        (tmp_path / folder / ".sweep.json.0").write_text('{"run_id": "0')
         result = run(tmp_path / "x", HyperTrick(4, 2), finals=finals, resume=True)
-        assert not (tmp_path / folder / ".sweep.json").exists()
     assert len(result.summary["finals"]) == 1
 
 
