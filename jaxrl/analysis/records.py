@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
 from jaxrl.files import schema
 from jaxrl.files.changes import changed_settings
 from jaxrl.files.whole import write_whole
+from jaxrl.networks.heads import ActorCriticHead
 from jaxrl.ops import statistics
-from jaxrl.spaces import Box, MultiDiscrete
+from jaxrl.spaces import ACTION_MASK, Box, has_action_mask
 from jaxrl.training.curve import smoothed_returns
 from jaxrl.training.progress.rows import Row
 from jaxrl.tuning.finals import mean_interval
@@ -140,18 +142,23 @@ def keep_record(
 
 
 def uniformly_random(algo: Algorithm) -> Algorithm:
-    """Return the algorithm with a policy that ignores observations."""
+    """Return the algorithm with a policy that ignores observations, but for their action mask."""
     space = algo.env.action_space
+    is_masked = has_action_mask(algo.env.observation_space, space)
+    head = ActorCriticHead(space)
 
     def act(
         config: Any, state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool
     ) -> tuple[Any, jax.Array]:
-        shape = (len(jax.tree.leaves(obs)[0]), *space.shape)
+        number = len(jax.tree.leaves(obs)[0])
         if isinstance(space, Box):
             low, high = np.clip(space.bounds(), -1e3, 1e3)  # without bounds they would be NaN
-            return carry, jax.random.uniform(key, shape, None, low, high)
-        sizes = space.sizes if isinstance(space, MultiDiscrete) else space.n
-        return carry, jax.random.randint(key, shape, 0, jax.numpy.array(sizes))
+            return carry, jax.random.uniform(key, (number, *space.shape), None, low, high)
+        # With weights of zero all allowed actions are equally probable.
+        features, mask = jnp.zeros((number, 1)), obs[ACTION_MASK] if is_masked else None
+        params = jax.tree.map(jnp.zeros_like, head.init(key, features, action_mask=mask))
+        distribution, _ = head.apply(params, features, action_mask=mask)
+        return carry, distribution.sample(key)
 
     return algo._replace(act=act)
 

@@ -9,6 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl.analysis.records import uniformly_random
+from jaxrl.spaces import ACTION_MASK
 
 
 @pytest.mark.slow
@@ -92,6 +93,35 @@ def test_unfinished_runs_and_single_episodes_are_not_recorded(experiment, tmp_pa
     assert not list(tmp_path.glob("cartpole*"))
 
 
+def random_actions(space, obs, **parts):
+    """Return the actions of the random policy where observations are these parts, each a Box."""
+    env = types.SimpleNamespace(action_space=space, observation_space=jaxrl.Dict.of(**parts))
+    algo = uniformly_random(jaxrl.ppo(jaxrl.make("CartPole-v1", 2))._replace(env=env))
+    return algo.act(None, None, None, obs, jax.random.key(0), False)[1]
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (jaxrl.Discrete(5), (5,)),
+        (jaxrl.MultiDiscrete((3, 3)), (2, 3)),
+        (jaxrl.MultiDiscrete((2, 3)), (2, 3)),  # of combinations
+    ],
+)
+def test_the_random_policy_takes_each_allowed_action_as_often(space, shape):
+    number = 9_000
+    mask = np.zeros(shape, bool)
+    mask[..., 1:] = True
+    obs = {ACTION_MASK: np.broadcast_to(mask, (number, *shape)), "x": np.zeros((number, 3))}
+    parts = {name: jaxrl.Box(x.shape[1:], x.dtype) for name, x in obs.items()}
+    actions = np.asarray(random_actions(space, obs, **parts)).reshape(number, -1)
+    taken, counts = np.unique(actions, axis=0, return_counts=True)
+    last = taken[:, -1] if isinstance(space, jaxrl.Discrete) or shape == space.sizes else taken
+    assert (last > 0).all()
+    assert len(taken) == 4
+    np.testing.assert_allclose(counts / number, 1 / 4, atol=0.03)
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_the_random_policy_ignores_observations(env_id):
     algo = uniformly_random(jaxrl.ppo(jaxrl.make(env_id, 2)))
@@ -104,9 +134,7 @@ def test_the_random_policy_ignores_observations(env_id):
 
 
 def test_random_actions_without_bounds_are_finite():
-    env = types.SimpleNamespace(action_space=jaxrl.Box((2,), np.dtype(np.float32)))
-    algo = uniformly_random(jaxrl.ppo(jaxrl.make("Pendulum-v1", 2))._replace(env=env))
-    _, actions = algo.act(None, None, None, jax.numpy.zeros((50, 3)), jax.random.key(0), False)
+    actions = random_actions(jaxrl.Box((2,), np.dtype(np.float32)), np.zeros((50, 3)))
     assert np.isfinite(actions).all()
 
 
