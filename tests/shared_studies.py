@@ -1,7 +1,31 @@
-"""Workers' views of a small shared study, for tests of the study and its heartbeats."""
+"""Workers' views of a small shared study, and what Optuna finds in the storage of any study."""
+
+import contextlib
+
+import optuna
 
 from jaxrl.tuning import Status, Uniform
+from jaxrl.tuning.studies.storage import close_storage
 from jaxrl.tuning.studies.study import SharedStudy
+
+
+@contextlib.contextmanager
+def optuna_storage(url):
+    """Open a database as Optuna does, and close it, which Optuna leaves to garbage collection.
+
+    From Python 3.13 on, SQLite warns of a connection that is not closed.
+    """
+    storage = optuna.storages.get_storage(url)
+    try:
+        yield storage
+    finally:
+        close_storage(storage)
+
+
+def stored_trials(url, study_name):
+    """Return the trials that a database has of a study."""
+    with optuna_storage(url) as storage:
+        return optuna.load_study(study_name=study_name, storage=storage).trials
 
 
 def open_study(url, worker, num_trials=4, heartbeat_seconds=60):

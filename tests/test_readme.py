@@ -17,6 +17,7 @@ import jaxrl
 from jaxrl.algos import ALGORITHMS
 from jaxrl.distributed.spread import spread
 from jaxrl.training.run_dir import manifest as manifests
+from jaxrl.tuning.studies.storage import close_storage
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "README.md", *(ROOT / "docs").rglob("*.md")
@@ -123,6 +124,7 @@ def test_the_snippets_of_searches_run(tmp_path, monkeypatch):
     own = ("ASHA(64, 9)", "ASHA(4, 3)"), ("runs/study.db", "runs/sweep/study.db")
     replayed = run_snippet("decisions", *own, ('"pong"', '"sweep"'), scope=scope)["ledger"]
     read = run_snippet("optuna", own[1], ('"pong"', '"sweep"'), scope=scope)
+    close_storage(read["study"]._storage)
     assert len(read["table"]) == len(read["scores"]) == 4
     best = max(score for trial in swept.summary["trials"] for score in trial["scores"])
     np.testing.assert_allclose(np.nanmax(replayed.scores), best, rtol=1e-6)

@@ -24,6 +24,7 @@ from jaxrl.files import seal
 from jaxrl.training.run_dir import manifest as manifests
 from jaxrl.training.run_dir.checkpoint import Checkpoints
 from jaxrl.tuning import Uniform
+from jaxrl.tuning.studies.storage import close_storage
 from jaxrl.tuning.studies.study import SharedStudy
 
 pytestmark = pytest.mark.smoke
@@ -230,6 +231,7 @@ def test_no_attribute_of_a_study_is_unpickled(storage, sampler, is_number, ran, 
                 system_attrs=attributes, user_attrs=attributes,
             )
         )  # fmt: skip
+    close_storage(study._storage)
     shared = SharedStudy(url, "s", space, 20, lambda index: {}, sampler)
     if is_number:
         assert shared.claim(()) is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 import optuna
 import pytest
 import sweep_runs
+from shared_studies import optuna_storage
 from written_sweeps import sweep_of, trial
 
 from jaxrl.cli import report
@@ -110,9 +111,10 @@ def test_a_directory_does_not_choose_the_database_that_gets_a_password(workers):
 @pytest.mark.parametrize("name", ["../escaped", "/escaped", "..", "a/b"])
 def test_a_study_does_not_choose_where_its_page_goes(workers, name):
     storage, directory = workers
-    optuna.copy_study(
-        from_study_name="toys", from_storage=storage, to_storage=storage, to_study_name=name
-    )
+    with optuna_storage(storage) as opened:
+        optuna.copy_study(
+            from_study_name="toys", from_storage=opened, to_storage=opened, to_study_name=name
+        )
     with pytest.raises(ValueError, match="cannot name a directory; give --out"):
         report.main([storage, "--study", name])
     assert report.main([storage, "--study", name, "--out", "here"]) == 0

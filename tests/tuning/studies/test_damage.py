@@ -7,7 +7,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from shared_studies import end, open_study
+from shared_studies import end, open_study, optuna_storage
 from sweep_runs import outcome, run, stop_after_reports
 from waiting import wait_until
 
@@ -15,7 +15,7 @@ from jaxrl.tuning import HyperTrick, Uniform
 from jaxrl.tuning.studies import events
 from jaxrl.tuning.studies import study as studies_module
 from jaxrl.tuning.studies.damage import DamagedStudyError, explain_storage_failure
-from jaxrl.tuning.studies.storage import open_storage
+from jaxrl.tuning.studies.storage import close_storage, open_storage
 from jaxrl.tuning.studies.study import SharedStudy
 
 
@@ -132,7 +132,8 @@ def test_the_error_names_the_study_and_the_way_out_but_no_password():
 
 def test_a_foreign_study_of_several_objectives_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 's.db'}"
-    optuna.create_study(storage=url, study_name="s", directions=["maximize", "minimize"])
+    with optuna_storage(url) as storage:
+        optuna.create_study(storage=storage, study_name="s", directions=["maximize", "minimize"])
     with pytest.raises(ValueError, match=r"'s' at sqlite:.*s\.db was not made by a sweep of jaxrl"):
         SharedStudy(url, "s", {}, 1, lambda index: {}, search={"env": "x"})
 
@@ -143,7 +144,8 @@ def test_the_connection_is_closed_if_a_study_cannot_be_opened(database, monkeypa
     change(database, "delete from trials where number = 0")
     with pytest.raises(DamagedStudyError):
         open_study(f"sqlite:///{database}", "a")
-    assert len(closed) == 1
+    (storage,) = closed
+    close_storage(storage)
 
 
 def test_errors_of_jaxrl_are_not_taken_for_damage(tmp_path):

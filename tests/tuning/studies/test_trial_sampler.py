@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import optuna
 import pytest
-from shared_studies import DiedError, die, end
+from shared_studies import DiedError, die, end, stored_trials
 from sweep_runs import KilledError, kill_after_reports, outcome, run
 
 from jaxrl.tuning import QLogUniform, RandomSearch, Uniform
@@ -31,7 +31,7 @@ def test_the_study_has_the_rungs_that_were_trained(tmp_path):
     space = {"num_steps": QLogUniform(1, 64, rungs=3)}
     url = f"sqlite:///{tmp_path / 'study.db'}"
     result = run(tmp_path / "x", RandomSearch(4, 1), space, sampler="tpe", storage=url)
-    stored = optuna.load_study(study_name="x", storage=url).trials
+    stored = stored_trials(url, "x")
     assert [trial.params for trial in stored] == [trial["values"] for trial in outcome(result)]
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import optuna
 import pytest
 import sweep_runs
-from shared_studies import end
+from shared_studies import end, optuna_storage
 
 from jaxrl.files.urls import file_url
 from jaxrl.tuning import Choice, HyperTrick, Status, read_study
@@ -153,12 +153,14 @@ def test_only_a_study_of_a_sweep_is_read(tmp_path, swept):
     assert not (tmp_path / "missing.db").exists()
     with pytest.raises(ValueError, match=r"must be one of \['s'\].*got 'other'"):
         read_study(url, "other")
-    optuna.create_study(storage=url, study_name="foreign")
+    with optuna_storage(url) as storage:
+        optuna.create_study(storage=storage, study_name="foreign")
     with pytest.raises(ValueError, match=r"must be one of \['foreign', 's'\].*got None"):
         read_study(url)
     with pytest.raises(ValueError, match=r"'foreign'.*its search is not one of jaxrl's"):
         read_study(url, "foreign")
     other = file_url(tmp_path / "other.db")
-    optuna.create_study(storage=other, study_name="alone")
+    with optuna_storage(other) as storage:
+        optuna.create_study(storage=storage, study_name="alone")
     with pytest.raises(ValueError, match=r"the study 'alone' at .* not one of jaxrl's"):
         read_study(other)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optuna
 import pytest
+from shared_studies import optuna_storage
 from sweep_runs import STATIC, outcome, run, stop_after
 from toy_algorithm import toy
 
@@ -158,7 +159,8 @@ def test_a_worker_joins_no_other_search_and_counts_other_workers_trials(tmp_path
 
 def test_a_study_that_no_sweep_made_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    optuna.create_study(study_name="s", storage=url, direction="minimize")
+    with optuna_storage(url) as storage:
+        optuna.create_study(study_name="s", storage=storage, direction="minimize")
     with pytest.raises(ValueError, match=r"'s' at .* was not made by a sweep of jaxrl; choose"):
         run(tmp_path / "x", HyperTrick(4, 2), storage=url, study_name="s")
 
@@ -167,15 +169,17 @@ def test_a_study_that_no_sweep_made_is_refused(tmp_path):
 def test_a_new_study_takes_no_events_of_a_deleted_one(tmp_path):
     rule, url = RandomSearch(3, 2), f"sqlite:///{tmp_path / 'study.db'}"
     run(tmp_path / "a", rule, storage=url, study_name="s")
-    optuna.delete_study(study_name="s", storage=url)
+    with optuna_storage(url) as storage:
+        optuna.delete_study(study_name="s", storage=storage)
     message = (
         r"'s' has no trials, but 's \(events\)' has the events of a deleted study: delete both"
     )
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
             run(tmp_path / "b", rule, seed=6, storage=url, study_name="s")
-    for name in ("s", "s (events)"):
-        optuna.delete_study(study_name=name, storage=url)
+    with optuna_storage(url) as storage:
+        for name in ("s", "s (events)"):
+            optuna.delete_study(study_name=name, storage=storage)
     again = run(tmp_path / "b", rule, seed=6, storage=url, study_name="s")
     assert outcome(again) == outcome(run(tmp_path / "alone", rule, seed=6))
 

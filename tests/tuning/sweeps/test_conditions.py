@@ -2,9 +2,8 @@
 
 import json
 
-import optuna
 import pytest
-from shared_studies import DiedError, die
+from shared_studies import DiedError, die, stored_trials
 from sweep_runs import outcome, run
 
 from jaxrl.analysis.importance import importances
@@ -42,7 +41,7 @@ def test_trials_have_values_of_their_active_fields(tmp_path, sampler):
     arguments = {"sampler": sampler, "storage": url, "study_name": "s", "num_lanes": 3}
     result = run(tmp_path / "x", RandomSearch(12, 1), SPACE, **arguments)
     check(outcome(result))
-    stored = optuna.load_study(study_name="s", storage=url).trials
+    stored = stored_trials(url, "s")
     assert [trial.params for trial in stored] == [trial["values"] for trial in outcome(result)]
     described = {"kind": "Choice", "values": [30, 40], "when": {"activation": "relu"}}
     assert result.summary["space"]["num_steps"] == described

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from shared_studies import optuna_storage
 from sweep_runs import UPDATES, KilledError, outcome, run, searched, stop_after
 
 from jaxrl.analysis.sweep_report import write_report
@@ -104,8 +105,9 @@ def test_other_finals_than_those_in_the_directory_are_refused(tmp_path):
     with pytest.raises(ValueError, match=advice):
         run(tmp_path / "a", rule, worker="a", finals=other, resume=True, **shared)
     shutil.rmtree(tmp_path / "a" / "finals")
-    for name in ("s-finals", "s-finals (events)"):
-        optuna.delete_study(study_name=name, storage=shared["storage"])
+    with optuna_storage(shared["storage"]) as storage:
+        for name in ("s-finals", "s-finals (events)"):
+            optuna.delete_study(study_name=name, storage=storage)
     again = run(tmp_path / "a", rule, worker="a", finals=other, resume=True, **shared)
     alone = run(tmp_path / "alone", rule, finals=other)
     assert again.summary["finals"] == alone.summary["finals"]

@@ -17,6 +17,7 @@ import numpy as np
 import optuna
 import pytest
 from rich.console import Console
+from shared_studies import stored_trials
 from sweep_runs import (
     SPACE,
     STATIC,
@@ -81,9 +82,9 @@ def test_a_sweep_finds_what_one_program_finds_and_stores_it_in_the_study(
     expected = searched(scheduler, **scoring)
     url = f"sqlite:///{tmp_path / 'study.db'}"
     result = run(tmp_path / "x", scheduler, storage=url, study_name="s", **scoring)
-    study = optuna.load_study(study_name="s", storage=url)
-    assert len(outcome(result)) == len(study.trials) == scheduler.num_trials
-    for trial, stored in zip(outcome(result), study.trials, strict=True):
+    trials = stored_trials(url, "s")
+    assert len(outcome(result)) == len(trials) == scheduler.num_trials
+    for trial, stored in zip(outcome(result), trials, strict=True):
         index = trial["trial"]
         reported = int(expected.ledger.reported[index])
         scores = expected.ledger.scores[index, :reported]

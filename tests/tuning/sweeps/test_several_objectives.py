@@ -5,8 +5,8 @@ import sqlite3
 
 import jax
 import numpy as np
-import optuna
 import pytest
+from shared_studies import stored_trials
 from sweep_runs import (
     SEED,
     KilledError,
@@ -41,7 +41,7 @@ def test_they_are_those_of_one_program(tmp_path):
     expected = jax.jit(search_of(RULE, finals=finals, **SCORING))(jax.random.key(SEED))
     url = f"sqlite:///{tmp_path / 'study.db'}"
     result = run(tmp_path / "x", RULE, storage=url, study_name="s", finals=finals, **SCORING)
-    stored = optuna.load_study(study_name="s", storage=url).trials
+    stored = stored_trials(url, "s")
     assert result.summary["objective"] == ["z", "a"]
     for trial in outcome(result):
         index, (lowest, mean) = trial["trial"], trial["objectives"]
@@ -148,6 +148,6 @@ def test_a_single_objective_stores_nothing_more(tmp_path):
     assert result.summary["objective"] == "mean_return"
     assert not any("objectives" in trial for trial in outcome(result))
     url = f"sqlite:///{tmp_path / 'x' / 'study.db'}"
-    for trial in optuna.load_study(study_name="x", storage=url).trials:
+    for trial in stored_trials(url, "x"):
         assert not [key for key in trial.user_attrs if key.startswith("scores")]
     assert front(result.summary) == []
