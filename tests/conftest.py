@@ -1,14 +1,18 @@
 """Set-up that every test shares; the environment variables must be set before JAX starts."""
 
 import dataclasses
+import functools
 import gc
 import importlib
 import math
 import os
 import shutil
 import signal
+import sqlite3
+import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -31,6 +35,25 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     CACHE = tempfile.mkdtemp(prefix="jaxrl-tests-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+class Connection(sqlite3.Connection):
+    """A connection to SQLite that warns if it was not closed, as all do from Python 3.13 on."""
+
+    is_closed = False
+
+    def close(self):
+        super().close()
+        self.is_closed = True
+
+    def __del__(self):
+        if not self.is_closed:
+            warnings.warn(f"unclosed database in {self!r}", ResourceWarning, 2, source=self)
+
+
+if sys.version_info < (3, 13):
+    sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)
+    sqlite3.dbapi2.connect = sqlite3.connect  # SQLAlchemy's
 
 
 def pytest_collection_finish():
