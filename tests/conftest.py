@@ -37,25 +37,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
-class Connection(sqlite3.Connection):
-    """A connection to SQLite that warns if it was not closed, as all do from Python 3.13 on."""
-
-    is_closed = False
-
-    def close(self):
-        super().close()
-        self.is_closed = True
-
-    def __del__(self):
-        if not self.is_closed:
-            warnings.warn(f"unclosed database in {self!r}", ResourceWarning, 2, source=self)
-
-
-if sys.version_info < (3, 13):
-    sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)
-    sqlite3.dbapi2.connect = sqlite3.connect  # SQLAlchemy's
-
-
 def pytest_collection_finish():
     """Keep what is imported out of garbage collections, of which tracing causes many.
 
@@ -70,6 +51,30 @@ def pytest_unconfigure():
     """Remove the cache, in the process that made it."""
     if CACHE is not None:
         shutil.rmtree(CACHE, ignore_errors=True)
+
+
+class Connection(sqlite3.Connection):
+    """A connection to SQLite that warns if it was not closed, as all do from Python 3.13 on."""
+
+    is_closed = False
+
+    def close(self):
+        super().close()
+        self.is_closed = True
+
+    def __del__(self):
+        if not self.is_closed:
+            warnings.warn(f"unclosed database in {self!r}", ResourceWarning, 2, source=self)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warn_of_open_databases():
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.version_info < (3, 13):
+            for module in (sqlite3, sqlite3.dbapi2):
+                connect = functools.partial(module.connect, factory=Connection)
+                patch.setattr(module, "connect", connect)
+        yield
 
 
 MAPPINGS = Path("/proc/self/maps")
